@@ -81,7 +81,7 @@ endif
 # A100 and H100, and what newer ones compile for themselves.  -fmad=false: as -ffp-contract=off.  fmt 9 does not know nvcc's constexpr.
 CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=[sm_90,compute_90]
 CUDA_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -DFMT_USE_CONSTEXPR=1 $(CUDA_ARCH) -I. -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fPIC
-CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudnn -lcublasLt -lcublas -lcudart_static -lfmt -lrt -ldl -pthread
+CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudnn -lcublasLt -lcudart_static -lfmt -lrt -ldl -pthread
 
 # RDMA likewise: built where the headers of libibverbs and librdmacm are.
 RDMA_CODE  := $(wildcard transport/rdma/*.cc)
@@ -265,7 +265,7 @@ CUDA_TESTS := $(if $(findstring thread,$(MODE)),,$(BUILD)/tests/cuda $(if $(CUDA
 $(BUILD)/tests/cuda: $(patsubst %,$(BUILD)/obj/host/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc tests/cuda/host/*.cc)) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
 # What tests/cuda/plans_test.cc puts a described GPU into.
-CUDA_WRAPPED := -Wl,--wrap=cudnnBackendSetAttribute,--wrap=cudnnBackendFinalize,--wrap=cudaSetDevice,--wrap=cudaDeviceSynchronize
+CUDA_WRAPPED := -Wl,--wrap=cudnnBackendSetAttribute,--wrap=cudnnBackendFinalize,--wrap=cudaSetDevice,--wrap=cudaDeviceSynchronize,--wrap=cublasLtMatmulAlgoGetHeuristic
 $(BUILD)/tests/cuda-device: $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc)) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest $(CUDA_LIBS) $(CUDA_WRAPPED))
 

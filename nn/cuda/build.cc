@@ -55,12 +55,12 @@ Tensor Build::bias(Place place, const Layer* of) const {
     return {place, (of->offset + of->weights) * sizeof(float)};
 }
 
-Tensor Build::copy(uint64_t size, std::function<Status(const Frame&, const Tensor&)> make) {
+Tensor Build::copy(uint64_t size, std::vector<CopyPart> parts) {
     Copy& made = copies[number];
-    if (!made.refresh) {
+    if (made.parts.empty()) {
         made.tensor = allocate(Place::copies, size, copied_);
         copied_ += (size + 255) / 256 * 256;
-        made.refresh = [make, to = made.tensor](const Frame& frame) { return make(frame, to); };
+        made.parts = std::move(parts);
     }
     return made.tensor;
 }

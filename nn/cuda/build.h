@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,7 +37,8 @@ struct Frame {
     uint32_t lane = 0;
     cudaStream_t stream = nullptr;
     cudnnHandle_t cudnn = nullptr;
-    cublasHandle_t cublas = nullptr;
+    cublasLtHandle_t cublas = nullptr;
+    void* workspace = nullptr;   // of cublas, cublas_workspace_bytes
     std::array<std::byte*, place_count> base{};
     bool bf16 = false;       // activations are bf16
     bool training = false;   // false: an evaluation
@@ -73,7 +75,10 @@ struct Operations {
 struct Activation {
     Tensor value, gradient;
     bool learns = false;
-    bool rectified = false;            // the value includes the ReLU layer behind it
+    bool rectified = false;   // the value includes the ReLU layer behind it
+    /// Of a rectified value: the layer that reads it applies the ReLU to the gradient, by `mask` if cuBLAS offers that (nn/cuda/product.h).
+    bool masked = false;
+    std::optional<Tensor> mask = {};
     const Layer* unbiased = nullptr;   // this convolution's bias is added by the max pooling behind it
 };
 
@@ -114,17 +119,24 @@ public:
     /// The layer's weight, and the bias that follows it.
     Tensor weight(Place place) const { return {place, layer->offset * sizeof(float)}; }
     Tensor bias(Place place, const Layer* of = nullptr) const;
-    /// A copy of the layer's weights in its kernels' order, `size` bytes, written by make(frame, copy); all block sizes share it.
-    Tensor copy(uint64_t size, std::function<Status(const Frame&, const Tensor&)> make);
+    /// A part of a copy: to[a,c,b] = from[a,b,c], where `to` begins at element `at` of the copy and `from` are canonical parameters.
+    struct CopyPart {
+        Tensor from;
+        uint64_t at;
+        uint64_t A, B, C;
+    };
+    /// A copy of the layer's parameters in its kernels' order, `size` bytes of the activations' type, which is made anew after each update
+    /// (weight_copies()); all block sizes share it.
+    Tensor copy(uint64_t size, std::vector<CopyPart> parts);
     /// Appends to `list`: the backward pass of a fused ReLU, in place on y.gradient, and the bias's gradient.
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
     std::array<uint64_t, place_count> bytes{};   // the largest need of any block size
     uint64_t engines = 0;                        // digest of cuDNN's engines and knobs
-    /// By layer: its copy of the weights, and the operation that rewrites it after an update.
+    /// By layer.
     struct Copy {
         Tensor tensor;
-        Operation refresh;
+        std::vector<CopyPart> parts;   // none: there is no copy
     };
     std::vector<Copy> copies;
 
@@ -134,13 +146,12 @@ private:
     bool odd_ = false;
 };
 
-/// cuBLAS settings: float without TF32 or emulation, bf16 with sums in float.
-cublasComputeType_t compute_type(Precision precision);
-cublasMath_t math_mode(Precision precision);
-
 /// Layers: each appends to b.operations and replaces b.activation.
 Status conv(Build& b);
 Status inner_product(Build& b);
+/// A convolution of 1 x 1 pixels, or an inner product of one pixel, by products of matrices.
+Status dense(Build& b);
+bool conv_is_dense(const Layer& layer);
 Status max_pool(Build& b);
 Status average_pool(Build& b);
 Status relu(Build& b);

@@ -1,5 +1,6 @@
 // Convolution (cross-correlation) with bias:  y[n,p,q,k] = b[k] + sum over r,s,c of w[k,r,s,c] x[n, p stride + r - pad, q stride + s - pad,
-// c], by cuDNN.  Bias and a following ReLU are one pass over y; a following max pooling adds the bias to the maxima instead.
+// c], by cuDNN.  Bias and a following ReLU are part of the same kernel where cuDNN offers that, else one pass over y; a following max
+// pooling adds the bias to the maxima instead.
 #include <string>
 
 #include "nn/cuda/plan.h"
@@ -27,26 +28,31 @@ Status build(Build& b) {
     const uint32_t K = l.out.C, C = l.in.C, RS = l.spec.kernel * l.spec.kernel;
     const auto plans = std::make_shared<Plans>();
 
-    // Canonical weights [K,C,R,S] and their gradient are in cuDNN's order only if R = S = 1 or C = 1; cuDNN needs them aligned to 16 bytes.
-    const bool as_they_are = (RS == 1 || C == 1) && l.offset % 4 == 0;
-    const Tensor canonical = b.weight(Place::parameters);
-    Tensor w = canonical;
-    if (b.bf16 || !as_they_are)
-        w = b.copy(l.weights * b.value_bytes(), [=](const Frame& f, const Tensor& to) {
-            return transpose(f.stream, f.values(to), {f.at<void>(canonical), false}, K, C, RS);
-        });
+    const bool rectify = b.before(Kind::relu), pooled = b.before(Kind::max_pool), biased = l.biases > 0 && !pooled;
+    bool fused = false;   // bias and ReLU
+    if (biased && rectify) GC_TRY(plans->forward.choose_fused(b, &fused));
+    if (!fused) GC_TRY(plans->forward.choose(b, ConvPass::forward));
 
-    GC_TRY(plans->forward.choose(b, ConvPass::forward));
+    // Canonical weights [K,C,R,S] and their gradient are in cuDNN's order only if R = S = 1 or C = 1; cuDNN needs them, and a fused bias,
+    // aligned to 16 bytes.
+    const bool as_they_are = (RS == 1 || C == 1) && l.offset % 4 == 0;
+    const Tensor canonical = b.weight(Place::parameters), bias = b.bias(Place::parameters);
+    Tensor w = canonical, aligned_bias = bias;
+    if (b.bf16 || !as_they_are || (l.offset + l.weights) % 4) {
+        const uint64_t bias_at = (l.weights + 7) / 8 * 8;
+        w = b.copy((bias_at + K) * b.value_bytes(), {{canonical, 0, K, C, RS}, {bias, bias_at, 1, 1, l.biases}});
+        aligned_bias = {w.place, w.offset + bias_at * b.value_bytes()};
+    }
+
     Activation y = b.flows(true);
-    y.rectified = b.before(Kind::relu);
-    const bool pooled = b.before(Kind::max_pool);
+    y.rectified = rectify;
     if (pooled && l.biases) y.unbiased = &l;
-    const Tensor bias = b.bias(Place::parameters), forward_space = b.scratch(plans->forward.workspace());
-    const bool biased = l.biases > 0 && !pooled, rectify = y.rectified;
+    const Tensor forward_space = b.scratch(plans->forward.workspace());
     const uint64_t rows = b.rows(l.out);
     list.forward.push_back(named(l.spec.name, [=](const Frame& f) {
-        GC_TRY(plans->forward.run(f, f.at<void>(x.value), f.at<void>(w), f.at<void>(y.value), f.at<void>(forward_space)));
-        return bias_relu(f.stream, f.values(y.value), biased ? f.at(bias) : nullptr, rows, K, rectify);
+        GC_TRY(plans->forward.run(f, f.at<void>(x.value), f.at<void>(w), f.at<void>(y.value), f.at<void>(forward_space),
+                                  fused ? f.at<void>(aligned_bias) : nullptr));
+        return fused ? Status{} : bias_relu(f.stream, f.values(y.value), biased ? f.at(bias) : nullptr, rows, K, rectify);
     }));
     b.activation = y;
     if (!b.training) return {};
@@ -85,6 +91,6 @@ Status build(Build& b) {
 
 }   // namespace
 
-Status conv(Build& b) { return named(b.layer->spec.name, build(b)); }
+Status conv(Build& b) { return conv_is_dense(*b.layer) ? dense(b) : named(b.layer->spec.name, build(b)); }
 
 }   // namespace gradcast::cuda

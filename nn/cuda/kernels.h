@@ -2,6 +2,8 @@
 // the given stream, do not allocate or wait, and return the error of the launch.  Pointers are device memory.  The order of a sum depends
 // on the shape alone.
 #pragma once
+#include <span>
+
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
 #include "runtime/core/cuda/device.h"
@@ -53,6 +55,15 @@ Status add(cudaStream_t stream, Values y, Values a, Values b, uint64_t count);
 Status copy(cudaStream_t stream, Values y, Values x, uint64_t count);   // also converts between float and bf16
 /// to [A, C, B] = from [A, B, C].
 Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32_t B, uint32_t C);
+
+/// A part of the copies of weights: to[a,c,b] = from[a,b,c].
+struct WeightCopy {
+    uint64_t from, to;   // float of the parameters; element of the copies
+    uint32_t A, B, C;
+    uint32_t begin;   // its first thread block; set by weight_copies()
+};
+/// All copies, in as few launches as the size of kernels' arguments allows.
+Status weight_copies(cudaStream_t stream, Values to, const float* parameters, std::span<const WeightCopy> copies);
 
 /// Memory of the column sums below: scratch [sums_scratch()], and tickets [sums_tickets()], which are 0 before and after each sum.  So no
 /// other operation may use the tickets, unless it keeps them 0.

@@ -72,7 +72,13 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
         GC_TRY(make(build, programs_.back()));
     }
     const uint32_t most = programs_.back().samples;
-    copies_ = std::move(build.copies);
+    for (size_t l = 0; l < layers_.size(); ++l)
+        for (const Build::CopyPart& part : build.copies[l].parts) {
+            if (part.A * part.B * part.C == 0) continue;
+            copy_offsets_.push_back(layers_[l].offset);
+            copies_.push_back({part.from.offset / sizeof(float), build.copies[l].tensor.offset / build.value_bytes() + part.at,
+                               static_cast<uint32_t>(part.A), static_cast<uint32_t>(part.B), static_cast<uint32_t>(part.C), 0});
+        }
     engines_ = build.engines;
 
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -147,6 +153,7 @@ Status CudaNet::ready() {
         f.stream = with.stream.get();
         f.cudnn = with.cudnn.get();
         f.cublas = with.cublas.get();
+        f.workspace = with.workspace.device;
         for (size_t place = 0; place < place_count; ++place) f.base[place] = static_cast<std::byte*>(lane.memory[place].device);
         f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[with.gpu].parameters.device);
         f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[with.gpu].copies.device);
@@ -172,24 +179,18 @@ Status CudaNet::ready() {
         lane.beside.stream = with.beside.stream.get();
         lane.beside.cudnn = with.beside.cudnn.get();
         lane.beside.cublas = with.beside.cublas.get();
-        for (const cublasHandle_t cublas : {f.cublas, lane.beside.cublas}) GC_CUDA(cublasSetMathMode(cublas, math_mode(config_.precision)));
+        lane.beside.workspace = with.beside.workspace.device;
         lane.buckets.resize(layout_.buckets.size());
         lane.copied.resize(layout_.buckets.size());
         for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
         for (Event& event : lane.copied) GC_TRY(cuda::make(&event, true));
     }
-    for (size_t i = 0; i < gpus_.size(); ++i) {
-        Frame& f = gpus_[i].frame;
-        f.stream = device_.gpus()[i]->stream.get();
-        f.bf16 = config_.precision == Precision::bf16;
-        f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[i].parameters.device);
-        f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[i].copies.device);
-    }
+    for (size_t i = 0; i < gpus_.size(); ++i) gpus_[i].stream = device_.gpus()[i]->stream.get();
     // Run everything once before the capture: libraries load kernels on first use, which a capture forbids.
     std::memset(update_here_.host, 0, update_here_.bytes);
     for (size_t i = 0; i < gpus_.size(); ++i) {
         GC_TRY(device_.use(*device_.gpus()[i]));
-        const cudaStream_t stream = gpus_[i].frame.stream;
+        const cudaStream_t stream = gpus_[i].stream;
         for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
             const Bucket& bucket = layout_.buckets[b];
             reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[b])->words = words_.device;

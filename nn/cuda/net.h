@@ -93,7 +93,7 @@ private:
     Status enqueue_whole(uint32_t parity, NetTrace* trace = nullptr);
     struct Gpu {
         Buffer parameters, copies;
-        Frame frame;                        // for refreshing copies
+        cudaStream_t stream = nullptr;      // CudaDevice::Gpu's
         std::vector<GraphExec> refreshes;   // by bucket; on the first GPU part of CudaNet::updates_
     };
     Status make(Build& build, Program& program);
@@ -137,8 +137,9 @@ private:
     bool statistics_ = false;   // bucket 0 holds running statistics
     std::string kernels_name_;
     uint64_t engines_ = 0;
-    std::vector<Program> programs_;   // by ascending block size
-    std::vector<Build::Copy> copies_;
+    std::vector<Program> programs_;         // by ascending block size
+    std::vector<WeightCopy> copies_;        // in the order of the layers
+    std::vector<uint64_t> copy_offsets_;    // of their layers' parameters
     std::vector<uint64_t> dropout_seeds_;   // by dropout layer
     InputLayout input_{};
     std::vector<Lane> lanes_;

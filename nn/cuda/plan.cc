@@ -11,9 +11,11 @@
 namespace gradcast::cuda {
 namespace {
 
-constexpr uint64_t workspace_max = uint64_t{512} << 20;   // per lane
-constexpr int64_t alignment = 16;                         // bytes, of all tensors of a convolution
-constexpr int64_t id_x = 'x', id_w = 'w', id_y = 'y';     // also for dx, dw and dy
+// Of a pass and lane.  A constant, so that all nodes take the same engines; the best for large blocks need up to 1.4 GiB, because they copy
+// their inputs into another layout.
+constexpr uint64_t workspace_max = uint64_t{2} << 30;
+constexpr int64_t alignment = 16;                                   // bytes, of all tensors of a convolution
+constexpr int64_t id_x = 'x', id_w = 'w', id_y = 'y', id_b = 'b';   // also for dx, dw and dy
 
 Status make(Descriptor* descriptor, cudnnBackendDescriptorType_t type) {
     cudnnBackendDescriptor_t made = nullptr;
@@ -71,7 +73,7 @@ constexpr PassKind kinds[] = {   // by ConvPass
      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA}};
 const PassKind& kind_of(ConvPass pass) { return kinds[static_cast<size_t>(pass)]; }
 
-/// [N,C,H,W] in memory order N,H,W,C: activations, and weights [K,C,R,S].
+/// [N,C,H,W] in memory order N,H,W,C: activations, and weights [K,C,R,S].  An id below 0: a value between two operations of a graph.
 Status tensor(Descriptor* made, int64_t id, cudnnDataType_t type, int64_t N, int64_t C, int64_t H, int64_t W) {
     GC_TRY(make(made, CUDNN_BACKEND_TENSOR_DESCRIPTOR));
     GC_TRY(set(*made, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, {id}));
@@ -79,18 +81,42 @@ Status tensor(Descriptor* made, int64_t id, cudnnDataType_t type, int64_t N, int
     GC_TRY(set(*made, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, {N, C, H, W}));
     GC_TRY(set(*made, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, {H * W * C, int64_t{1}, W * C, C}));
     GC_TRY(set(*made, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, {alignment}));
+    if (id < 0) GC_TRY(set(*made, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, {true}));
     return finish(*made);
 }
 
-Status graph(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descriptor* made) {
+/// y = x + b or y = max(x, 0), in float.
+Status pointwise(Descriptor* made, cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b, const Descriptor& y) {
+    Descriptor what;
+    GC_TRY(make(&what, CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
+    GC_TRY(set(what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, {mode}));
+    GC_TRY(set(what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, {CUDNN_DATA_FLOAT}));
+    GC_TRY(finish(what));
+    GC_TRY(make(made, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR));
+    GC_TRY(set(*made, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what));
+    GC_TRY(set(*made, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x));
+    if (b) GC_TRY(set(*made, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b));
+    GC_TRY(set(*made, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y));
+    return finish(*made);
+}
+
+/// fused: the convolution's output is a float between, to which the bias is added and of which the ReLU is y.
+Status graph(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudnn, Descriptor* made) {
     const PassKind& kind = kind_of(pass);
     const Layer& l = *b.layer;
     const cudnnDataType_t type = b.bf16 && pass != ConvPass::weights ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     const int64_t N = b.samples, side = l.spec.kernel, pad = l.spec.pad, stride = l.spec.stride, one = 1, two = 2;
-    Descriptor x, w, y, convolution, operation;
+    Descriptor x, w, y, convolution, operation, product, biased, bias, add, relu;
     GC_TRY(tensor(&x, id_x, type, N, l.in.C, l.in.H, l.in.W));
     GC_TRY(tensor(&w, id_w, type, l.out.C, l.in.C, side, side));
     GC_TRY(tensor(&y, id_y, type, N, l.out.C, l.out.H, l.out.W));
+    if (fused) {
+        GC_TRY(tensor(&product, -1, CUDNN_DATA_FLOAT, N, l.out.C, l.out.H, l.out.W));
+        GC_TRY(tensor(&biased, -2, CUDNN_DATA_FLOAT, N, l.out.C, l.out.H, l.out.W));
+        GC_TRY(tensor(&bias, id_b, type, 1, l.out.C, 1, 1));
+        GC_TRY(pointwise(&add, CUDNN_POINTWISE_ADD, product, &bias, biased));
+        GC_TRY(pointwise(&relu, CUDNN_POINTWISE_RELU_FWD, biased, nullptr, y));
+    }
     GC_TRY(make(&convolution, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR));
     GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, {two}));
     GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, {CUDNN_DATA_FLOAT}));
@@ -103,14 +129,16 @@ Status graph(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descriptor* mad
     GC_TRY(make(&operation, kind.type));
     GC_TRY(set(operation, kind.x, x));
     GC_TRY(set(operation, kind.w, w));
-    GC_TRY(set(operation, kind.y, y));
+    GC_TRY(set(operation, kind.y, fused ? product : y));
     GC_TRY(set(operation, kind.convolution, convolution));
     GC_TRY(set(operation, kind.alpha, CUDNN_TYPE_FLOAT, {1.0f}));
     GC_TRY(set(operation, kind.beta, CUDNN_TYPE_FLOAT, {0.0f}));
     GC_TRY(finish(operation));
     GC_TRY(make(made, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
     GC_TRY(set(*made, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, {cudnn}));
-    GC_TRY(set(*made, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation));
+    const std::array<cudnnBackendDescriptor_t, 3> operations = {operation.get(), add.get(), relu.get()};
+    GC_CUDA(cudnnBackendSetAttribute(made->get(), CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, fused ? 3 : 1,
+                                     operations.data()));
     return finish(*made);
 }
 
@@ -182,10 +210,10 @@ Status plan_of(const Descriptor& proposed, cudnnHandle_t cudnn, Descriptor* plan
 }
 
 /// Chooses for the current GPU.
-Status choose_here(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descriptor* chosen, uint64_t* workspace, Engine* with) {
+Status choose_here(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudnn, Descriptor* chosen, uint64_t* workspace, Engine* with) {
     Descriptor operations;
     Skipped skipped;
-    GC_TRY(graph(b, pass, cudnn, &operations));
+    GC_TRY(graph(b, pass, fused, cudnn, &operations));
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
         Descriptor heuristics;
         GC_TRY(make(&heuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR));
@@ -225,7 +253,20 @@ Status choose_here(const Build& b, ConvPass pass, cudnnHandle_t cudnn, Descripto
 
 }   // namespace
 
-Status ConvPlan::choose(Build& b, ConvPass pass) {
+Status ConvPlan::choose(Build& b, ConvPass pass) { return choose(b, pass, false); }
+
+Status ConvPlan::choose_fused(Build& b, bool* offered) {
+    const uint64_t engines = b.engines;
+    const Status status = choose(b, ConvPass::forward, true);
+    *offered = status.ok();
+    if (*offered || status.code != Code::unsupported) return status;
+    b.engines = engines;
+    plans_.clear();
+    workspace_ = 0;
+    return {};
+}
+
+Status ConvPlan::choose(Build& b, ConvPass pass, bool fused) {
     plans_.resize(b.device.gpus().size());
     const auto lanes = static_cast<uint32_t>(b.device.lanes().size());
     gpu_of_lane_.resize(lanes);
@@ -236,18 +277,21 @@ Status ConvPlan::choose(Build& b, ConvPass pass) {
         if (plans_[with.gpu]) continue;
         uint64_t workspace = 0;
         Engine engine;
-        GC_TRY(choose_here(b, pass, with.cudnn.get(), &plans_[with.gpu], &workspace, &engine));
+        GC_TRY(choose_here(b, pass, fused, with.cudnn.get(), &plans_[with.gpu], &workspace, &engine));
         workspace_ = std::max(workspace_, workspace);
         for (const int64_t number : engine.choice) b.engines = splitmix64(b.engines + static_cast<uint64_t>(number));
     }
     return {};
 }
 
-Status ConvPlan::run(const Frame& f, void* x, void* w, void* y, void* workspace) const {
+Status ConvPlan::run(const Frame& f, void* x, void* w, void* y, void* workspace, void* bias) const {
     Descriptor memory;
     GC_TRY(make(&memory, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR));
-    GC_TRY(set(memory, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, {id_x, id_w, id_y}));
-    GC_TRY(set(memory, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, {x, w, y}));
+    const std::array<int64_t, 4> ids = {id_x, id_w, id_y, id_b};
+    const std::array<void*, 4> places = {x, w, y, bias};
+    const int64_t count = bias ? 4 : 3;
+    GC_CUDA(cudnnBackendSetAttribute(memory.get(), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data()));
+    GC_CUDA(cudnnBackendSetAttribute(memory.get(), CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, places.data()));
     GC_TRY(set(memory, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, {workspace}));
     GC_TRY(finish(memory));
     const std::lock_guard lock(executing_);

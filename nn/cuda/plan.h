@@ -1,4 +1,4 @@
-// Convolution plans of cuDNN, through its graph API with one operation a graph: the older API is deprecated.
+// Convolution plans of cuDNN, through its graph API: one operation a graph, or a convolution with bias and ReLU.
 #pragma once
 #include <mutex>
 #include <vector>
@@ -17,11 +17,16 @@ public:
     /// Takes the first engine of cuDNN's heuristics that the job's precision and `deterministic` allow.  The heuristics depend on GPU and
     /// shape alone, so every process with the same libraries takes the same engine.  Error: why each engine was skipped.
     Status choose(Build& b, ConvPass pass);
+    /// The forward pass with bias and ReLU in the same kernel.  *offered: false if cuDNN has none that the job allows, and a pass of its
+    /// own computes them.
+    Status choose_fused(Build& b, bool* offered);
     uint64_t workspace() const { return workspace_; }   // bytes
-    /// Enqueues the pass; x, w and y are dx, dw and dy in backward passes.  Gradients of weights: all float; else the activations' type.
-    Status run(const Frame& f, void* x, void* w, void* y, void* workspace) const;
+    /// Enqueues the pass; x, w and y are dx, dw and dy in backward passes.  Gradients of weights: all float; else the activations' type, of
+    /// which the bias is, too (fused alone).  All are aligned to 16 bytes.
+    Status run(const Frame& f, void* x, void* w, void* y, void* workspace, void* bias = nullptr) const;
 
 private:
+    Status choose(Build& b, ConvPass pass, bool fused);
     std::vector<Descriptor> plans_;   // by GPU
     std::vector<uint32_t> gpu_of_lane_;
     uint64_t workspace_ = 0;         // the largest need of a GPU's plan

@@ -1,4 +1,5 @@
 // Changes of the parameters: updates by sums of gradients, and values written by the host.
+#include <algorithm>
 #include <utility>
 
 #include "nn/cuda/net.h"
@@ -19,7 +20,7 @@ Status CudaNet::update(uint32_t number) {
     const Bucket& bucket = layout_.buckets[number];
     auto* now = static_cast<std::byte*>(update_now_.device) + update_at_[number];
     const uint64_t bytes = sizeof(ApplyNow) + bucket.group_count * sizeof(double);
-    const cudaStream_t stream = gpus_[0].frame.stream;
+    const cudaStream_t stream = gpus_[0].stream;
     GC_CUDA(cudaMemcpyAsync(now, update_here_.host + update_at_[number], bytes, cudaMemcpyHostToDevice, stream));
     auto* w = static_cast<float*>(gpus_[0].parameters.device);
     for (uint32_t g = 0; g < bucket.group_count; ++g) {
@@ -33,9 +34,10 @@ Status CudaNet::update(uint32_t number) {
 }
 
 Status CudaNet::refresh(const Gpu& gpu, uint64_t offset, uint64_t end) {
-    for (size_t l = 0; l < layers_.size(); ++l)
-        if (copies_[l].refresh && layers_[l].offset >= offset && layers_[l].offset < end) GC_TRY(copies_[l].refresh(gpu.frame));
-    return {};
+    auto from = [this](uint64_t at) { return std::lower_bound(copy_offsets_.begin(), copy_offsets_.end(), at) - copy_offsets_.begin(); };
+    const auto first = static_cast<size_t>(from(offset)), last = static_cast<size_t>(from(end));
+    return weight_copies(gpu.stream, {gpu.copies.device, config_.precision == Precision::bf16},
+                         static_cast<const float*>(gpu.parameters.device), std::span(copies_).subspan(first, last - first));
 }
 
 Status CudaNet::spread(uint32_t bucket) {

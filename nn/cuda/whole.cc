@@ -73,18 +73,18 @@ Status CudaNet::ready_whole() {
     // Once before the capture, as all that is captured; the state that this leaves is overwritten.
     std::memset(whole_.staged[0].host, 0, whole_.staged[0].bytes);
     GC_TRY(enqueue_whole(0));
-    GC_CUDA(cudaStreamSynchronize(gpus_[0].frame.stream));
+    GC_CUDA(cudaStreamSynchronize(gpus_[0].stream));
     for (uint32_t parity = 0; parity < 2; ++parity) {
         GC_TRY(cuda::make(&whole_.done[parity], true));
         GC_TRY(capture(
-            gpus_[0].frame.stream, [&] { return enqueue_whole(parity); }, &whole_.graphs[parity]));
+            gpus_[0].stream, [&] { return enqueue_whole(parity); }, &whole_.graphs[parity]));
     }
     return {};
 }
 
 Status CudaNet::enqueue_whole(uint32_t parity, NetTrace* trace) {
     CudaDevice::Follower& follower = *device_.follower;
-    const cudaStream_t stream = gpus_[0].frame.stream;
+    const cudaStream_t stream = gpus_[0].stream;
     GC_CUDA(cudaEventRecord(lanes_[0].forked.get(), stream));
     for (uint32_t lane = 0; lane < whole_.lanes; ++lane) GC_CUDA(cudaStreamWaitEvent(lanes_[lane].frame.stream, lanes_[0].forked.get(), 0));
     for (uint32_t block = 0; block < config_.step_blocks.size(); ++block) {
@@ -113,7 +113,7 @@ Status CudaNet::step_begin(StepId step, std::span<const Samples> blocks) {
     GC_ASSERT(whole_.on && blocks.size() == config_.step_blocks.size() && whole_.begun < whole_.ended + 2);
     GC_TRY(device_.use(*device_.gpus()[0]));
     GC_TRY(settle());
-    const cudaStream_t stream = gpus_[0].frame.stream;
+    const cudaStream_t stream = gpus_[0].stream;
     const auto parity = static_cast<uint32_t>(whole_.begun % 2);
     if (whole_.begun == whole_.ended) GC_TRY(device_.follower->scales(stream));
     for (uint32_t block = 0; block < blocks.size(); ++block) {

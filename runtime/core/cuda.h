@@ -6,7 +6,7 @@
 // threadIdx, blockIdx, blockDim, gridDim, __shared__ arrays, __syncthreads(), __threadfence(), __ldcg() (a load past the first-level
 // cache), atomics of integers and plain arithmetic.
 #pragma once
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
 

@@ -14,21 +14,6 @@ NetConfig with(Precision precision, uint32_t samples = 3, uint32_t lanes = 1) {
     return config;
 }
 
-TEST(CudaChoice, CublasKeepsToThePrecision) {
-    GC_NEED_GPU();
-    for (const auto& [precision, wanted] : {std::pair{Precision::f32, int{CUBLAS_PEDANTIC_MATH}},
-                                            {Precision::bf16, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION},
-                                            {Precision::tf32, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION}}) {
-        CudaRig rig(preset("mlp"), with(precision));
-        for (const cuda::CudaDevice::Lane& lane : rig.device.lanes())
-            for (const cublasHandle_t cublas : {lane.cublas.get(), lane.beside.cublas.get()}) {
-                cublasMath_t mode{};
-                ASSERT_EQ(cublasGetMathMode(cublas, &mode), CUBLAS_STATUS_SUCCESS);
-                EXPECT_EQ(mode, wanted);
-            }
-    }
-}
-
 // With bf16 factors, gradients of weights still have float's precision.
 TEST(CudaChoice, GradientsOfWeightsAreFloat) {
     GC_NEED_GPU();
@@ -77,7 +62,11 @@ TEST(CudaChoice, EnginesAndKnobsAreTold) {
     EXPECT_EQ(engines(one_conv(), Precision::f32, 3, 0), known);
     EXPECT_NE(engines(one_conv(), Precision::f32, 3, 1), known);
     EXPECT_NE(engines(one_conv(), Precision::tf32, 3, 0), known);
-    EXPECT_EQ(engines(preset("mlp"), Precision::f32, 3, 0), 0u);
+    const uint64_t products = engines(preset("mlp"), Precision::f32, 3, 0);
+    EXPECT_EQ(engines(preset("mlp"), Precision::f32, 3, 0), products);
+    cuda_host_epilogues(0);
+    EXPECT_NE(engines(preset("mlp"), Precision::f32, 3, 0), products);
+    cuda_host_epilogues(~0u);
 }
 
 TEST(CudaChoice, LanesOfAGpuShareItsPlans) {

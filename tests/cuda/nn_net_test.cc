@@ -323,7 +323,7 @@ TEST(CudaNet, KernelsAreNamed) {
 #ifdef GC_CUDA_HOST
 // The stand-in refuses tensors above 2^31 elements, as most engines of cuDNN do; a GPU may run out of memory before.
 TEST(CudaNet, ErrorsNameTheLayerAndTheCall) {
-    const NetSpec spec{.C = 1, .H = 16, .W = 16, .classes = 10, .layers = {fc(64), named(conv(64, 1), "wide"), fc(10), loss()}};
+    const NetSpec spec{.C = 1, .H = 16, .W = 16, .classes = 10, .layers = {named(conv(64, 3), "wide"), fc(10), loss()}};
     cuda::CudaDevice device;
     ASSERT_TRUE(device.open({}).ok());
     std::unique_ptr<Net> net;

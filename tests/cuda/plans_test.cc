@@ -97,6 +97,21 @@ cudnnStatus_t __wrap_cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
     return status;
 }
 
+// cuBLASLt takes no described GPUs: any product has an algorithm here.
+cublasStatus_t __real_cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                                     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                                     cublasLtMatmulPreference_t preference, int wanted,
+                                                     cublasLtMatmulHeuristicResult_t* results, int* count);
+cublasStatus_t __wrap_cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                                     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                                     cublasLtMatmulPreference_t preference, int wanted,
+                                                     cublasLtMatmulHeuristicResult_t* results, int* count) {
+    if (!described) return __real_cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, c, d, preference, wanted, results, count);
+    *results = {};
+    *count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cudaError_t __real_cudaSetDevice(int number);
 cudaError_t __wrap_cudaSetDevice(int number) { return described ? cudaSuccess : __real_cudaSetDevice(number); }
 cudaError_t __real_cudaDeviceSynchronize();

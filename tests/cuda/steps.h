@@ -222,7 +222,7 @@ private:
 #ifdef GC_CUDA_HOST
         const CudaHostCounts now = cuda_host_counts();
         counts = {now.run - counts.run, now.allocations - counts.allocations, now.synchronisations - counts.synchronisations,
-                  now.kernels - counts.kernels, now.graphs - counts.graphs};
+                  now.kernels - counts.kernels, now.graphs - counts.graphs, now.sleeps - counts.sleeps};
 #endif
     }
 

@@ -38,7 +38,7 @@ Status check(cudnnStatus_t error, const char* call) {
 Status check(cublasStatus_t error, const char* call) {
     if (error == CUBLAS_STATUS_SUCCESS) return {};
     (void)cudaGetLastError();
-    return fail(Code::unsupported, "{}: {}", name_of(call), cublasGetStatusName(error));
+    return fail(Code::unsupported, "{}: {}", name_of(call), cublasLtGetStatusName(error));
 }
 
 Status make(Stream* stream) {

@@ -6,9 +6,6 @@
 namespace gradcast::cuda {
 namespace {
 
-// NVIDIA's recommendation for Hopper; the same for all GPUs, because it may select kernels.
-constexpr uint64_t cublas_workspace_bytes = 32 << 20;
-
 // Not planned: kernels that cuDNN and cuBLAS load on first use, and graphs.
 constexpr uint64_t libraries_bytes_max = uint64_t{512} << 20;
 
@@ -22,10 +19,10 @@ Status CudaDevice::make(Worker* worker) {
     GC_CUDA(cudnnCreate(&cudnn));
     worker->cudnn.reset(cudnn);
     GC_CUDA(cudnnSetStream(cudnn, worker->stream.get()));
-    cublasHandle_t cublas = nullptr;
-    GC_CUDA(cublasCreate(&cublas));
+    cublasLtHandle_t cublas = nullptr;
+    GC_CUDA(cublasLtCreate(&cublas));
     worker->cublas.reset(cublas);
-    return check(cublasSetStream(cublas, worker->stream.get()), "cublasSetStream");
+    return {};
 }
 
 Status CudaDevice::open(const DeviceConfig& config) {
@@ -80,10 +77,9 @@ Status CudaDevice::open(const DeviceConfig& config) {
     for (Lane& lane : lanes_)
         for (Worker* worker : {static_cast<Worker*>(&lane), &lane.beside})
             gpus_[lane.gpu]->arena.plan("cuBLAS", cublas_workspace_bytes, &worker->workspace);
-    int runtime = 0, cublas = 0;
+    int runtime = 0;
     GC_CUDA(cudaRuntimeGetVersion(&runtime));
-    GC_CUDA(cublasGetVersion(lanes_[0].cublas.get(), &cublas));
-    const auto v = static_cast<uint64_t>(cublas);
+    const uint64_t v = cublasLtGetVersion();
     const uint64_t cudnn = cudnnGetVersion();
     name_ = fmt::format("{}, CUDA {}.{}, cuDNN {}, cuBLAS {}", names, runtime / 1000, runtime % 1000 / 10,
                         triple(cudnn / 10000, cudnn % 10000 / 100, cudnn % 100), triple(v / 10000, v % 10000 / 100, v % 100));
@@ -106,12 +102,6 @@ Status CudaDevice::seal() {
                         samples ? fmt::format("blocks of {} would fit", samples) : "not even blocks of one sample would fit");
         }
         GC_TRY(gpu->arena.seal());
-    }
-    for (Lane& lane : lanes_) {
-        GC_TRY(use(*gpus_[lane.gpu]));
-        // cuBLAS's default workspace is allocated within a step and shared by streams.
-        for (Worker* worker : {static_cast<Worker*>(&lane), &lane.beside})
-            GC_CUDA(cublasSetWorkspace(worker->cublas.get(), worker->workspace.device, worker->workspace.bytes));
     }
     return {};
 }

@@ -11,7 +11,10 @@
 namespace gradcast::cuda {
 
 using Cudnn = std::unique_ptr<cudnnContext, Closer<&cudnnDestroy>>;
-using Cublas = std::unique_ptr<cublasContext, Closer<&cublasDestroy>>;
+using Cublas = std::unique_ptr<cublasLtContext, Closer<&cublasLtDestroy>>;
+
+/// Of each Worker, for cuBLAS.  NVIDIA's recommendation for Hopper; the same for all GPUs, because it may select kernels.
+constexpr size_t cublas_workspace_bytes = 32 << 20;
 
 class CudaDevice final : public Device {
 public:
@@ -22,7 +25,7 @@ public:
         /// Recorded on `stream` when the parameters have changed; lanes wait for it before each block.
         Event changed;
     };
-    /// A stream, and library handles that work in it.
+    /// A stream, and what libraries need to work in it.
     struct Worker {
         Stream stream;
         Cudnn cudnn;

@@ -1,7 +1,7 @@
-// cuDNN on a CPU, for tests: see cuda_runtime.h.  The graph API for one convolution a graph, tensors with innermost channels, sums in
-// double. The heuristics offer, in this order, an engine that is not deterministic (other bits in every second call), one on tensor cores
-// (rounds float to TF32), one that cannot be planned, and one that needs more memory than a GPU has; the fallback is correct.  The
-// workspace is overwritten; pointers must have their tensors' alignment.
+// cuDNN on a CPU, for tests: see cuda_runtime.h.  The graph API for one convolution a graph, alone or with bias and ReLU behind it,
+// tensors with innermost channels, sums in double. The heuristics offer, in this order, an engine that is not deterministic (other bits in
+// every second call), one on tensor cores (rounds float to TF32), one that cannot be planned, and one that needs more memory than a GPU
+// has; the fallback is correct.  The workspace is overwritten; pointers must have their tensors' alignment.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,6 +14,7 @@ enum cudnnStatus_t {
 };
 enum cudnnDataType_t { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_BFLOAT16 = 9 };
 enum cudnnConvolutionMode_t { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 };
+enum cudnnPointwiseMode_t { CUDNN_POINTWISE_ADD = 0, CUDNN_POINTWISE_RELU_FWD = 100 };
 enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_FALLBACK = 2, CUDNN_HEUR_MODE_A = 3 };
 enum cudnnBackendNumericalNote_t {
     CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
@@ -27,16 +28,19 @@ enum cudnnBackendKnobType_t { CUDNN_KNOB_TYPE_TILE_SIZE = 2 };
 enum cudnnBackendAttributeType_t {
     CUDNN_TYPE_HANDLE = 0,
     CUDNN_TYPE_DATA_TYPE = 1,
+    CUDNN_TYPE_BOOLEAN = 2,
     CUDNN_TYPE_INT64 = 3,
     CUDNN_TYPE_FLOAT = 4,
     CUDNN_TYPE_VOID_PTR = 6,
     CUDNN_TYPE_CONVOLUTION_MODE = 7,
     CUDNN_TYPE_HEUR_MODE = 8,
+    CUDNN_TYPE_POINTWISE_MODE = 14,
     CUDNN_TYPE_KNOB_TYPE = 9,
     CUDNN_TYPE_NUMERICAL_NOTE = 11,
     CUDNN_TYPE_BACKEND_DESCRIPTOR = 15
 };
 enum cudnnBackendDescriptorType_t {
+    CUDNN_BACKEND_POINTWISE_DESCRIPTOR = 0,
     CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR = 1,
     CUDNN_BACKEND_ENGINE_DESCRIPTOR,
     CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
@@ -46,11 +50,14 @@ enum cudnnBackendDescriptorType_t {
     CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR = 10,
     CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
     CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+    CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR = 13,
     CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR = 15,
     CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
     CUDNN_BACKEND_TENSOR_DESCRIPTOR
 };
 enum cudnnBackendAttributeName_t {
+    CUDNN_ATTR_POINTWISE_MODE = 0,
+    CUDNN_ATTR_POINTWISE_MATH_PREC,
     CUDNN_ATTR_CONVOLUTION_COMP_TYPE = 100,
     CUDNN_ATTR_CONVOLUTION_CONV_MODE,
     CUDNN_ATTR_CONVOLUTION_DILATIONS,
@@ -86,6 +93,10 @@ enum cudnnBackendAttributeName_t {
     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+    CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
+    CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
+    CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+    CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
     CUDNN_ATTR_OPERATIONGRAPH_HANDLE = 800,
     CUDNN_ATTR_OPERATIONGRAPH_OPS,
     CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT = 900,
@@ -93,6 +104,7 @@ enum cudnnBackendAttributeName_t {
     CUDNN_ATTR_TENSOR_DIMENSIONS,
     CUDNN_ATTR_TENSOR_STRIDES,
     CUDNN_ATTR_TENSOR_UNIQUE_ID,
+    CUDNN_ATTR_TENSOR_IS_VIRTUAL = 907,
     CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS = 1000,
     CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
     CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
@@ -121,6 +133,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
                                        cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values);
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t memory);
 
+/// For tests: whether graphs of several operations have engines; true by default.
+void cuda_host_fuses(bool fuses);
 /// For tests: whether the fallback offers an engine, and the value of every engine's knob.
 void cuda_host_engines(bool fallback, int64_t knob);
 /// Plans made so far.

@@ -1,6 +1,6 @@
 // The stand-ins for cuBLAS and cuDNN: matrix products and convolutions by their definitions, element by element.
 #pragma GCC optimize("O3")
-#include <cublas_v2.h>
+#include <cublasLt.h>
 #include <cudnn.h>
 
 #include <algorithm>
@@ -10,12 +10,25 @@
 #include <memory>
 #include <vector>
 
-struct cublasContext {
-    cudaStream_t stream = nullptr;
-    void* workspace = nullptr;
-    size_t bytes = 0;
+struct cublasLtContext {
     int device = 0;
-    cublasMath_t math = CUBLAS_DEFAULT_MATH;
+};
+struct cublasLtMatmulDescOpaque_t {
+    cublasComputeType_t compute;
+    cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    void *bias = nullptr, *mask = nullptr;
+    int64_t mask_ld = 0;   // bits
+};
+struct cublasLtMatrixLayoutOpaque_t {
+    cudaDataType type;
+    uint64_t rows, columns;
+    int64_t ld;
+    bool narrow() const { return type == CUDA_R_16BF; }
+    size_t size() const { return (columns - 1) * static_cast<size_t>(ld) + rows; }
+};
+struct cublasLtMatmulPreferenceOpaque_t {
+    size_t workspace = 0;
 };
 struct cudnnContext {
     cudaStream_t stream = nullptr;
@@ -63,30 +76,19 @@ float tf32(float value) { return __uint_as_float((__float_as_uint(value) + 0x100
 // ---- cuBLAS ----------------------------------------------------------------------------------------------------------------------
 
 // A handle belongs to the device that was current at its creation; cudaFree(nullptr) makes the context.
-cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     cudaFree(nullptr);
-    *handle = new cublasContext;
+    *handle = new cublasLtContext;
     cudaGetDevice(&(*handle)->device);
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasDestroy(cublasHandle_t handle) {
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     expect_device(handle->device);
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-    *handle = {stream, nullptr, 0, handle->device, handle->math};   // resets the workspace, as in cuBLAS
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, size_t bytes) {
-    handle->workspace = workspace;
-    handle->bytes = bytes;
-    return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) { return handle->math = mode, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) { return *mode = handle->math, CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasGetVersion(cublasHandle_t, int* version) { return *version = 130000, CUBLAS_STATUS_SUCCESS; }
-const char* cublasGetStatusName(cublasStatus_t status) {
+size_t cublasLtGetVersion() { return 130000; }
+const char* cublasLtGetStatusName(cublasStatus_t status) {
     switch (status) {
         case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
         case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
@@ -96,37 +98,136 @@ const char* cublasGetStatusName(cublasStatus_t status) {
     }
     return "?";
 }
-const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
 
-cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op, cublasOperation_t b_op, int m, int n, int k, const void* alpha,
-                            const void* A, cudaDataType A_type, int lda, const void* B, cudaDataType B_type, int ldb, const void* beta,
-                            void* C, cudaDataType C_type, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t) {
-    if (A_type != B_type) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (m < 0 || n < 0 || k < 0 || lda < (a_op ? k : m) || ldb < (b_op ? n : k) || ldc < m) return CUBLAS_STATUS_INVALID_VALUE;
-    const bool narrow = A_type == CUDA_R_16BF, C_narrow = C_type == CUDA_R_16BF;
-    auto body = [=, at = *handle, scale = number(alpha), old = number(beta)] {
-        if (at.workspace) std::memset(at.workspace, 0xFF, at.bytes);
-        if (k == 0 || m == 0 || n == 0) return;
-        const size_t a_columns = a_op ? m : k, b_columns = b_op ? k : n, a_rows = a_op ? k : m, b_rows = b_op ? n : k;
-        std::vector<float> a = read(A, narrow, (a_columns - 1) * lda + a_rows), b = read(B, narrow, (b_columns - 1) * ldb + b_rows);
-        const bool pedantic = compute == CUBLAS_COMPUTE_32F_PEDANTIC && at.math == CUBLAS_PEDANTIC_MATH;
-        if (!narrow && !pedantic)
-            for (std::vector<float>* values : {&a, &b})
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute, cudaDataType_t scale) {
+    if (scale != CUDA_R_32F) return CUBLAS_STATUS_INVALID_VALUE;
+    *made = new cublasLtMatmulDescOpaque_t{.compute = compute};
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return delete desc, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void* value,
+                                              size_t bytes) {
+    auto put = [&](auto* to) {
+        if (bytes != sizeof *to) return CUBLAS_STATUS_INVALID_VALUE;
+        std::memcpy(to, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    };
+    switch (name) {
+        case CUBLASLT_MATMUL_DESC_TRANSA: return put(&desc->a);
+        case CUBLASLT_MATMUL_DESC_TRANSB: return put(&desc->b);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE: return put(&desc->epilogue);
+        case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return put(&desc->bias);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return put(&desc->mask);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return put(&desc->mask_ld);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* made, cudaDataType type, uint64_t rows, uint64_t columns, int64_t ld) {
+    *made = new cublasLtMatrixLayoutOpaque_t{type, rows, columns, ld};
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return delete layout, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
+    *made = new cublasLtMatmulPreferenceOpaque_t;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return delete preference, CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name,
+                                                    const void* value, size_t bytes) {
+    if (name != CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) return bytes == 4 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    if (bytes != sizeof preference->workspace) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&preference->workspace, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+namespace {
+
+unsigned epilogues_offered = ~0u;
+
+// Sizes, types, and what the epilogue needs.
+cublasStatus_t matmul_check(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaque_t& a,
+                            const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& d) {
+    if (a.type != b.type || (d.narrow() && !a.narrow())) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const uint64_t k = desc.a ? a.rows : a.columns, m = desc.a ? a.columns : a.rows, n = desc.b ? b.rows : b.columns;
+    if (k != (desc.b ? b.columns : b.rows) || m != d.rows || n != d.columns) return CUBLAS_STATUS_INVALID_VALUE;
+    for (const auto* each : {&a, &b, &d})
+        if (each->rows == 0 || each->columns == 0 || each->ld < static_cast<int64_t>(each->rows)) return CUBLAS_STATUS_INVALID_VALUE;
+    const bool masks = desc.epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || desc.epilogue == CUBLASLT_EPILOGUE_DRELU;
+    const bool biased = desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && desc.epilogue != CUBLASLT_EPILOGUE_DRELU;
+    if (biased && (!desc.bias || reinterpret_cast<uintptr_t>(desc.bias) % 16)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (masks &&
+        (!desc.mask || reinterpret_cast<uintptr_t>(desc.mask) % 16 || desc.mask_ld % 128 || desc.mask_ld < static_cast<int64_t>(m)))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+}   // namespace
+
+void cuda_host_epilogues(unsigned offered) { epilogues_offered = offered; }
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
+                                              int* count) {
+    *count = 0;
+    if (const cublasStatus_t status = matmul_check(*desc, *a, *b, *d); status || c != d)
+        return status ? status : CUBLAS_STATUS_INVALID_VALUE;
+    if (desc->epilogue != CUBLASLT_EPILOGUE_DEFAULT && !(epilogues_offered & desc->epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    *results = {
+        {{static_cast<uint64_t>(desc->epilogue), a->rows, a->columns, b->columns}}, preference->workspace, CUBLAS_STATUS_SUCCESS, 1, {}};
+    *count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* A,
+                              cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta, const void* C,
+                              cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
+                              void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+    int device = -1;
+    cudaGetDevice(&device);
+    if (const cublasStatus_t status = matmul_check(*desc, *a, *b, *d)) return status;
+    if (device != handle->device || C != D || number(alpha) != 1 || number(beta) != 0 || (workspace_bytes && !workspace) ||
+        algorithm->data[0] != static_cast<uint64_t>(desc->epilogue) || algorithm->data[1] != a->rows || algorithm->data[3] != b->columns)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    for (const void* each : {A, B, static_cast<const void*>(D)})
+        if (reinterpret_cast<uintptr_t>(each) % 16) return CUBLAS_STATUS_INVALID_VALUE;
+    auto body = [=, how = *desc, at_a = *a, at_b = *b, at_d = *d] {
+        if (workspace) std::memset(workspace, 0xFF, workspace_bytes);
+        std::vector<float> left = read(A, at_a.narrow(), at_a.size()), right = read(B, at_b.narrow(), at_b.size());
+        const std::vector<float> given = right;
+        if (!at_a.narrow() && how.compute != CUBLAS_COMPUTE_32F_PEDANTIC)
+            for (std::vector<float>* values : {&left, &right})
                 for (float& each : *values) each = tf32(each);
+        const size_t m = at_d.rows, n = at_d.columns, k = how.a ? at_a.rows : at_a.columns;
+        const auto lda = static_cast<size_t>(at_a.ld), ldb = static_cast<size_t>(at_b.ld), ldd = static_cast<size_t>(at_d.ld);
+        auto right_at = [&](const std::vector<float>& from, size_t l, size_t j) { return from[how.b ? l * ldb + j : j * ldb + l]; };
+        auto* mask = static_cast<uint8_t*>(how.mask);
+        const bool biased = how.epilogue & CUBLASLT_EPILOGUE_BIAS, rectified = (how.epilogue & 2) != 0;
+        std::vector<float> bias;
+        if (biased) bias = read(how.bias, at_d.narrow(), m);
         std::vector<double> column(m);
-        for (int j = 0; j < n; ++j) {
+        for (size_t j = 0; j < n; ++j) {
             column.assign(m, 0);
-            for (int l = 0; l < k; ++l) {
-                const double factor = b[b_op ? size_t(l) * ldb + j : size_t(j) * ldb + l];
-                if (a_op)
-                    for (int i = 0; i < m; ++i) column[i] += factor * a[size_t(i) * lda + l];
-                else
-                    for (int i = 0; i < m; ++i) column[i] += factor * a[size_t(l) * lda + i];
+            double total = 0;
+            for (size_t l = 0; l < k; ++l) {
+                const double factor = right_at(right, l, j);
+                total += right_at(given, l, j);
+                for (size_t i = 0; i < m; ++i) column[i] += factor * left[how.a ? i * lda + l : l * lda + i];
             }
-            for (int i = 0; i < m; ++i) store(C, C_narrow, size_t(j) * ldc + i, scale, column[i], old);
+            if (how.epilogue == CUBLASLT_EPILOGUE_BGRADB) write(how.bias, at_d.narrow(), j, static_cast<float>(total));
+            for (size_t i = 0; i < m; ++i) {
+                if (biased) column[i] += bias[i];
+                const size_t bit = j * static_cast<size_t>(how.mask_ld) + i;
+                if (how.epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS)
+                    mask[bit / 8] = static_cast<uint8_t>((mask[bit / 8] & ~(1 << bit % 8)) | (column[i] > 0) << bit % 8);
+                if (rectified && !(column[i] > 0)) column[i] = 0;
+                if (how.epilogue == CUBLASLT_EPILOGUE_DRELU && !(mask[bit / 8] >> bit % 8 & 1)) column[i] = 0;
+                write(D, at_d.narrow(), j * ldd + i, static_cast<float>(column[i]));
+            }
         }
     };
-    return cuda_host_run("cublasGemmEx", handle->stream, body) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    return cuda_host_run("cublasLtMatmul", stream, body) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 
 // ---- cuDNN -----------------------------------------------------------------------------------------------------------------------
@@ -177,6 +278,7 @@ struct Contents {
 std::shared_ptr<Contents>& contents(cudnnBackendDescriptor_t descriptor) { return *static_cast<std::shared_ptr<Contents>*>(descriptor); }
 
 size_t size_of(cudnnBackendAttributeType_t type) {
+    if (type == CUDNN_TYPE_BOOLEAN) return 1;
     return type == CUDNN_TYPE_HANDLE || type == CUDNN_TYPE_INT64 || type == CUDNN_TYPE_VOID_PTR ? 8 : 4;
 }
 
@@ -228,6 +330,8 @@ struct Work {
     TensorShape x, w, y;
     Convolution v;
     float alpha, beta;
+    TensorShape bias;   // of fused work: y = relu(convolution + bias)
+    bool fused = false;
 };
 bool work_of(const Contents& from, Work* work) {
     const int base = from.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ? CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA
@@ -243,15 +347,41 @@ bool work_of(const Contents& from, Work* work) {
              tensor_of(from.part(base + 5)),
              {v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[0], v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[0]},
              from.all<float>(base).at(0),
-             from.all<float>(base + 1).at(0)};
-    const auto& [pass, x, w, y, c, alpha, beta] = *work;
+             from.all<float>(base + 1).at(0),
+             {}};
+    const auto& [pass, x, w, y, c, alpha, beta, bias, fused] = *work;
+    if (y.id < 0) return !y.narrow && x.narrow == w.narrow;   // followed by others, see fuse()
     return x.narrow == w.narrow && x.narrow == y.narrow && x.n == y.n && x.c == w.c && y.c == w.n &&
            y.h == (x.h + 2 * c.pad - w.h) / c.stride + 1 && y.w == (x.w + 2 * c.pad - w.w) / c.stride + 1;
 }
 
+bool pointwise_of(const Contents& from, int mode) {
+    return from.type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR &&
+           from.part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR).all<int>(CUDNN_ATTR_POINTWISE_MODE) == std::vector<int>{mode};
+}
+/// A graph of one convolution, or of a forward pass, the sum with a bias, and a ReLU.
+bool graph_work(const Contents& graph, Work* work) {
+    const auto& parts = graph.parts.at(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    if (!work_of(*parts[0], work)) return false;
+    if (parts.size() == 1) return work->y.id >= 0;
+    if (parts.size() != 3 || work->pass != CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR || work->y.id >= 0) return false;
+    const Contents &add = *parts[1], &relu = *parts[2];
+    if (!pointwise_of(add, CUDNN_POINTWISE_ADD) || !pointwise_of(relu, CUDNN_POINTWISE_RELU_FWD)) return false;
+    const TensorShape sum = tensor_of(add.part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC)),
+                      y = tensor_of(relu.part(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+    if (tensor_of(add.part(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)).id != work->y.id || sum.id >= 0 ||
+        tensor_of(relu.part(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)).id != sum.id || y.count() != work->y.count() ||
+        y.narrow != work->x.narrow)
+        return false;
+    work->bias = tensor_of(add.part(CUDNN_ATTR_OPERATION_POINTWISE_BDESC));
+    work->y = y;
+    work->fused = true;
+    return work->bias.count() == static_cast<size_t>(y.c) && work->bias.narrow == y.narrow;
+}
+
 // In the order of the heuristics; the last one by the fallback only.
 enum Engine { not_deterministic, tensor_cores, refused, huge, good };
-bool falls_back = true;
+bool falls_back = true, fuses = true;
 int64_t knob = 0;
 uint64_t plans_made = 0;
 
@@ -260,7 +390,7 @@ const Contents& configuration(const Contents& plan) { return plan.part(CUDNN_ATT
 const Contents& graph_of(const Contents& config) { return config.part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH); }
 Work work_planned(const Contents& plan) {
     Work work;
-    (void)work_of(graph_of(configuration(plan)).part(CUDNN_ATTR_OPERATIONGRAPH_OPS), &work);
+    (void)graph_work(graph_of(configuration(plan)), &work);
     return work;
 }
 cudnnHandle_t handle_of(const Contents& from, int name) { return from.all<cudnnHandle_t>(name).at(0); }
@@ -286,8 +416,8 @@ void places(const TensorShape& x, const TensorShape& w, const Convolution& v, co
                     }
 }
 
-void convolve(const Work& work, int engine, void* X, void* W, void* Y) {
-    const auto& [pass, x, w, y, v, alpha, beta] = work;
+void convolve(const Work& work, int engine, void* X, void* W, void* Y, void* B) {
+    const auto& [pass, x, w, y, v, alpha, beta, bias, fused] = work;
     static unsigned calls = 0;
     const double fuzz = engine == not_deterministic && ++calls % 2 ? 1 + 0x1p-22 : 1;
     const size_t C = size_t(x.c), K = size_t(y.c), step = size_t(w.h * w.w) * C;   // from one filter to the next
@@ -326,11 +456,19 @@ void convolve(const Work& work, int engine, void* X, void* W, void* Y) {
     const auto [to, narrow] = pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? std::pair(Y, y.narrow)
                               : pass == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? std::pair(X, x.narrow)
                                                                                                      : std::pair(W, w.narrow);
+    if (fused) {
+        const std::vector<float> added = take(B, bias);
+        for (size_t i = 0; i < sums.size(); ++i) {
+            sums[i] += added[i % K];
+            if (sums[i] < 0) sums[i] = 0;
+        }
+    }
     for (size_t i = 0; i < sums.size(); ++i) store(to, narrow, i, alpha, sums[i] * fuzz, beta);
 }
 
 }   // namespace
 
+void cuda_host_fuses(bool is) { fuses = is; }
 void cuda_host_engines(bool fallback, int64_t tile) {
     falls_back = fallback;
     knob = tile;
@@ -381,7 +519,15 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
         case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
             if (!work_of(it, &work)) status = CUDNN_STATUS_BAD_PARAM;
             break;
-        case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR: wants({CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_ATTR_OPERATIONGRAPH_OPS}); break;
+        case CUDNN_BACKEND_POINTWISE_DESCRIPTOR: wants({CUDNN_ATTR_POINTWISE_MODE, CUDNN_ATTR_POINTWISE_MATH_PREC}); break;
+        case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+            wants(
+                {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_YDESC});
+            break;
+        case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
+            wants({CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_ATTR_OPERATIONGRAPH_OPS});
+            if (!status && !graph_work(it, &work)) status = CUDNN_STATUS_NOT_SUPPORTED;
+            break;
         case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR: wants({CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_ATTR_ENGINEHEUR_MODE}); break;
         case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
             wants({CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG});
@@ -420,6 +566,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     switch (name) {
         case CUDNN_ATTR_ENGINEHEUR_RESULTS: {
             const bool fallback = from.all<int>(CUDNN_ATTR_ENGINEHEUR_MODE).at(0) == CUDNN_HEUR_MODE_FALLBACK;
+            Work work;
+            if (*count = 0; graph_work(graph_of(from), &work) && work.fused && !fuses) return CUDNN_STATUS_SUCCESS;
             *count = fallback ? (falls_back ? 1 : 0) : int{good};
             for (int64_t i = 0; i < std::min(*count, wanted); ++i) fill(i, fallback ? good : static_cast<int>(i));
             return CUDNN_STATUS_SUCCESS;
@@ -456,7 +604,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     char* workspace = pack.all<char*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE).at(0);
     const size_t bytes = workspace_of(plan);
     std::vector<char*> at;
-    for (const TensorShape* each : {&work.x, &work.w, &work.y}) {
+    for (const TensorShape* each : {&work.x, &work.w, &work.y, &work.bias}) {
+        if (each == &work.bias && !work.fused) continue;
         const auto found = std::find(ids.begin(), ids.end(), each->id);
         if (found == ids.end() || ids.size() != pointers.size()) return CUDNN_STATUS_BAD_PARAM;
         at.push_back(pointers[static_cast<size_t>(found - ids.begin())]);
@@ -465,7 +614,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     if (bytes && !workspace) return CUDNN_STATUS_BAD_PARAM;
     auto body = [=, engine = configuration(plan).engine] {
         if (bytes) std::memset(workspace, 0xFF, bytes);
-        convolve(work, engine, at[0], at[1], at[2]);
+        convolve(work, engine, at[0], at[1], at[2], work.fused ? at[3] : nullptr);
     };
     return cuda_host_run("convolution", handle->stream, body) ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
 }

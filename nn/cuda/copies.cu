@@ -1,0 +1,67 @@
+// Copies of parameters in the order and type that kernels of libraries want, all in one launch after an update.
+#include "nn/cuda/element.h"
+
+namespace gradcast::cuda {
+namespace {
+
+constexpr uint32_t tile = 32, tile_rows = 8;
+constexpr uint32_t plain_per_block = 1024;   // elements, where nothing is transposed
+
+__device__ __host__ bool transposes(uint32_t B, uint32_t C) { return B > 1 && C > 1; }
+
+constexpr uint32_t copies_max = 96;   // of one launch: kernels take at most 4 KiB of arguments
+struct CopyTask {
+    uint32_t count;
+    WeightCopy copy[copies_max];
+};
+
+/// Block (32, 8).
+template <typename To>
+__global__ void weight_copies_kernel(To* all, const float* parameters, const __grid_constant__ CopyTask task) {
+    __shared__ float values[tile][tile + 1];
+    uint32_t number = 0;
+    while (number + 1 < task.count && blockIdx.x >= task.copy[number + 1].begin) ++number;
+    const WeightCopy& copy = task.copy[number];
+    const float* from = parameters + copy.from;
+    To* to = all + copy.to;
+    const uint32_t part = blockIdx.x - copy.begin;
+    if (!transposes(copy.B, copy.C)) {
+        const uint64_t size = uint64_t{copy.A} * copy.B * copy.C, begin = uint64_t{part} * plain_per_block;
+        for (uint32_t i = threadIdx.y * tile + threadIdx.x; i < plain_per_block && begin + i < size; i += tile * tile_rows)
+            store(to + begin + i, from[begin + i]);
+        return;
+    }
+    const uint32_t across = (copy.C + tile - 1) / tile, down = (copy.B + tile - 1) / tile;
+    const uint32_t c0 = part % across * tile, b0 = part / across % down * tile;
+    const uint64_t base = uint64_t{part / across / down} * copy.B * copy.C;
+    const uint32_t c = c0 + threadIdx.x;
+    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
+        if (c < copy.C && b0 + j < copy.B) values[j][threadIdx.x] = from[base + uint64_t{b0 + j} * copy.C + c];
+    __syncthreads();
+    const uint32_t b = b0 + threadIdx.x;
+    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
+        if (b < copy.B && c0 + j < copy.C) store(to + base + uint64_t{c0 + j} * copy.B + b, values[threadIdx.x][j]);
+}
+
+}   // namespace
+
+Status weight_copies(cudaStream_t stream, Values to, const float* parameters, std::span<const WeightCopy> copies) {
+    while (!copies.empty()) {
+        CopyTask task{};
+        uint32_t blocks = 0;
+        for (; task.count < copies_max && task.count < copies.size(); ++task.count) {
+            WeightCopy& copy = task.copy[task.count] = copies[task.count];
+            copy.begin = blocks;
+            blocks += transposes(copy.B, copy.C) ? copy.A * blocks_of(copy.B, tile) * blocks_of(copy.C, tile)
+                                                 : blocks_of(uint64_t{copy.A} * copy.B * copy.C, plain_per_block);
+        }
+        copies = copies.subspan(task.count);
+        GC_TRY(typed(to.bf16, [&](auto type) {
+            using To = decltype(type);
+            return GC_LAUNCH(weight_copies_kernel<To>, blocks, dim3(tile, tile_rows, 1), stream, as<To>(to), parameters, task);
+        }));
+    }
+    return {};
+}
+
+}   // namespace gradcast::cuda

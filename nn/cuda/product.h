@@ -1,0 +1,62 @@
+// Products of matrices by cuBLASLt, with what follows them in the same kernel where the library offers that.
+#pragma once
+#include <cublasLt.h>
+
+#include <vector>
+
+#include "nn/cuda/build.h"
+
+namespace gradcast::cuda {
+
+/// y [N, K] = x [N, C] w [K, C], as the passes of an inner product or of a convolution of 1 x 1 pixels see it; all matrices are row-major.
+enum class ProductPass : uint8_t {
+    forward,   // y = x w'
+    weights,   // dw = dy' x, float
+    data       // dx = dy w
+};
+/// What follows the product, in one kernel.
+enum class Epilogue : uint8_t {
+    none,
+    bias,        // forward: y += bias
+    bias_relu,   // forward: y = relu(y + bias)
+    bias_mask,   // bias_relu, and a mask of the elements that passed
+    sums,        // weights: dbias = the sums of dy over N
+    masked       // data: dx = 0 where the mask of x says so
+};
+struct ProductShape {
+    ProductPass pass;
+    uint32_t N, K, C;
+    Epilogue epilogue = Epilogue::none;
+};
+/// Device memory of a product.  Matrices and bias are aligned to 16 bytes.
+struct ProductMemory {
+    const void *a, *b;      // forward: x, w; weights: dy, x; data: dy, w
+    void* to;               // y, dw, dx
+    void* bias = nullptr;   // bias [K], of the activations' type; dbias [K], float
+    void* mask = nullptr;   // mask_bytes()
+};
+/// Of an activation [N, C].
+uint64_t mask_bytes(uint64_t N, uint32_t C);
+
+/// Planned once a GPU; the GPU's lanes share the plan.
+class Product {
+public:
+    /// Takes the first algorithm that the heuristics of cuBLASLt propose for the precision, with the sum kept in float.  It depends on GPU,
+    /// library and shape alone.  *offered: false if there is none with this epilogue, and the caller computes it by a kernel of its own.
+    /// Error: none for the product itself.
+    Status choose(Build& b, const ProductShape& shape, bool* offered);
+    Status choose(Build& b, const ProductShape& shape);   // of Epilogue::none
+    /// Enqueues it.
+    Status run(const Frame& f, const ProductMemory& memory) const;
+
+private:
+    struct Made {
+        cublasLtMatmulAlgo_t algorithm;
+    };
+    ProductShape shape_{};
+    Precision precision_{};
+    std::vector<Made> made_;   // by GPU
+    std::vector<uint32_t> gpu_of_lane_;
+};
+
+}   // namespace gradcast::cuda
