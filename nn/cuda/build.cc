@@ -24,11 +24,10 @@ Tensor Build::kept(uint64_t size) {
     return tensor;
 }
 
-SumPlaces Build::sums(Place place, uint64_t rows, uint32_t C, uint32_t sums) {
-    const uint64_t size = sums_tickets(rows, C, bf16) * sizeof(uint32_t);
-    const SumPlaces made = {allocate(place, sums_scratch(rows, C, sums, bf16) * sizeof(double), 0),
-                            allocate(Place::tickets, size, ticketed_)};
-    ticketed_ += (size + 255) / 256 * 256;
+SumPlaces Build::sum(Place place, const SumSize& size) {
+    const uint64_t tickets = size.tickets * sizeof(uint32_t);
+    const SumPlaces made = {allocate(place, size.scratch * sizeof(double), 0), allocate(Place::tickets, tickets, ticketed_)};
+    ticketed_ += (tickets + 255) / 256 * 256;
     return made;
 }
 
@@ -70,9 +69,9 @@ void Build::bias_backward(const Activation& y, const Layer* biased, std::vector<
     const bool masked = y.rectified;
     if (biased && biased->biases) {
         const Tensor dbias = bias(Place::gradient, biased);
-        const SumPlaces memory = sums(Place::scratch, count, layer->out.C, 1);
+        const SumPlaces sums = sum(Place::scratch, columns_size(count, layer->out.C, 1, bf16));
         list.emplace_back([=](const Frame& f) {
-            return cuda::bias_backward(f.stream, f.values(y.gradient), masked ? f.values(y.value) : Values{}, f.at(dbias), f.at(memory),
+            return cuda::bias_backward(f.stream, f.values(y.gradient), masked ? f.values(y.value) : Values{}, f.at(dbias), f.at(sums),
                                        count, static_cast<uint32_t>(C), true);
         });
     } else if (masked) {

@@ -50,7 +50,6 @@ struct Frame {
     const uint8_t* images = nullptr;
     // Its results.
     LossResult* result = nullptr;
-    double* losses = nullptr;
     int32_t* best = nullptr;
 
     template <typename T = float>
@@ -114,8 +113,8 @@ public:
     Tensor scratch(uint64_t size) { return allocate(Place::scratch, size, 0); }
     /// `size` bytes at `offset` for one of Operations::weights; all of those share this memory.
     Tensor beside(uint64_t size, uint64_t offset = 0) { return allocate(Place::beside, size, offset); }
-    /// For an operation that computes `sums` sums a channel of an array [rows, C]; `place`: scratch or beside.
-    SumPlaces sums(Place place, uint64_t rows, uint32_t C, uint32_t sums);
+    /// Memory of one operation's sum, with scratch memory in `place`: scratch or beside.
+    SumPlaces sum(Place place, const SumSize& size);
     /// The layer's weight, and the bias that follows it.
     Tensor weight(Place place) const { return {place, layer->offset * sizeof(float)}; }
     Tensor bias(Place place, const Layer* of = nullptr) const;

@@ -65,15 +65,18 @@ struct WeightCopy {
 /// All copies, in as few launches as the size of kernels' arguments allows.
 Status weight_copies(cudaStream_t stream, Values to, const float* parameters, std::span<const WeightCopy> copies);
 
-/// Memory of the column sums below: scratch [sums_scratch()], and tickets [sums_tickets()], which are 0 before and after each sum.  So no
-/// other operation may use the tickets, unless it keeps them 0.
+/// Memory of a sum over many thread blocks: scratch, and tickets, which are 0 before and after each sum.
 struct SumMemory {
     double* scratch;
     uint32_t* tickets;
 };
-/// sums: a channel's.
-uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums, bool bf16);
-uint32_t sums_tickets(uint64_t rows, uint32_t C, bool bf16);
+struct SumSize {
+    uint64_t scratch;   // doubles
+    uint32_t tickets;
+};
+/// Of `sums` sums a channel of an array [rows, C].
+SumSize columns_size(uint64_t rows, uint32_t C, uint32_t sums, bool bf16);
+
 /// dbias [C] = sums of dy over rows.  With y: dy counts only where y > 0; `in_place` also writes 0 to the rest of dy.
 Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, const SumMemory& memory, uint64_t rows, uint32_t C,
                      bool in_place);
@@ -119,12 +122,13 @@ struct LossResult {
     double loss;
     uint64_t right;
 };
+SumSize loss_size(uint32_t samples);
 /// Over header->count samples: writes *result, by sample its best class, and, if dx.at is not null, its gradient.
 Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                             uint32_t samples, double* losses, int32_t* best, LossResult* result);
+                             uint32_t samples, const SumMemory& memory, int32_t* best, LossResult* result);
 /// scale above 0: a regression.
 Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                    uint32_t samples, float scale, float zero, double* losses, int32_t* best, LossResult* result);
+                    uint32_t samples, float scale, float zero, const SumMemory& memory, int32_t* best, LossResult* result);
 
 /// Values that change from step to step, in device memory.
 struct ApplyNow {

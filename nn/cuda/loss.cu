@@ -1,10 +1,11 @@
-// Losses, one thread a sample.  A second kernel sums (not averages) the samples' losses in a fixed order.
+// Losses, one thread a sample, and their sum (not average).  Each thread block sums its samples; the last block to end adds the sums of all
+// blocks, in their order.
 #include "nn/cuda/element.h"
 
 namespace gradcast::cuda {
 namespace {
 
-constexpr uint32_t reducers = 256;
+constexpr uint32_t block_samples = 128, unrolled = 8;
 
 /// Index of the largest, the first of equals.
 template <typename T>
@@ -43,68 +44,78 @@ struct Squares {
     }
 };
 
+/// memory: scratch [blocks, 2] for losses and right answers, one ticket.
 template <typename F, typename T>
-__global__ void loss_kernel(F f, const T* x, T* dx, const int32_t* labels, const BlockHeader* header, uint32_t classes, uint32_t samples,
-                            double* losses, int32_t* best) {
-    const uint64_t n = thread_number();
-    if (n >= samples) return;
-    T* drow = dx ? dx + n * classes : nullptr;
-    if (n >= header->count) {
-        for (uint32_t k = 0; drow && k < classes; ++k) store(drow + k, 0.0f);
-        return;
-    }
-    const T* row = x + n * classes;
-    const uint32_t predicted = best_of(row, classes);
-    best[n] = static_cast<int32_t>(predicted);
-    losses[n] = f(row, drow, static_cast<uint32_t>(labels[n]), predicted, classes);
-}
-
-__global__ void loss_sum_kernel(LossResult* result, const double* losses, const int32_t* best, const int32_t* labels,
-                                const BlockHeader* header, uint32_t classes) {
-    __shared__ double sums[reducers];
-    __shared__ uint32_t rights[reducers];
-    double sum = 0;
+__global__ void __launch_bounds__(block_samples)
+    loss_kernel(F f, const T* x, T* dx, const int32_t* labels, const BlockHeader* header, uint32_t classes, uint32_t samples,
+                SumMemory memory, int32_t* best, LossResult* result) {
+    __shared__ double losses[block_samples];
+    __shared__ uint32_t rights[block_samples];
+    const uint32_t n = blockIdx.x * block_samples + threadIdx.x, count = header->count;
+    const T* row = x + uint64_t{n} * classes;
+    T* drow = dx ? dx + uint64_t{n} * classes : nullptr;
+    double loss = 0;
     uint32_t right = 0;
-    for (uint32_t n = threadIdx.x; n < header->count; n += reducers) {
-        sum += losses[n];
-        right += classes > 1 && best[n] == labels[n] ? 1 : 0;   // one output is a regression: never right
+    if (n < count) {
+        const auto label = static_cast<uint32_t>(labels[n]);
+        const uint32_t predicted = best_of(row, classes);
+        best[n] = static_cast<int32_t>(predicted);
+        loss = f(row, drow, label, predicted, classes);
+        right = classes > 1 && predicted == label;   // one output is a regression: never right
+    } else if (n < samples) {
+        for (uint32_t k = 0; drow && k < classes; ++k) store(drow + k, 0.0f);
     }
-    sums[threadIdx.x] = sum;
+    losses[threadIdx.x] = loss;
     rights[threadIdx.x] = right;
-    for (uint32_t half = reducers / 2; half > 0; half /= 2) {
+    for (uint32_t half = block_samples / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half) {
-            sums[threadIdx.x] += sums[threadIdx.x + half];
+            losses[threadIdx.x] += losses[threadIdx.x + half];
             rights[threadIdx.x] += rights[threadIdx.x + half];
         }
     }
-    if (threadIdx.x == 0) {
-        result->loss = sums[0];
-        result->right = rights[0];
+    if (threadIdx.x > 0) return;
+    double sums[2] = {losses[0], static_cast<double>(rights[0])};
+    if (gridDim.x > 1) {
+        for (int s = 0; s < 2; ++s) memory.scratch[uint64_t{blockIdx.x} * 2 + s] = sums[s];
+        __threadfence();   // before the ticket: the last block sees what the others wrote
+        if (atomicAdd(memory.tickets, 1u) < gridDim.x - 1) return;
+        __threadfence();
+        *memory.tickets = 0;
+        sums[0] = sums[1] = 0;
+        for (uint32_t block = 0; block < gridDim.x; block += unrolled) {
+            double got[unrolled][2];
+            for (uint32_t u = 0; u < unrolled; ++u)
+                for (int s = 0; s < 2; ++s) got[u][s] = block + u < gridDim.x ? __ldcg(memory.scratch + uint64_t{block + u} * 2 + s) : 0;
+            for (uint32_t u = 0; u < unrolled; ++u)
+                for (int s = 0; s < 2; ++s) sums[s] += got[u][s];
+        }
     }
+    *result = {sums[0], static_cast<uint64_t>(sums[1])};
 }
 
 template <typename F>
 Status loss(cudaStream_t stream, F f, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-            uint32_t samples, double* losses, int32_t* best, LossResult* result) {
-    GC_TRY(typed(x.bf16, [&](auto type) {
+            uint32_t samples, const SumMemory& memory, int32_t* best, LossResult* result) {
+    return typed(x.bf16, [&](auto type) {
         using T = decltype(type);
-        return GC_LAUNCH((loss_kernel<F, T>), blocks_of(samples, threads), threads, stream, f, as<T>(x), as<T>(dx), labels, header, classes,
-                         samples, losses, best);
-    }));
-    return GC_LAUNCH(loss_sum_kernel, 1, reducers, stream, result, losses, best, labels, header, classes);
+        return GC_LAUNCH((loss_kernel<F, T>), blocks_of(samples, block_samples), block_samples, stream, f, as<T>(x), as<T>(dx), labels,
+                         header, classes, samples, memory, best, result);
+    });
 }
 
 }   // namespace
 
+SumSize loss_size(uint32_t samples) { return {uint64_t{2} * blocks_of(samples, block_samples), 1}; }
+
 Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                             uint32_t samples, double* losses, int32_t* best, LossResult* result) {
-    return loss(stream, Softmax{}, x, dx, labels, header, classes, samples, losses, best, result);
+                             uint32_t samples, const SumMemory& memory, int32_t* best, LossResult* result) {
+    return loss(stream, Softmax{}, x, dx, labels, header, classes, samples, memory, best, result);
 }
 
 Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                    uint32_t samples, float scale, float zero, double* losses, int32_t* best, LossResult* result) {
-    return loss(stream, Squares{scale, zero}, x, dx, labels, header, classes, samples, losses, best, result);
+                    uint32_t samples, float scale, float zero, const SumMemory& memory, int32_t* best, LossResult* result) {
+    return loss(stream, Squares{scale, zero}, x, dx, labels, header, classes, samples, memory, best, result);
 }
 
 }   // namespace gradcast::cuda

@@ -106,8 +106,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
         arena.plan("samples", input_.bytes(most), &lane.input);
         arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)), &lane.staged);
         arena.plan_pinned("samples", sizeof(LossResult) + most * sizeof(int32_t), &lane.results);
-        arena.plan("samples", most * sizeof(double), &lane.losses);
-        if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sizeof(int32_t) + sizeof(double));
+        if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sizeof(int32_t));
         arena.plan_pinned("gradients", layout_.elements * sizeof(float), &lane.gradient);
     }
     device_.grows(growing, most);
@@ -165,7 +164,6 @@ Status CudaNet::ready() {
         f.seeds = reinterpret_cast<uint64_t*>(input + input_.seeds);
         f.labels = reinterpret_cast<int32_t*>(input + input_.labels);
         f.images = reinterpret_cast<uint8_t*>(input + input_.images);
-        f.losses = static_cast<double*>(lane.losses.device);
         GC_TRY(cuda::make(&lane.lost));
         GC_TRY(cuda::make(&lane.done));
         GC_TRY(cuda::make(&lane.taken));

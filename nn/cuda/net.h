@@ -63,7 +63,6 @@ private:
         Buffer memory[place_count];   // empty for places that lanes share
         Buffer input, staged;         // the block's input: on the device, page-locked on the host
         Buffer results;               // LossResult and best classes, page-locked: kernels write there
-        Buffer losses;
         Buffer gradient;              // on the host, for sinks that read it there
         Event lost, done, taken;      // the loss is complete; the block is complete; its gradient has been read
         Event heard;                  // like `lost`, recorded outside of the graph: the host waits for it

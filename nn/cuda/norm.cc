@@ -12,7 +12,7 @@ Status batch_norm(Build& b) {
     y.rectified = b.before(Kind::relu);
     const bool rectify = y.rectified;
     const Tensor rows = b.kept(uint64_t{5} * l.in.C * sizeof(float));
-    const SumPlaces sums = b.sums(Place::scratch, shape.rows, shape.C, 2);
+    const SumPlaces sums = b.sum(Place::scratch, columns_size(shape.rows, shape.C, 2, b.bf16));
     const Tensor weight = b.weight(Place::parameters), bias = b.bias(Place::parameters);
     const Tensor running{Place::parameters, l.statistics_offset * sizeof(float)}, found{Place::gradient, running.offset};
     auto values = [rows, C = l.in.C](const Frame& f) {

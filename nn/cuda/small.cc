@@ -88,7 +88,7 @@ Status max_pool(Build& b) {
     if (x.unbiased && x.unbiased->biases) {
         const uint64_t rows = b.rows(l.out);
         const Tensor dbias = b.bias(Place::gradient, x.unbiased);
-        const SumPlaces sums = b.sums(Place::beside, rows, l.out.C, 1);
+        const SumPlaces sums = b.sum(Place::beside, columns_size(rows, l.out.C, 1, b.bf16));
         b.operations->weights.emplace_back([=, C = l.out.C](const Frame& f) {
             return bias_backward(f.stream, f.values(y.gradient), mask(f), f.at(dbias), f.at(sums), rows, C, false);
         });
@@ -115,9 +115,10 @@ static Values loss_gradient(const Frame& f, const Activation& x, bool training) 
 
 Status softmax_cross_entropy(Build& b) {
     const Activation x = b.activation;
+    const SumPlaces sum = b.sum(Place::scratch, loss_size(b.samples));
     b.operations->forward.emplace_back([=, classes = b.layer->in.C, samples = b.samples, training = b.training](const Frame& f) {
         return softmax_cross_entropy(f.stream, f.values(x.value), loss_gradient(f, x, training), f.labels, f.header, classes, samples,
-                                     f.losses, f.best, f.result);
+                                     f.at(sum), f.best, f.result);
     });
     return {};
 }
@@ -125,10 +126,11 @@ Status softmax_cross_entropy(Build& b) {
 Status squared_loss(Build& b) {
     const Activation x = b.activation;
     const Layer& l = *b.layer;
+    const SumPlaces sum = b.sum(Place::scratch, loss_size(b.samples));
     b.operations->forward.emplace_back(
         [=, classes = l.in.C, samples = b.samples, training = b.training, scale = l.target_scale, zero = l.target_zero](const Frame& f) {
             return squared_loss(f.stream, f.values(x.value), loss_gradient(f, x, training), f.labels, f.header, classes, samples, scale,
-                                zero, f.losses, f.best, f.result);
+                                zero, f.at(sum), f.best, f.result);
         });
     return {};
 }

@@ -268,11 +268,10 @@ __global__ void norm_backward_kernel(T* dx, const T* dy, const T* x, const T* y,
 
 }   // namespace
 
-uint64_t sums_scratch(uint64_t rows, uint32_t C, uint32_t sums, bool bf16) {
+SumSize columns_size(uint64_t rows, uint32_t C, uint32_t sums, bool bf16) {
     const Cut cut = cut_of(rows, C, bf16 ? 2 : 4);
-    return cut.chunks > 1 ? uint64_t{cut.tiles} * cut.chunks * sums * cut.wide * (C / cut.packs) : 0;
+    return {cut.chunks > 1 ? uint64_t{cut.tiles} * cut.chunks * sums * cut.wide * (C / cut.packs) : 0, cut.tiles};
 }
-uint32_t sums_tickets(uint64_t rows, uint32_t C, bool bf16) { return cut_of(rows, C, bf16 ? 2 : 4).tiles; }
 
 Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, const SumMemory& memory, uint64_t rows, uint32_t C,
                      bool in_place) {

@@ -1,5 +1,5 @@
 // nn/cuda's kernels one by one, against plain loops, where a whole net would not show a fault.
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -39,11 +39,10 @@ private:
     uint64_t count_;
 };
 
-struct Sums {
+struct Sum {
     DeviceVector<double> scratch;
     DeviceVector<uint32_t> tickets;
-    Sums(uint64_t rows, uint32_t C, uint32_t sums, bool bf16)
-        : scratch(sums_scratch(rows, C, sums, bf16)), tickets(std::vector<uint32_t>(sums_tickets(rows, C, bf16))) {}
+    explicit Sum(const SumSize& size) : scratch(size.scratch), tickets(std::vector<uint32_t>(size.tickets)) {}
     operator SumMemory() const { return {scratch.get(), tickets.get()}; }
 };
 
@@ -55,7 +54,7 @@ TEST_F(CudaKernels, ColumnsAreSummedWhateverTheirNumber) {
         for (const uint32_t C : {1u, 2u, 6u, 10u, 16u, 33u, 84u, 136u, 257u})
             for (const uint64_t rows : {1ull, 3ull, 100ull, 1000ull, 30000ull / C + 1025}) {
                 const Array dy(normals(rows * C, C), bf16), y(normals(rows * C, C + 1), bf16);
-                const Sums memory(rows, C, 1, bf16);
+                const Sum memory(columns_size(rows, C, 1, bf16));
                 const DeviceVector<float> dbias(C);
                 const std::vector<float> values = dy.read(), outputs = y.read();
                 for (const bool masked : {false, true}) {
@@ -78,6 +77,48 @@ TEST_F(CudaKernels, ColumnsAreSummedWhateverTheirNumber) {
             }
 }
 
+// One thread block and several; the last samples of the program's size are none of the block's.
+TEST_F(CudaKernels, LossesAreSummedWhateverTheirNumber) {
+    constexpr uint32_t classes = 10;
+    for (const bool bf16 : {false, true})
+        for (const auto& [samples, count] : {std::pair{5u, 5u}, {128u, 100u}, {129u, 129u}, {1024u, 300u}, {3000u, 2999u}}) {
+            const Array x(normals(uint64_t{samples} * classes, samples), bf16), dx(uint64_t{samples} * classes, bf16);
+            std::vector<int32_t> labels(samples);
+            for (uint32_t n = 0; n < samples; ++n) labels[n] = static_cast<int32_t>(n * 7 % classes);
+            const DeviceVector<int32_t> label(labels), best(samples);
+            const DeviceVector<BlockHeader> header(std::vector<BlockHeader>{{count, 0}});
+            const DeviceVector<LossResult> result(1);
+            const Sum memory(loss_size(samples));
+            const std::vector<float> values = x.read();
+            double expected = 0;
+            uint64_t right = 0;
+            std::vector<int32_t> top(count);
+            for (uint32_t n = 0; n < count; ++n) {
+                const float* row = &values[uint64_t{n} * classes];
+                top[n] = static_cast<int32_t>(std::max_element(row, row + classes) - row);
+                right += top[n] == labels[n];
+                double sum = 0;
+                for (uint32_t k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(row[k]));
+                expected += std::log(sum) - static_cast<double>(row[labels[n]]);
+            }
+            for (int time = 0; time < 2; ++time) {   // the ticket is 0 again
+                ASSERT_TRUE(ok(
+                    softmax_cross_entropy(nullptr, x, dx, label.get(), header.get(), classes, samples, memory, best.get(), result.get())));
+                const LossResult found = result.read()[0];
+                EXPECT_NEAR(found.loss, expected, 1e-6 * expected);
+                EXPECT_EQ(found.right, right);
+                std::vector<int32_t> predicted = best.read();
+                predicted.resize(count);
+                EXPECT_EQ(predicted, top);
+            }
+            const std::vector<float> slopes = dx.read();
+            for (uint64_t i = 0; i < slopes.size(); ++i) {
+                const uint64_t n = i / classes;
+                ASSERT_EQ(n < count ? slopes[i] < 0 : slopes[i] != 0, n < count && i % classes == static_cast<uint64_t>(labels[n]));
+            }
+        }
+}
+
 TEST_F(CudaKernels, MaxPoolingMasksItsGradient) {
     for (const bool bf16 : {false, true})
         for (const uint32_t C : {6u, 8u}) {
@@ -85,7 +126,7 @@ TEST_F(CudaKernels, MaxPoolingMasksItsGradient) {
             const uint64_t in = 3ull * 7 * 6 * C, rows = 3ull * 4 * 3, out = rows * C;
             const Array x(normals(in, 1), bf16), dy(normals(out, 2), bf16), y(out, bf16), dx(in, bf16), masked(out, bf16);
             const DeviceVector<uint8_t> winners(out);
-            const Sums sums_memory(rows, C, 1, bf16);
+            const Sum memory(columns_size(rows, C, 1, bf16));
             const DeviceVector<float> bias(normals(C, 3)), dbias(C);
             ASSERT_TRUE(ok(max_pool(nullptr, y, winners.get(), x, bias.get(), shape, true)));
             ASSERT_TRUE(ok(relu_backward(nullptr, masked, dy, y, out)));
@@ -98,7 +139,7 @@ TEST_F(CudaKernels, MaxPoolingMasksItsGradient) {
             const std::vector<float> counted = masked.read();
             for (uint64_t i = 0; i < out; ++i) sums[i % C] += static_cast<double>(counted[i]);
             for (const bool in_place : {false, true}) {
-                ASSERT_TRUE(ok(bias_backward(nullptr, dy, y, dbias.get(), sums_memory, rows, C, in_place)));
+                ASSERT_TRUE(ok(bias_backward(nullptr, dy, y, dbias.get(), memory, rows, C, in_place)));
                 EXPECT_EQ(dy.read(), in_place ? counted : gradient);
                 const std::vector<float> found = dbias.read();
                 for (uint32_t c = 0; c < C; ++c) EXPECT_NEAR(static_cast<double>(found[c]), sums[c], 1e-6 * std::abs(sums[c]));
