@@ -1,4 +1,4 @@
-// Kernels without sums: each thread computes one element, or four adjacent ones.
+// Kernels without sums: each thread computes a pack of elements.
 #include <algorithm>
 #include <type_traits>
 
@@ -8,19 +8,19 @@
 namespace gradcast::cuda {
 namespace {
 
+/// Rows of `packs` packs.
 template <typename T, int width>
-__global__ void bias_relu_kernel(T* y, const float* bias, uint64_t packs, uint32_t C, bool rectify) {
-    const uint64_t i = thread_number();
-    if (i >= packs) return;
-    auto* at = as_packs<width>(y) + i;
-    Pack<T, width> values = *at;
-    const auto c = static_cast<uint32_t>(i * width % C);
+__global__ void bias_relu_kernel(T* y, const float* bias, uint32_t rows, uint32_t packs, bool rectify) {
+    const uint32_t i = piece_thread();
+    if (i >= rows * packs) return;
+    Pack<T, width> values = as_packs<width>(y)[i];
+    Pack<float, width> add = {};
+    if (bias) add = floats<width>(bias + i % packs * width);
     for (int j = 0; j < width; ++j) {
-        float value = load(values.v[j]);
-        if (bias) value += bias[c + j];
+        const float value = bias ? load(values.v[j]) + add.v[j] : load(values.v[j]);
         store(&values.v[j], rectify ? rectified(value) : value);
     }
-    *at = values;
+    as_packs<width>(y)[i] = values;
 }
 
 /// y = f(a, b); a and b may be y.
@@ -79,24 +79,25 @@ __global__ void transpose_kernel(To* to, const From* from, uint32_t B, uint32_t 
         if (b < B && c0 + j < C) store(to + base + uint64_t{c0 + j} * B + b, values[threadIdx.x][j]);
 }
 
-// A thread computes 8 channels of a pixel: one Philox draw.
-template <typename T>
-__global__ void dropout_kernel(T* y, const T* x, const uint64_t* seed, const BlockHeader* header, uint32_t samples, uint32_t pixels,
-                               uint32_t C, uint32_t drop, float scale) {
-    const uint64_t i = thread_number();
-    const uint32_t eights = (C + 7) / 8;
-    if (i >= uint64_t{samples} * pixels * eights) return;
-    const auto eight = static_cast<uint32_t>(i % eights);
-    const uint64_t pixel_of_all = i / eights;
-    const auto pixel = static_cast<uint32_t>(pixel_of_all % pixels), n = static_cast<uint32_t>(pixel_of_all / pixels);
+// A thread computes 8 channels of a pixel, in packs of `width`: one Philox draw.  y, x: samples from `first` on.
+template <typename T, int width>
+__global__ void dropout_kernel(T* y, const T* x, const uint64_t* seed, const BlockHeader* header, uint32_t first, uint32_t samples,
+                               uint32_t pixels, uint32_t C, uint32_t drop, float scale) {
+    const uint32_t i = piece_thread(), eights = (C + 7) / 8;
+    const uint32_t eight = i % eights, pixel_of_all = i / eights, pixel = pixel_of_all % pixels, n = pixel_of_all / pixels;
+    if (n >= samples) return;
     // The draw's number in the CPU's layout, 16 channels of a pixel together (nn/cpu/dropout.cc).
     const uint32_t number = (eight / 2 * pixels + pixel) * 2 + eight % 2;
-    const Draw draw = draw4(Purpose::dropout, *seed, uint64_t{header->block} << 32 | n, number);
-    for (uint32_t j = 0; j < 8; ++j) {
-        const uint32_t c = eight * 8 + j;
-        if (c >= C) return;
-        const uint64_t at = pixel_of_all * C + c;
-        store(y + at, (draw.word[j / 2] >> (j % 2 * 16) & 0xffff) >= drop ? load(x[at]) * scale : 0.0f);
+    const Draw draw = draw4(Purpose::dropout, *seed, uint64_t{header->block} << 32 | (first + n), number);
+    for (uint32_t c = 0; c < 8; c += width) {
+        if (eight * 8 + c >= C) return;
+        const uint64_t at = uint64_t{pixel_of_all} * C + eight * 8 + c;
+        Pack<T, width> values = *as_packs<width>(x + at);
+        for (uint32_t j = 0; j < width; ++j) {
+            const uint32_t bits = draw.word[(c + j) / 2] >> ((c + j) % 2 * 16) & 0xffff;
+            store(&values.v[j], bits >= drop ? load(values.v[j]) * scale : 0.0f);
+        }
+        *as_packs<width>(y + at) = values;
     }
 }
 
@@ -107,8 +108,10 @@ Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows
     return typed(y.bf16, C, [&](auto type, auto width) {
         using T = decltype(type);
         constexpr int w = decltype(width)::value;
-        const uint64_t packs = rows * C / w;
-        return GC_LAUNCH((bias_relu_kernel<T, w>), blocks_of(packs, threads), threads, stream, as<T>(y), bias, packs, C, rectify);
+        return pieces(rows, C / w, [&](uint64_t first, uint32_t count) {
+            return GC_LAUNCH((bias_relu_kernel<T, w>), blocks_of(uint64_t{count} * (C / w), threads), threads, stream, as<T>(y) + first * C,
+                             bias, count, C / w, rectify);
+        });
     });
 }
 
@@ -135,12 +138,15 @@ Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32
 
 Status dropout(cudaStream_t stream, Values y, Values x, const uint64_t* seed, const BlockHeader* header, uint32_t samples, uint32_t pixels,
                uint32_t C, uint32_t drop) {
-    const uint64_t count = uint64_t{samples} * pixels * ((C + 7) / 8);
+    const uint64_t each = uint64_t{pixels} * ((C + 7) / 8), elements = uint64_t{pixels} * C;
     const auto scale = static_cast<float>(65536.0 / (65536.0 - drop));
-    return typed(y.bf16, [&](auto type) {
+    return typed(y.bf16, C, [&](auto type, auto width) {
         using T = decltype(type);
-        return GC_LAUNCH(dropout_kernel<T>, blocks_of(count, threads), threads, stream, as<T>(y), as<T>(x), seed, header, samples, pixels,
-                         C, drop, scale);
+        return pieces(samples, each, [&](uint64_t first, uint32_t count) {
+            return GC_LAUNCH((dropout_kernel<T, decltype(width)::value>), blocks_of(count * each, threads), threads, stream,
+                             as<T>(y) + first * elements, as<T>(x) + first * elements, seed, header, static_cast<uint32_t>(first), count,
+                             pixels, C, drop, scale);
+        });
     });
 }
 

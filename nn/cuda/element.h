@@ -1,5 +1,6 @@
 // Shared by kernel files: reads and writes of float and bf16, several at a time.  In .cu files only.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "nn/cuda/kernels.h"
@@ -36,10 +37,35 @@ __device__ __forceinline__ const Pack<T, width>* as_packs(const T* at) {
     return as_packs<width>(const_cast<T*>(at));
 }
 
+/// `width` floats of parameters, which are aligned to a pack or to a float alone.
+template <int width>
+__device__ __forceinline__ Pack<float, width> floats(const float* at) {
+    if (reinterpret_cast<uintptr_t>(at) % alignof(Pack<float, width>) == 0) return *as_packs<width>(at);
+    Pack<float, width> all;
+    for (int j = 0; j < width; ++j) all.v[j] = at[j];
+    return all;
+}
+
 __device__ __forceinline__ float rectified(float x) { return x < 0 ? 0.0f : x; }
 __device__ __forceinline__ uint64_t thread_number() { return uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+/// The same in launches of pieces().
+__device__ __forceinline__ uint32_t piece_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
 constexpr uint32_t threads = 256;   // of a block, by default
+
+/// Calls launch(first, rows) for pieces of `rows` rows of `each` threads.  A piece has less than 2^32 threads: kernels that divide their
+/// number do so with 32 bits, several times as fast as with 64.
+#ifdef GC_CUDA_HOST
+constexpr uint64_t piece_max = 1 << 12;   // so that tests meet several pieces
+#else
+constexpr uint64_t piece_max = uint64_t{1} << 31;
+#endif
+template <typename Launch>
+Status pieces(uint64_t rows, uint64_t each, Launch launch) {
+    const uint64_t most = std::max<uint64_t>(piece_max / each, 1);
+    for (uint64_t first = 0; first < rows; first += most) GC_TRY(launch(first, static_cast<uint32_t>(std::min(most, rows - first))));
+    return {};
+}
 
 template <typename T>
 T* as(const Values& values) {

@@ -85,21 +85,21 @@ struct NormShape {
     uint64_t rows;
     uint32_t C, samples;
 };
-/// By channel, kept for the backward pass: mean, 1 / sqrt(variance + epsilon), and the factors of norm_backward().
+/// By channel, kept for the backward pass: mean, 1 / sqrt(variance + epsilon), weight times that, and the factors of norm_backward().
 struct NormValues {
-    float *mean, *inverse, *of_gradient, *of_value, *constant;   // each [C]
+    float *mean, *inverse, *scale, *of_value, *constant;   // each [C], adjacent and aligned
 };
 /// found [2, C]: sums over samples of mean and second moment, for the running statistics.
-Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, const SumMemory& memory,
+Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, const float* weight, float* found, const SumMemory& memory,
                        const NormShape& shape);
-/// Fills `values` from running statistics [2, C].
-Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, uint32_t C);
-/// y = relu(weight (x - mean) inverse + bias).
-Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& values, const float* weight, const float* bias,
-                    const NormShape& shape, bool rectify);
+/// Fills mean and scale from running statistics [2, C].
+Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, const float* weight, uint32_t C);
+/// y = relu(scale (x - mean) + bias).
+Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& values, const float* bias, const NormShape& shape,
+                    bool rectify);
 /// dweight, dbias and the factors of norm_backward.  With y: dy counts only where y > 0.
-Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, const float* weight, float* dweight,
-                 float* dbias, const SumMemory& memory, const NormShape& shape);
+Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, float* dweight, float* dbias,
+                 const SumMemory& memory, const NormShape& shape);
 Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const NormValues& values, const NormShape& shape);
 
 struct WindowShape {

@@ -20,16 +20,16 @@ Status batch_norm(Build& b) {
         return NormValues{row, row + C, row + 2 * C, row + 3 * C, row + 4 * C};
     };
     list.forward.emplace_back([=](const Frame& f) {
-        if (f.training) GC_TRY(norm_statistics(f.stream, f.values(x.value), values(f), f.at(found), f.at(sums), shape));
-        else GC_TRY(norm_running(f.stream, f.at(running), values(f), shape.C));
-        return norm_forward(f.stream, f.values(y.value), f.values(x.value), values(f), f.at(weight), f.at(bias), shape, rectify);
+        if (f.training) GC_TRY(norm_statistics(f.stream, f.values(x.value), values(f), f.at(weight), f.at(found), f.at(sums), shape));
+        else GC_TRY(norm_running(f.stream, f.at(running), values(f), f.at(weight), shape.C));
+        return norm_forward(f.stream, f.values(y.value), f.values(x.value), values(f), f.at(bias), shape, rectify);
     });
     b.activation = y;
     if (!b.training) return {};
 
     const Tensor dweight = b.weight(Place::gradient), dbias = b.bias(Place::gradient);
     list.before.emplace_back([=](const Frame& f) {
-        return norm_sums(f.stream, f.values(y.gradient), f.values(x.value), rectify ? f.values(y.value) : Values{}, values(f), f.at(weight),
+        return norm_sums(f.stream, f.values(y.gradient), f.values(x.value), rectify ? f.values(y.value) : Values{}, values(f),
                          f.at(dweight), f.at(dbias), f.at(sums), shape);
     });
     if (!x.learns) return {};

@@ -169,6 +169,7 @@ struct MomentElement {
 struct MomentTotal {
     static constexpr int sums = 2;
     NormValues values;
+    const float* weight;
     float* found;
     double count, samples;
     uint32_t C;
@@ -176,30 +177,30 @@ struct MomentTotal {
         const double mean = s[0] / count, moment = s[1] / count, variance = moment - mean * mean;
         values.mean[c] = static_cast<float>(mean);
         values.inverse[c] = inverse_of(variance < 0 ? 0 : variance);
+        values.scale[c] = weight[c] * values.inverse[c];
         found[c] = static_cast<float>(samples * mean);
         found[C + c] = static_cast<float>(samples * moment);
     }
 };
 
-__global__ void norm_running_kernel(const float* running, NormValues values, uint32_t C) {
+__global__ void norm_running_kernel(const float* running, const float* weight, NormValues values, uint32_t C) {
     const uint64_t c = thread_number();
     if (c >= C) return;
     const double mean = running[c], variance = running[C + c] - mean * mean;
     values.mean[c] = running[c];
-    values.inverse[c] = inverse_of(variance < 0 ? 0 : variance);
+    values.scale[c] = weight[c] * inverse_of(variance < 0 ? 0 : variance);
 }
 
 template <typename T, int width>
-__global__ void norm_forward_kernel(T* y, const T* x, NormValues values, const float* weight, const float* bias, uint64_t packs, uint32_t C,
-                                    bool rectify) {
-    const uint64_t i = thread_number();
-    if (i >= packs) return;
+__global__ void norm_forward_kernel(T* y, const T* x, NormValues values, const float* bias, uint32_t rows, uint32_t packs, bool rectify) {
+    const uint32_t i = piece_thread(), pack = i % packs;
+    if (i >= rows * packs) return;
     const Pack<T, width> in = as_packs<width>(x)[i];
+    const Pack<float, width> mean = as_packs<width>(values.mean)[pack], scale = as_packs<width>(values.scale)[pack],
+                             add = floats<width>(bias + pack * width);
     Pack<T, width> out;
-    const auto c0 = static_cast<uint32_t>(i * width % C);
     for (int j = 0; j < width; ++j) {
-        const uint32_t c = c0 + j;
-        const float value = (load(in.v[j]) - values.mean[c]) * (weight[c] * values.inverse[c]) + bias[c];
+        const float value = (load(in.v[j]) - mean.v[j]) * scale.v[j] + add.v[j];
         store(&out.v[j], rectify ? rectified(value) : value);
     }
     as_packs<width>(y)[i] = out;
@@ -215,9 +216,7 @@ struct NormElement {
         Pack<T, width> dy[unrolled], x[unrolled], y[unrolled];
         Pack<float, width> mean;
     };
-    __device__ void begin(Read* to, uint32_t pack) const {
-        for (int j = 0; j < width; ++j) to->mean.v[j] = mean[pack * width + j];
-    }
+    __device__ void begin(Read* to, uint32_t pack) const { to->mean = as_packs<width>(mean)[pack]; }
     __device__ void load(Read* to, const uint64_t (&at)[unrolled]) const {
         for (uint32_t u = 0; u < unrolled; ++u) to->dy[u] = as_packs<width>(dy)[at[u]];
         for (uint32_t u = 0; u < unrolled; ++u) to->x[u] = as_packs<width>(x)[at[u]];
@@ -236,32 +235,29 @@ struct NormElement {
 struct NormTotal {
     static constexpr int sums = 2;
     NormValues values;
-    const float* weight;
     float *dweight, *dbias;
     double count;
     __device__ void operator()(uint32_t c, const double* s) const {
-        const double inverse = values.inverse[c], scale = weight[c] * values.inverse[c];
+        const double inverse = values.inverse[c], scale = values.scale[c];
         dbias[c] = static_cast<float>(s[0]);
         dweight[c] = static_cast<float>(s[1] * inverse);
-        values.of_gradient[c] = static_cast<float>(scale);
         values.of_value[c] = static_cast<float>(-scale * inverse * inverse * s[1] / count);
         values.constant[c] = static_cast<float>(-scale * s[0] / count);
     }
 };
 
 template <typename T, int width>
-__global__ void norm_backward_kernel(T* dx, const T* dy, const T* x, const T* y, NormValues values, uint64_t packs, uint32_t C) {
-    const uint64_t i = thread_number();
-    if (i >= packs) return;
+__global__ void norm_backward_kernel(T* dx, const T* dy, const T* x, const T* y, NormValues values, uint32_t rows, uint32_t packs) {
+    const uint32_t i = piece_thread(), pack = i % packs;
+    if (i >= rows * packs) return;
     const Pack<T, width> gradients = as_packs<width>(dy)[i], in = as_packs<width>(x)[i];
     Pack<T, width> outputs = {}, result;
     if (y) outputs = as_packs<width>(y)[i];
-    const auto c0 = static_cast<uint32_t>(i * width % C);
+    const Pack<float, width> mean = as_packs<width>(values.mean)[pack], scale = as_packs<width>(values.scale)[pack],
+                             of_value = as_packs<width>(values.of_value)[pack], constant = as_packs<width>(values.constant)[pack];
     for (int j = 0; j < width; ++j) {
-        const uint32_t c = c0 + j;
         const float gradient = !y || load(outputs.v[j]) > 0 ? load(gradients.v[j]) : 0.0f;
-        store(&result.v[j],
-              gradient * values.of_gradient[c] + ((load(in.v[j]) - values.mean[c]) * values.of_value[c] + values.constant[c]));
+        store(&result.v[j], gradient * scale.v[j] + ((load(in.v[j]) - mean.v[j]) * of_value.v[j] + constant.v[j]));
     }
     as_packs<width>(dx)[i] = result;
 }
@@ -281,32 +277,34 @@ Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, con
     });
 }
 
-Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, float* found, const SumMemory& memory, const NormShape& s) {
-    const MomentTotal total{values, found, static_cast<double>(s.rows), static_cast<double>(s.samples), s.C};
+Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, const float* weight, float* found, const SumMemory& memory,
+                       const NormShape& s) {
+    const MomentTotal total{values, weight, found, static_cast<double>(s.rows), static_cast<double>(s.samples), s.C};
     return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
         return sum(stream, MomentElement<T, decltype(width)::value>{as<T>(x)}, total, memory, s.rows, s.C);
     });
 }
 
-Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, uint32_t C) {
-    return GC_LAUNCH(norm_running_kernel, blocks_of(C, threads), threads, stream, running, values, C);
+Status norm_running(cudaStream_t stream, const float* running, const NormValues& values, const float* weight, uint32_t C) {
+    return GC_LAUNCH(norm_running_kernel, blocks_of(C, threads), threads, stream, running, weight, values, C);
 }
 
-Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& values, const float* weight, const float* bias,
-                    const NormShape& s, bool rectify) {
+Status norm_forward(cudaStream_t stream, Values y, Values x, const NormValues& values, const float* bias, const NormShape& s,
+                    bool rectify) {
     return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
         constexpr int w = decltype(width)::value;
-        const uint64_t packs = s.rows * s.C / w;
-        return GC_LAUNCH((norm_forward_kernel<T, w>), blocks_of(packs, threads), threads, stream, as<T>(y), as<T>(x), values, weight, bias,
-                         packs, s.C, rectify);
+        return pieces(s.rows, s.C / w, [&](uint64_t first, uint32_t rows) {
+            return GC_LAUNCH((norm_forward_kernel<T, w>), blocks_of(uint64_t{rows} * (s.C / w), threads), threads, stream,
+                             as<T>(y) + first * s.C, as<T>(x) + first * s.C, values, bias, rows, s.C / w, rectify);
+        });
     });
 }
 
-Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, const float* weight, float* dweight,
-                 float* dbias, const SumMemory& memory, const NormShape& s) {
-    const NormTotal total{values, weight, dweight, dbias, static_cast<double>(s.rows)};
+Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormValues& values, float* dweight, float* dbias,
+                 const SumMemory& memory, const NormShape& s) {
+    const NormTotal total{values, dweight, dbias, static_cast<double>(s.rows)};
     return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
         return sum(stream, NormElement<T, decltype(width)::value>{as<T>(dy), as<T>(x), as<T>(y), values.mean}, total, memory, s.rows, s.C);
@@ -317,9 +315,11 @@ Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values
     return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
         constexpr int w = decltype(width)::value;
-        const uint64_t packs = s.rows * s.C / w;
-        return GC_LAUNCH((norm_backward_kernel<T, w>), blocks_of(packs, threads), threads, stream, as<T>(dx), as<T>(dy), as<T>(x), as<T>(y),
-                         values, packs, s.C);
+        return pieces(s.rows, s.C / w, [&](uint64_t first, uint32_t rows) {
+            const uint64_t at = first * s.C;
+            return GC_LAUNCH((norm_backward_kernel<T, w>), blocks_of(uint64_t{rows} * (s.C / w), threads), threads, stream, as<T>(dx) + at,
+                             as<T>(dy) + at, as<T>(x) + at, y.at ? as<T>(y) + at : nullptr, values, rows, s.C / w);
+        });
     });
 }
 

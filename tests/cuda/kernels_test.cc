@@ -4,6 +4,7 @@
 #include <random>
 
 #include "nn/cuda/kernels.h"
+#include "runtime/core/rng.h"
 #include "tests/cuda/fixture.h"
 
 namespace gradcast::cuda {
@@ -46,30 +47,147 @@ struct Sum {
     operator SumMemory() const { return {scratch.get(), tickets.get()}; }
 };
 
-struct CudaKernels : OnDevice {};
+// More threads than the stand-in's launches have (nn/cuda/element.h), and rows of whole and partial packs.
+struct CudaKernels : OnDevice {
+    static constexpr uint64_t rows = 3000;
+    static constexpr uint32_t channels[] = {1, 6, 8, 12, 20, 33};
+};
+
+TEST_F(CudaKernels, BiasesNeedNoAlignment) {
+    for (const bool bf16 : {false, true})
+        for (const uint32_t C : channels)
+            for (const uint32_t offset : {0u, 1u}) {
+                const std::vector<float> values = normals(rows * C, C), biases = normals(C + offset, 1);
+                const Array x(values, bf16);
+                const std::vector<float> before = x.read();
+                const DeviceVector<float> bias(biases);
+                ASSERT_TRUE(ok(bias_relu(nullptr, x, bias.get() + offset, rows, C, true)));
+                const std::vector<float> after = x.read();
+                for (uint64_t i = 0; i < rows * C; ++i) {
+                    const float expected = std::max(before[i] + biases[offset + i % C], 0.0f);
+                    ASSERT_NEAR(after[i], expected, bf16 ? 0x1p-8f * expected : 0) << i;
+                }
+            }
+}
+
+TEST_F(CudaKernels, DropoutDrawsAsTheCpu) {
+    constexpr uint32_t samples = 400, pixels = 7, drop = 20000, block = 3;
+    constexpr uint64_t number = 12345;
+    for (const bool bf16 : {false, true})
+        for (const uint32_t C : channels) {
+            const std::vector<float> ones(uint64_t{samples} * pixels * C, 1);
+            const Array x(ones, bf16), y(ones.size(), bf16);
+            const DeviceVector<uint64_t> seed(std::vector<uint64_t>{number});
+            const DeviceVector<BlockHeader> header(std::vector<BlockHeader>{{samples, block}});
+            ASSERT_TRUE(ok(dropout(nullptr, y, x, seed.get(), header.get(), samples, pixels, C, drop)));
+            const std::vector<float> found = y.read();
+            for (uint32_t i = 0; i < found.size(); ++i) {
+                const uint32_t c = i % C, pixel = i / C % pixels, n = i / C / pixels;
+                const Philox draw = random4(Purpose::dropout, number, uint64_t{block} << 32 | n, (c / 16 * pixels + pixel) * 2 + c / 8 % 2);
+                ASSERT_EQ(found[i] != 0, (draw[c % 8 / 2] >> (c % 2 * 16) & 0xffff) >= drop) << i;
+            }
+        }
+}
+
+// Pooling treats samples alike: many give what each gives alone.
+TEST_F(CudaKernels, PoolingTreatsEachSampleAlike) {
+    constexpr uint32_t N = 120;
+    for (const bool bf16 : {false, true})
+        for (const uint32_t C : channels) {
+            const WindowShape all{.N = N, .C = C, .H = 7, .W = 6, .P = 4, .Q = 3, .kernel = 3, .stride = 2, .pad = 1};
+            WindowShape one = all;
+            one.N = 1;
+            const uint64_t in = 7ull * 6 * C, out = 4ull * 3 * C;
+            const std::vector<float> values = normals(N * in, 1), gradients = normals(N * out, 2);
+            const DeviceVector<float> bias(normals(C, 3));
+            auto run = [&](const WindowShape& s, const std::vector<float>& inputs, const std::vector<float>& slopes) {
+                const Array x(inputs, bf16), dy(slopes, bf16), y(slopes.size(), bf16), dx(inputs.size(), bf16);
+                const DeviceVector<uint8_t> winners(slopes.size());
+                std::vector<std::vector<float>> results;
+                EXPECT_TRUE(ok(max_pool(nullptr, y, winners.get(), x, bias.get(), s, true)));
+                EXPECT_TRUE(ok(max_pool_backward(nullptr, dx, dy, y, winners.get(), s)));
+                results = {y.read(), dx.read()};
+                EXPECT_TRUE(ok(average_pool(nullptr, y, x, s)));
+                EXPECT_TRUE(ok(average_pool_backward(nullptr, dx, dy, s)));
+                results.push_back(y.read());
+                results.push_back(dx.read());
+                return results;
+            };
+            auto part = [](const std::vector<float>& of, uint32_t n, uint64_t size) {
+                return std::vector<float>(of.begin() + static_cast<int64_t>(n * size), of.begin() + static_cast<int64_t>((n + 1) * size));
+            };
+            const auto together = run(all, values, gradients);
+            for (const uint32_t n : {0u, 41u, N - 1}) {
+                const auto alone = run(one, part(values, n, in), part(gradients, n, out));
+                for (size_t r = 0; r < alone.size(); ++r) EXPECT_EQ(alone[r], part(together[r], n, r % 2 ? in : out)) << r;
+            }
+        }
+}
+
+TEST_F(CudaKernels, BatchNormFollowsItsFormulas) {
+    for (const bool bf16 : {false, true})
+        for (const uint32_t C : channels) {
+            const double count = rows, near = bf16 ? 0x1p-7 : 1e-4;
+            const Array x(normals(rows * C, 1), bf16), dy(normals(rows * C, 2), bf16), y(rows * C, bf16), dx(rows * C, bf16);
+            const std::vector<float> weights = normals(C, 3), biases = normals(C + 1, 4), inputs = x.read(), gradients = dy.read();
+            const DeviceVector<float> weight(weights), bias(biases), found(2 * C), of(5 * C), dweight(C), dbias(C);
+            float* row = of.get();
+            const NormValues values{row, row + C, row + 2 * C, row + 3 * C, row + 4 * C};
+            const NormShape shape{rows, C, 10};
+            const Sum memory(columns_size(rows, C, 2, bf16));
+            ASSERT_TRUE(ok(norm_statistics(nullptr, x, values, weight.get(), found.get(), memory, shape)));
+            ASSERT_TRUE(ok(norm_forward(nullptr, y, x, values, bias.get() + 1, shape, true)));
+            const std::vector<float> outputs = y.read();
+            ASSERT_TRUE(ok(norm_sums(nullptr, dy, x, y, values, dweight.get(), dbias.get(), memory, shape)));
+            ASSERT_TRUE(ok(norm_backward(nullptr, dx, dy, x, y, values, shape)));
+            const std::vector<float> back = dx.read(), dweights = dweight.read(), dbiases = dbias.read();
+            for (uint32_t c = 0; c < C; ++c) {
+                double mean = 0, moment = 0, sum = 0, product = 0;
+                for (uint64_t i = c; i < rows * C; i += C) {
+                    mean += static_cast<double>(inputs[i]) / count;
+                    moment += std::pow(static_cast<double>(inputs[i]), 2) / count;
+                }
+                const double inverse = 1 / std::sqrt(moment - mean * mean + 1e-5), scale = static_cast<double>(weights[c]) * inverse;
+                auto normal = [&](uint64_t i) { return (static_cast<double>(inputs[i]) - mean) * inverse; };
+                auto slope = [&](uint64_t i) { return outputs[i] > 0 ? static_cast<double>(gradients[i]) : 0.0; };
+                for (uint64_t i = c; i < rows * C; i += C) {
+                    const double expected = std::max(normal(i) * static_cast<double>(weights[c]) + static_cast<double>(biases[c + 1]), 0.0);
+                    ASSERT_NEAR(static_cast<double>(outputs[i]), expected, near * std::max(expected, 0.1));
+                    sum += slope(i);
+                    product += slope(i) * normal(i);
+                }
+                EXPECT_NEAR(static_cast<double>(dbiases[c]), sum, 1e-4 * std::sqrt(count));
+                EXPECT_NEAR(static_cast<double>(dweights[c]), product, 1e-4 * std::sqrt(count));
+                for (uint64_t i = c; i < rows * C; i += C) {
+                    const double expected = scale * (slope(i) - sum / count - normal(i) * product / count);
+                    ASSERT_NEAR(static_cast<double>(back[i]), expected, near * std::max(std::abs(expected), 0.1));
+                }
+            }
+        }
+}
 
 // Numbers of channels that are whole packs and not, one tile and several; numbers of rows that are one chunk and several.
 TEST_F(CudaKernels, ColumnsAreSummedWhateverTheirNumber) {
     for (const bool bf16 : {false, true})
         for (const uint32_t C : {1u, 2u, 6u, 10u, 16u, 33u, 84u, 136u, 257u})
-            for (const uint64_t rows : {1ull, 3ull, 100ull, 1000ull, 30000ull / C + 1025}) {
-                const Array dy(normals(rows * C, C), bf16), y(normals(rows * C, C + 1), bf16);
-                const Sum memory(columns_size(rows, C, 1, bf16));
+            for (const uint64_t count : {1ull, 3ull, 100ull, 1000ull, 30000ull / C + 1025}) {
+                const Array dy(normals(count * C, C), bf16), y(normals(count * C, C + 1), bf16);
+                const Sum memory(columns_size(count, C, 1, bf16));
                 const DeviceVector<float> dbias(C);
                 const std::vector<float> values = dy.read(), outputs = y.read();
                 for (const bool masked : {false, true}) {
                     std::vector<double> expected(C), size(C);
-                    for (uint64_t i = 0; i < rows * C; ++i) {
+                    for (uint64_t i = 0; i < count * C; ++i) {
                         const double value = masked && !(outputs[i] > 0) ? 0 : static_cast<double>(values[i]);
                         expected[i % C] += value;
                         size[i % C] += std::abs(value);
                     }
                     std::vector<float> first;
                     for (int time = 0; time < 2; ++time) {   // the tickets are 0 again
-                        ASSERT_TRUE(ok(bias_backward(nullptr, dy, masked ? Values(y) : Values{}, dbias.get(), memory, rows, C, false)));
+                        ASSERT_TRUE(ok(bias_backward(nullptr, dy, masked ? Values(y) : Values{}, dbias.get(), memory, count, C, false)));
                         const std::vector<float> found = dbias.read();
                         for (uint32_t c = 0; c < C; ++c)
-                            ASSERT_NEAR(static_cast<double>(found[c]), expected[c], 1e-7 * size[c]) << rows << "x" << C << ", " << c;
+                            ASSERT_NEAR(static_cast<double>(found[c]), expected[c], 1e-7 * size[c]) << count << "x" << C << ", " << c;
                         if (time == 0) first = found;
                         EXPECT_EQ(found, first);
                     }
@@ -123,10 +241,10 @@ TEST_F(CudaKernels, MaxPoolingMasksItsGradient) {
     for (const bool bf16 : {false, true})
         for (const uint32_t C : {6u, 8u}) {
             const WindowShape shape{.N = 3, .C = C, .H = 7, .W = 6, .P = 4, .Q = 3, .kernel = 3, .stride = 2, .pad = 1};
-            const uint64_t in = 3ull * 7 * 6 * C, rows = 3ull * 4 * 3, out = rows * C;
+            const uint64_t in = 3ull * 7 * 6 * C, count = 3ull * 4 * 3, out = count * C;
             const Array x(normals(in, 1), bf16), dy(normals(out, 2), bf16), y(out, bf16), dx(in, bf16), masked(out, bf16);
             const DeviceVector<uint8_t> winners(out);
-            const Sum memory(columns_size(rows, C, 1, bf16));
+            const Sum memory(columns_size(count, C, 1, bf16));
             const DeviceVector<float> bias(normals(C, 3)), dbias(C);
             ASSERT_TRUE(ok(max_pool(nullptr, y, winners.get(), x, bias.get(), shape, true)));
             ASSERT_TRUE(ok(relu_backward(nullptr, masked, dy, y, out)));
@@ -139,7 +257,7 @@ TEST_F(CudaKernels, MaxPoolingMasksItsGradient) {
             const std::vector<float> counted = masked.read();
             for (uint64_t i = 0; i < out; ++i) sums[i % C] += static_cast<double>(counted[i]);
             for (const bool in_place : {false, true}) {
-                ASSERT_TRUE(ok(bias_backward(nullptr, dy, y, dbias.get(), memory, rows, C, in_place)));
+                ASSERT_TRUE(ok(bias_backward(nullptr, dy, y, dbias.get(), memory, count, C, in_place)));
                 EXPECT_EQ(dy.read(), in_place ? counted : gradient);
                 const std::vector<float> found = dbias.read();
                 for (uint32_t c = 0; c < C; ++c) EXPECT_NEAR(static_cast<double>(found[c]), sums[c], 1e-6 * std::abs(sums[c]));
