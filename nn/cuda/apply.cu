@@ -8,6 +8,8 @@
 namespace gradcast::cuda {
 namespace {
 
+__device__ bool finite(float x) { return (__float_as_uint(x) & 0x7f800000) != 0x7f800000; }
+
 struct SgdUpdate {
     float *w, *v;
     float momentum, weight_decay;
@@ -48,6 +50,7 @@ __global__ void apply_kernel(Update update, Words words, uint64_t count) {
                         : now.word == Word::i32 ? static_cast<double>(static_cast<const int32_t*>(now.words)[at])
                                                 : static_cast<double>(static_cast<const int64_t*>(now.words)[at]);
     update(i, static_cast<float>(word * *words.unit), now.rates);
+    if (!finite(update.w[i])) *now.spoiled = 1;
 }
 
 template <typename Update>
@@ -125,6 +128,7 @@ __global__ void update_kernel(UpdateTask* at) {
         if (halted) {
         } else if (group.statistics) StatisticsUpdate{group.w, task.share}(i, gradient, rates);
         else Rule::of(group, task)(i, gradient, rates);
+        if (!finite(group.w[i])) *task.spoiled = 1;
         const uint64_t element = group.element + i;
         sum += digest_of(group.w, i, element) + digest_of(group.first, i, task.elements + element) +
                digest_of(group.second, i, 2 * task.elements + element);

@@ -48,6 +48,7 @@ struct Frame {
     const uint64_t* seeds = nullptr;
     const int32_t* labels = nullptr;
     const uint8_t* images = nullptr;
+    const uint32_t* spoiled = nullptr;   // a parameter is not finite
     // Its results.
     LossResult* result = nullptr;
     int32_t* best = nullptr;

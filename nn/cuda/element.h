@@ -56,13 +56,13 @@ constexpr uint32_t threads = 256;   // of a block, by default
 /// Calls launch(first, rows) for pieces of `rows` rows of `each` threads.  A piece has less than 2^32 threads: kernels that divide their
 /// number do so with 32 bits, several times as fast as with 64.
 #ifdef GC_CUDA_HOST
-constexpr uint64_t piece_max = 1 << 12;   // so that tests meet several pieces
+#define GC_PIECE_MAX cuda_host_piece_max   // so that tests meet several pieces
 #else
-constexpr uint64_t piece_max = uint64_t{1} << 31;
+#define GC_PIECE_MAX (uint64_t{1} << 31)
 #endif
 template <typename Launch>
 Status pieces(uint64_t rows, uint64_t each, Launch launch) {
-    const uint64_t most = std::max<uint64_t>(piece_max / each, 1);
+    const uint64_t most = std::max<uint64_t>(GC_PIECE_MAX / each, 1);
     for (uint64_t first = 0; first < rows; first += most) GC_TRY(launch(first, static_cast<uint32_t>(std::min(most, rows - first))));
     return {};
 }

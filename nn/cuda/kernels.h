@@ -123,18 +123,26 @@ struct LossResult {
     uint64_t right;
 };
 SumSize loss_size(uint32_t samples);
+struct LossTask {
+    const int32_t* labels;
+    const BlockHeader* header;
+    const uint32_t* spoiled;   // not 0: a parameter is not finite, which a ReLU of a library may hide; loss and gradient are NaN
+    uint32_t classes, samples;
+    SumMemory memory;   // loss_size()
+    int32_t* best;
+    LossResult* result;
+};
 /// Over header->count samples: writes *result, by sample its best class, and, if dx.at is not null, its gradient.
-Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                             uint32_t samples, const SumMemory& memory, int32_t* best, LossResult* result);
+Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const LossTask& task);
 /// scale above 0: a regression.
-Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                    uint32_t samples, float scale, float zero, const SumMemory& memory, int32_t* best, LossResult* result);
+Status squared_loss(cudaStream_t stream, Values x, Values dx, const LossTask& task, float scale, float zero);
 
 /// Values that change from step to step, in device memory.
 struct ApplyNow {
     const void* words;   // of the bucket
     Word word;
     StepRates rates;
+    uint32_t* spoiled;   // set to 1 where a parameter is not finite
 };
 /// A group's gradient is (float)((double)word * *unit).
 struct Words {
@@ -167,6 +175,7 @@ struct UpdateTask {
     const uint32_t* group_of_block;   // [thread blocks]
     uint64_t elements;                // of all groups: where the optimiser's state begins in the digest
     uint64_t* digest;                 // page-locked
+    uint32_t* spoiled;                // set to 1 where a parameter is not finite
     unsigned long long sum;           // 0 between two launches, as is `ticket`
     uint32_t ticket;
     float momentum, weight_decay, share;   // share: of statistics

@@ -46,23 +46,27 @@ struct Squares {
 
 /// memory: scratch [blocks, 2] for losses and right answers, one ticket.
 template <typename F, typename T>
-__global__ void __launch_bounds__(block_samples)
-    loss_kernel(F f, const T* x, T* dx, const int32_t* labels, const BlockHeader* header, uint32_t classes, uint32_t samples,
-                SumMemory memory, int32_t* best, LossResult* result) {
+__global__ void __launch_bounds__(block_samples) loss_kernel(F f, const T* x, T* dx, const LossTask task) {
+    const uint32_t classes = task.classes;
+    const SumMemory& memory = task.memory;
     __shared__ double losses[block_samples];
     __shared__ uint32_t rights[block_samples];
-    const uint32_t n = blockIdx.x * block_samples + threadIdx.x, count = header->count;
+    const uint32_t n = blockIdx.x * block_samples + threadIdx.x, count = task.header->count;
     const T* row = x + uint64_t{n} * classes;
     T* drow = dx ? dx + uint64_t{n} * classes : nullptr;
     double loss = 0;
     uint32_t right = 0;
     if (n < count) {
-        const auto label = static_cast<uint32_t>(labels[n]);
+        const auto label = static_cast<uint32_t>(task.labels[n]);
         const uint32_t predicted = best_of(row, classes);
-        best[n] = static_cast<int32_t>(predicted);
+        task.best[n] = static_cast<int32_t>(predicted);
         loss = f(row, drow, label, predicted, classes);
         right = classes > 1 && predicted == label;   // one output is a regression: never right
-    } else if (n < samples) {
+        if (*task.spoiled) {
+            loss = NAN;
+            for (uint32_t k = 0; drow && k < classes; ++k) store(drow + k, NAN);
+        }
+    } else if (n < task.samples) {
         for (uint32_t k = 0; drow && k < classes; ++k) store(drow + k, 0.0f);
     }
     losses[threadIdx.x] = loss;
@@ -91,16 +95,14 @@ __global__ void __launch_bounds__(block_samples)
                 for (int s = 0; s < 2; ++s) sums[s] += got[u][s];
         }
     }
-    *result = {sums[0], static_cast<uint64_t>(sums[1])};
+    *task.result = {sums[0], static_cast<uint64_t>(sums[1])};
 }
 
 template <typename F>
-Status loss(cudaStream_t stream, F f, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-            uint32_t samples, const SumMemory& memory, int32_t* best, LossResult* result) {
+Status loss(cudaStream_t stream, F f, Values x, Values dx, const LossTask& task) {
     return typed(x.bf16, [&](auto type) {
         using T = decltype(type);
-        return GC_LAUNCH((loss_kernel<F, T>), blocks_of(samples, block_samples), block_samples, stream, f, as<T>(x), as<T>(dx), labels,
-                         header, classes, samples, memory, best, result);
+        return GC_LAUNCH((loss_kernel<F, T>), blocks_of(task.samples, block_samples), block_samples, stream, f, as<T>(x), as<T>(dx), task);
     });
 }
 
@@ -108,14 +110,12 @@ Status loss(cudaStream_t stream, F f, Values x, Values dx, const int32_t* labels
 
 SumSize loss_size(uint32_t samples) { return {uint64_t{2} * blocks_of(samples, block_samples), 1}; }
 
-Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                             uint32_t samples, const SumMemory& memory, int32_t* best, LossResult* result) {
-    return loss(stream, Softmax{}, x, dx, labels, header, classes, samples, memory, best, result);
+Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const LossTask& task) {
+    return loss(stream, Softmax{}, x, dx, task);
 }
 
-Status squared_loss(cudaStream_t stream, Values x, Values dx, const int32_t* labels, const BlockHeader* header, uint32_t classes,
-                    uint32_t samples, float scale, float zero, const SumMemory& memory, int32_t* best, LossResult* result) {
-    return loss(stream, Squares{scale, zero}, x, dx, labels, header, classes, samples, memory, best, result);
+Status squared_loss(cudaStream_t stream, Values x, Values dx, const LossTask& task, float scale, float zero) {
+    return loss(stream, Squares{scale, zero}, x, dx, task);
 }
 
 }   // namespace gradcast::cuda

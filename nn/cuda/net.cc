@@ -113,7 +113,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     gpus_ = std::vector<Gpu>(device_.gpus().size());
     for (size_t i = 0; i < gpus_.size(); ++i) {
         DeviceArena& arena = device_.gpus()[i]->arena;
-        arena.plan("parameters", layout_.elements * sizeof(float), &gpus_[i].parameters);
+        arena.plan("parameters", (layout_.elements + 1) * sizeof(float), &gpus_[i].parameters);
         arena.plan("copies of weights", build.bytes[static_cast<size_t>(Place::copies)], &gpus_[i].copies);
     }
     DeviceArena& first = device_.gpus()[0]->arena;
@@ -130,7 +130,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     updated_.resize(layout_.buckets.size());
     digest_.plan(*device_.gpus()[0]);
     plan_whole();
-    first.plan_pinned("parameters", layout_.elements * sizeof(float), &mirror_);
+    first.plan_pinned("parameters", (layout_.elements + 1) * sizeof(float), &mirror_);
     return {};
 }
 
@@ -164,6 +164,7 @@ Status CudaNet::ready() {
         f.seeds = reinterpret_cast<uint64_t*>(input + input_.seeds);
         f.labels = reinterpret_cast<int32_t*>(input + input_.labels);
         f.images = reinterpret_cast<uint8_t*>(input + input_.images);
+        f.spoiled = spoiled(gpus_[with.gpu]);
         GC_TRY(cuda::make(&lane.lost));
         GC_TRY(cuda::make(&lane.done));
         GC_TRY(cuda::make(&lane.taken));
@@ -191,7 +192,7 @@ Status CudaNet::ready() {
         const cudaStream_t stream = gpus_[i].stream;
         for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
             const Bucket& bucket = layout_.buckets[b];
-            reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[b])->words = words_.device;
+            *reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[b]) = {words_.device, {}, {}, spoiled(gpus_[0])};
             auto walk = [&] { return i > 0 ? refresh(gpus_[i], bucket.offset, bucket.offset + bucket.count) : update(b); };
             if (i == 0 && !optimiser_) break;
             GC_TRY(walk());
@@ -201,7 +202,7 @@ Status CudaNet::ready() {
     }
     GC_TRY(ready_whole());
     if (optimiser_) GC_TRY(optimiser_->ready());
-    GC_TRY(digest_.ready(*device_.gpus()[0], gpus_[0].parameters));
+    GC_TRY(digest_.ready(*device_.gpus()[0], gpus_[0].parameters.part(0, layout_.elements * sizeof(float))));
     weights_initial(spec_, layout_, config_.seed, {mirror_.as<float>(), layout_.elements});
     GC_TRY(upload());
 

@@ -91,7 +91,7 @@ private:
     Status ready_whole();
     Status enqueue_whole(uint32_t parity, NetTrace* trace = nullptr);
     struct Gpu {
-        Buffer parameters, copies;
+        Buffer parameters, copies;          // behind the parameters: uint32_t, 1 if one is not finite (spoiled())
         cudaStream_t stream = nullptr;      // CudaDevice::Gpu's
         std::vector<GraphExec> refreshes;   // by bucket; on the first GPU part of CudaNet::updates_
     };
@@ -143,7 +143,8 @@ private:
     InputLayout input_{};
     std::vector<Lane> lanes_;
     std::vector<Gpu> gpus_;
-    Buffer mirror_, words_;             // the parameters on the host; a bucket's sum on the first GPU
+    uint32_t* spoiled(const Gpu& gpu) const { return static_cast<uint32_t*>(gpu.parameters.device) + layout_.elements; }
+    Buffer mirror_, words_;             // Gpu::parameters on the host; a bucket's sum on the first GPU
     std::vector<uint64_t> update_at_;   // by bucket, offset in both of:
     Buffer update_now_, update_here_;   // ApplyNow, double unit [group]: on the first GPU, on the host
     std::vector<GraphExec> updates_;    // by bucket

@@ -113,12 +113,16 @@ static Values loss_gradient(const Frame& f, const Activation& x, bool training) 
     return training && x.learns && f.training ? f.values(x.gradient) : Values{nullptr, f.bf16};
 }
 
+static auto loss_task(Build& b) {
+    return [sum = b.sum(Place::scratch, loss_size(b.samples)), classes = b.layer->in.C, samples = b.samples](const Frame& f) {
+        return LossTask{f.labels, f.header, f.spoiled, classes, samples, f.at(sum), f.best, f.result};
+    };
+}
+
 Status softmax_cross_entropy(Build& b) {
     const Activation x = b.activation;
-    const SumPlaces sum = b.sum(Place::scratch, loss_size(b.samples));
-    b.operations->forward.emplace_back([=, classes = b.layer->in.C, samples = b.samples, training = b.training](const Frame& f) {
-        return softmax_cross_entropy(f.stream, f.values(x.value), loss_gradient(f, x, training), f.labels, f.header, classes, samples,
-                                     f.at(sum), f.best, f.result);
+    b.operations->forward.emplace_back([=, task = loss_task(b), training = b.training](const Frame& f) {
+        return softmax_cross_entropy(f.stream, f.values(x.value), loss_gradient(f, x, training), task(f));
     });
     return {};
 }
@@ -126,11 +130,9 @@ Status softmax_cross_entropy(Build& b) {
 Status squared_loss(Build& b) {
     const Activation x = b.activation;
     const Layer& l = *b.layer;
-    const SumPlaces sum = b.sum(Place::scratch, loss_size(b.samples));
     b.operations->forward.emplace_back(
-        [=, classes = l.in.C, samples = b.samples, training = b.training, scale = l.target_scale, zero = l.target_zero](const Frame& f) {
-            return squared_loss(f.stream, f.values(x.value), loss_gradient(f, x, training), f.labels, f.header, classes, samples, scale,
-                                zero, f.at(sum), f.best, f.result);
+        [=, task = loss_task(b), training = b.training, scale = l.target_scale, zero = l.target_zero](const Frame& f) {
+            return squared_loss(f.stream, f.values(x.value), loss_gradient(f, x, training), task(f), scale, zero);
         });
     return {};
 }

@@ -1,5 +1,6 @@
 // Changes of the parameters: updates by sums of gradients, and values written by the host.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "nn/cuda/net.h"
@@ -48,6 +49,7 @@ Status CudaNet::spread(uint32_t bucket) {
     for (size_t i = 1; i < gpus.size(); ++i) {
         auto at = [&](const Gpu& gpu) { return static_cast<float*>(gpu.parameters.device) + offset; };
         GC_CUDA(cudaMemcpyPeerAsync(at(gpus_[i]), gpus[i]->number, at(gpus_[0]), gpus[0]->number, count * sizeof(float), first));
+        GC_CUDA(cudaMemcpyPeerAsync(spoiled(gpus_[i]), gpus[i]->number, spoiled(gpus_[0]), gpus[0]->number, sizeof(uint32_t), first));
     }
     if (gpus.size() > 1) GC_CUDA(cudaEventRecord(gpus[0]->changed.get(), first));
     for (size_t i = gpus.size(); i-- > 0;) {   // the first GPU last: its event is recorded anew
@@ -69,6 +71,8 @@ Status CudaNet::upload() {
     GC_TRY(device_.use(*device_.gpus()[0]));
     GC_TRY(settle());
     const cudaStream_t stream = device_.gpus()[0]->stream.get();
+    const std::span<const float> values(mirror_.as<float>(), layout_.elements);
+    mirror_.as<uint32_t>()[layout_.elements] = std::ranges::any_of(values, [](float x) { return !std::isfinite(x); });
     GC_CUDA(cudaMemcpyAsync(gpus_[0].parameters.device, mirror_.host, mirror_.bytes, cudaMemcpyHostToDevice, stream));
     GC_TRY(spread(all_buckets));
     stale_ = false;

@@ -62,6 +62,7 @@ Status CudaNet::ready_whole() {
         task.groups = static_cast<const UpdateGroup*>(whole_.groups.device);
         task.group_of_block = static_cast<const uint32_t*>(whole_.group_of_block.device);
         task.digest = whole_.results[parity].as<uint64_t>();
+        task.spoiled = spoiled(gpus_[0]);
         task.share = statistics_share;
         optimiser_->constants(&task);
     }

@@ -47,7 +47,7 @@ TEST(CudaChoice, SaysWhyEachEngineWasSkipped) {
         status.what,
         "layer only: cuDNN has no deterministic kernel for its forward pass with 3 samples (engine 0: not deterministic; engine 1: "
         "tensor cores, which round float to TF32; engine 2: cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED; engine 3: 1048576 "
-        "MiB of workspace, more than 512): net.deterministic = false would allow others");
+        "MiB of workspace, more than 2048): net.deterministic = false would allow others");
     EXPECT_TRUE(cuda::net_plan(one_conv(), with(Precision::tf32), device, &net).ok());
 }
 

@@ -51,6 +51,10 @@ struct Sum {
 struct CudaKernels : OnDevice {
     static constexpr uint64_t rows = 3000;
     static constexpr uint32_t channels[] = {1, 6, 8, 12, 20, 33};
+#ifdef GC_CUDA_HOST
+    void SetUp() override { cuda_host_piece_max = 1 << 12; }
+    void TearDown() override { cuda_host_piece_max = uint64_t{1} << 31; }
+#endif
 };
 
 TEST_F(CudaKernels, BiasesNeedNoAlignment) {
@@ -204,7 +208,8 @@ TEST_F(CudaKernels, LossesAreSummedWhateverTheirNumber) {
             std::vector<int32_t> labels(samples);
             for (uint32_t n = 0; n < samples; ++n) labels[n] = static_cast<int32_t>(n * 7 % classes);
             const DeviceVector<int32_t> label(labels), best(samples);
-            const DeviceVector<BlockHeader> header(std::vector<BlockHeader>{{count, 0}});
+            const DeviceVector<BlockHeader> header(std::vector<BlockHeader>{{.count = count}});
+            const DeviceVector<uint32_t> sound(std::vector<uint32_t>{0}), spoiled(std::vector<uint32_t>{1});
             const DeviceVector<LossResult> result(1);
             const Sum memory(loss_size(samples));
             const std::vector<float> values = x.read();
@@ -219,9 +224,9 @@ TEST_F(CudaKernels, LossesAreSummedWhateverTheirNumber) {
                 for (uint32_t k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(row[k]));
                 expected += std::log(sum) - static_cast<double>(row[labels[n]]);
             }
+            LossTask task{label.get(), header.get(), sound.get(), classes, samples, memory, best.get(), result.get()};
             for (int time = 0; time < 2; ++time) {   // the ticket is 0 again
-                ASSERT_TRUE(ok(
-                    softmax_cross_entropy(nullptr, x, dx, label.get(), header.get(), classes, samples, memory, best.get(), result.get())));
+                ASSERT_TRUE(ok(softmax_cross_entropy(nullptr, x, dx, task)));
                 const LossResult found = result.read()[0];
                 EXPECT_NEAR(found.loss, expected, 1e-6 * expected);
                 EXPECT_EQ(found.right, right);
@@ -234,6 +239,9 @@ TEST_F(CudaKernels, LossesAreSummedWhateverTheirNumber) {
                 const uint64_t n = i / classes;
                 ASSERT_EQ(n < count ? slopes[i] < 0 : slopes[i] != 0, n < count && i % classes == static_cast<uint64_t>(labels[n]));
             }
+            task.spoiled = spoiled.get();
+            ASSERT_TRUE(ok(softmax_cross_entropy(nullptr, x, dx, task)));
+            EXPECT_TRUE(std::isnan(result.read()[0].loss) && std::isnan(dx.read()[0]));
         }
 }
 

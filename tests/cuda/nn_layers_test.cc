@@ -52,6 +52,29 @@ void expect_as_cpu(const NetSpec& spec, uint32_t samples, Precision precision, d
     }
 }
 
+#ifdef GC_CUDA_HOST
+// Bias, ReLU, its mask and the sums of a bias's gradient, by the libraries or by kernels of our own.
+TEST(CudaFallbacks, AreAsOnTheCpu) {
+    const NetSpec spec{.C = 3,
+                       .H = 7,
+                       .W = 7,
+                       .classes = 5,
+                       .layers = {conv(7, 3), relu(), conv(9, 1), relu(), conv(8, 1), relu(), conv(6, 3), relu(), fc(13), relu(), fc(16),
+                                  relu(), fc(5), loss()}};
+    constexpr unsigned none = 0, forward = 4, sums = 512, all = ~0u;   // bits of cublasLtEpilogue_t
+    for (const unsigned epilogues : {none, forward, sums, all})
+        for (const bool fuses : {false, true}) {
+            SCOPED_TRACE(fmt::format("epilogues {:x}, {}", epilogues, fuses ? "fused" : "alone"));
+            cuda_host_epilogues(epilogues);
+            cuda_host_fuses(fuses);
+            expect_as_cpu(spec, 5, Precision::f32, 1e-5);
+            expect_as_cpu(spec, 5, Precision::bf16, 0.35);
+        }
+    cuda_host_epilogues(all);
+    cuda_host_fuses(true);
+}
+#endif
+
 TEST_P(CudaLayers, AreAsOnTheCpu) {
     GC_NEED_GPU();
     expect_as_cpu(GetParam().spec, GetParam().samples, Precision::f32, 1e-5);

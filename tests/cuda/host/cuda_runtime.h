@@ -221,6 +221,8 @@ struct CudaHostCounts {
     uint64_t run, allocations, synchronisations, kernels, graphs, sleeps;
 };
 CudaHostCounts cuda_host_counts();
+/// For tests: the most threads of a launch of pieces() (nn/cuda/element.h).
+inline uint64_t cuda_host_piece_max = uint64_t{1} << 31;
 /// Calls that wait return an illegal address from now on.
 void cuda_host_break();
 /// Calls so far that would create a context on that device: those that use the current device.
