@@ -125,7 +125,7 @@ Status make_directories(const std::string& path) {
 
 bool file_is_pattern(std::string_view path) { return path.find_first_of("*?[") != path.npos; }
 
-Status file_glob(const std::string& pattern, std::vector<std::string>* paths) {
+Status file_glob(const std::string& pattern, std::vector<std::string>* paths, size_t literal) {
     if (pattern.size() >= PATH_MAX)
         return fail(Code::invalid, "a path of {} letters, {} at most are possible: {}…", pattern.size(), PATH_MAX - 1,
                     pattern.substr(0, 64));
@@ -137,8 +137,8 @@ Status file_glob(const std::string& pattern, std::vector<std::string>* paths) {
     uint64_t seen = 0;
     auto too_many = [&] { return ++seen > glob_entries_max || (seen % 64 == 0 && clock_us() > until_us); };
     auto too_wide = [&] { return fail(Code::invalid, "{}: too many files to look through: name them more closely", pattern); };
-    std::vector<std::string> found = {""};
-    for (size_t at = 0; at <= pattern.size();) {
+    std::vector<std::string> found = {pattern.substr(0, literal)};
+    for (size_t at = literal; at <= pattern.size();) {
         const size_t end = std::min(pattern.find('/', at), pattern.size());
         const std::string part = pattern.substr(at, end - at), slash = end < pattern.size() ? "/" : "";
         at = end + 1;

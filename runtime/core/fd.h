@@ -50,7 +50,8 @@ Status make_directories(const std::string& path);
 /// True if the path is a wildcard pattern: it has one of * ? [.
 bool file_is_pattern(std::string_view path);
 /// Files that match a shell pattern, sorted; if a file has the pattern as its name, that one alone.  Bounded: 2 s, 100,000 entries.
+/// literal: so many bytes at its front, up to a slash, are the name of a folder, wildcards and backslashes included.
 /// Errors: Code::data (no match), Code::invalid (pattern too wide or too long).
-Status file_glob(const std::string& pattern, std::vector<std::string>* paths);
+Status file_glob(const std::string& pattern, std::vector<std::string>* paths, size_t literal = 0);
 
 }   // namespace gradcast

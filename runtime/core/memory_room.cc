@@ -99,4 +99,12 @@ MemoryRoom memory_room(const std::string& root) {
     return room;
 }
 
+Status memory_room_for(uint64_t bytes, const std::string& what) {
+    constexpr uint64_t checked_from = 16 << 20;   // asking costs more than a smaller piece could save
+    if (bytes < checked_from) return {};
+    const MemoryRoom room = memory_room();
+    if (bytes <= room.bytes) return {};
+    return fail(Code::node_memory, "{} needs {} MiB of memory, {} MiB are available ({})", what, bytes >> 20, room.bytes >> 20, room.where);
+}
+
 }   // namespace gradcast

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/core/status.h"
+
 namespace gradcast {
 
 struct MemoryRoom {
@@ -12,5 +14,7 @@ struct MemoryRoom {
 };
 /// Reads small files under `root` (tests use another one).  A file that cannot be read sets no limit.
 MemoryRoom memory_room(const std::string& root = "");
+/// Error: Code::node_memory with both numbers if this process cannot take `bytes` for `what`.  Costs some file reads from 16 MiB on.
+Status memory_room_for(uint64_t bytes, const std::string& what);
 
 }   // namespace gradcast

@@ -7,7 +7,7 @@
 
 namespace gradcast {
 
-enum class Purpose : uint32_t { weights = 1, shuffle = 2, rounding = 3, dropout = 4, augment = 5, test = 6, synthetic = 7 };
+enum class Purpose : uint32_t { weights = 1, shuffle = 2, rounding = 3, dropout = 4, augment = 5, test = 6, synthetic = 7, split = 8 };
 
 using Philox = std::array<uint32_t, 4>;
 

@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "runtime/core/memory_room.h"
+#include "tests/memory_group.h"
 
 namespace gradcast {
 namespace {
@@ -134,30 +135,6 @@ TEST(ArenaMemory, AnAddressSpaceTooSmallIsRefused) {
     EXPECT_EQ(child(512 * mib, limit), 3);
     EXPECT_EQ(child(64 * mib, limit), 0);
 }
-
-/// Creates a control group with a memory limit; empty if that is not possible.
-struct MemoryGroup {
-    explicit MemoryGroup(uint64_t bytes) {
-        for (const auto& [at, name] : {std::pair{"/sys/fs/cgroup", "memory.max"}, {"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}}) {
-            if (!fs::exists(fs::path(at) / "cgroup.procs")) continue;   // no hierarchy is mounted there
-            std::error_code error;
-            const fs::path made = fs::path(at) / fmt::format("gradcast-test.{}", ::getpid());
-            if (!fs::create_directory(made, error)) continue;
-            std::ofstream out(made / name);
-            if (out << bytes && out.flush()) {
-                path = made;
-                return;
-            }
-            fs::remove(made, error);
-        }
-    }
-    ~MemoryGroup() {
-        std::error_code error;
-        if (!path.empty()) fs::remove(path, error);
-    }
-    void enter() const { std::ofstream(path / "cgroup.procs") << "0" << std::flush; }
-    fs::path path;
-};
 
 TEST(ArenaMemory, AGroupsLimitIsRefusedAndNobodyIsKilled) {
     MemoryGroup group(192 * mib);

@@ -88,6 +88,17 @@ TEST_F(File, PatternsMatchAsTheShellsDo) {
     EXPECT_EQ(file_glob(folder + "/none*", &found).what, "no file matches " + folder + "/none*");
 }
 
+TEST_F(File, AFolderInFrontOfAPatternIsNone) {
+    for (const char* name : {"p*q/a.h5", "pOTHERq/a.h5", "[x]/a.h5", "e\\f/a.h5"}) make(name);
+    for (const char* name : {"p*q/", "[x]/", "e\\f/"}) {
+        const std::string front = folder + "/" + name;
+        std::vector<std::string> found;
+        EXPECT_TRUE(file_glob(front + "*.h5", &found, front.size()).ok()) << name;
+        EXPECT_EQ(found, std::vector{front + "a.h5"});
+        EXPECT_FALSE(file_glob(front + "b*.h5", &found, front.size()).ok());
+    }
+}
+
 TEST_F(File, APatternIsBounded) {
     for (int i = 0; i < 12; ++i) ASSERT_EQ(::symlink(".", (folder + "/" + static_cast<char>('a' + i)).c_str()), 0);
     std::string wide = folder;   // 12^30 paths
