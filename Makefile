@@ -14,8 +14,8 @@ OPT      ?= -O2 -g1
 CXXFLAGS ?=
 
 PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev libtomlplusplus-dev nlohmann-json3-dev \
-            libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev liblzma-dev libpng-dev libturbojpeg0-dev \
-            libisal-dev libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2
+            libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev liblzma-dev libpng-dev libjpeg-dev \
+            libisal-dev libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2 hdf5-tools
 PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
 # gradcast-lab and its test; what bench/load asks with.
 PACKAGES_LAB    := iproute2 nftables iperf3 python3 wrk
@@ -34,7 +34,7 @@ PACKAGES_MONITORING := prometheus python3-prometheus-client
 PACKAGES_PAGE := chromium python3
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
-PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libturbojpeg hdf5 libisal
+PC_CORE  := liburing openssl spdlog fmt zlib liblzma libpng libjpeg hdf5 libisal
 PC_ALL   := $(PC_CORE) cpp-httplib libsystemd
 # -ffp-contract=off: a fused multiply-add would make results depend on the compiler.
 # Asked once, when make deps has installed it.

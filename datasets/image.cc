@@ -1,97 +1,240 @@
-// libpng's simplified interface and TurboJPEG: neither lets a longjmp cross the caller.
+// Both libraries report an error by longjmp.  setjmp() is called in functions that hold no object with a destructor, so nothing is skipped.
 #include "datasets/image.h"
 
+#include <csetjmp>
+#include <cstdio>
+// jpeglib.h needs FILE.
+#include <jerror.h>
+#include <jpeglib.h>
 #include <png.h>
-#include <turbojpeg.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
-#include <memory>
-#include <vector>
 
+#include "datasets/exif.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
 namespace {
 
-struct JpegClose {
-    void operator()(void* handle) const { tjDestroy(handle); }
-};
-using Jpeg = std::unique_ptr<void, JpegClose>;
+using namespace std::string_view_literals;
 
-struct Png {
-    png_image image{};
-    Png() { image.version = PNG_IMAGE_VERSION; }
-    Png(Png&&) = delete;
-    ~Png() { png_image_free(&image); }
-};
+constexpr png_fixed_point gamma_srgb = 45455;   // 1 / 2.2
+
+const unsigned char* bytes_of(const ImageFile& image) { return reinterpret_cast<const unsigned char*>(image.bytes.data()); }
 
 Status corrupt(const ImageFile& image, const char* reason) {
     return fail(Code::data, "{}: corrupt {}: {}: repair or remove it", image.path, image.jpeg ? "JPEG" : "PNG", reason);
 }
-const unsigned char* bytes_of(const ImageFile& image) { return reinterpret_cast<const unsigned char*>(image.bytes.data()); }
 
-Status png_header(const ImageFile& image, Png* png) {
-    if (!png_image_begin_read_from_memory(&png->image, image.bytes.data(), image.bytes.size())) return corrupt(image, png->image.message);
-    return {};
+// ---- PNG -----------------------------------------------------------------------------------------------------------------------
+
+class Png {
+public:
+    explicit Png(const ImageFile& image) : image_(image) {
+        png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, failed, [](png_structp, png_const_charp) {});
+        GC_ASSERT(png_);
+        info_ = png_create_info_struct(png_);
+        GC_ASSERT(info_);
+        png_set_read_fn(png_, this, read);
+    }
+    Png(Png&&) = delete;
+    ~Png() { png_destroy_read_struct(&png_, &info_, nullptr); }
+
+    Status header(ImageFile* image) {
+        if (!header_read()) return corrupt(image_, message_);
+        const int type = png_get_color_type(png_, info_);
+        image->C = type & PNG_COLOR_MASK_COLOR ? 3 : 1;
+        image->H = png_get_image_height(png_, info_);
+        image->W = png_get_image_width(png_, info_);
+        image->deep = png_get_bit_depth(png_, info_) == 16;
+        image->alpha = (type & PNG_COLOR_MASK_ALPHA) != 0 || png_get_valid(png_, info_, PNG_INFO_tRNS) != 0;
+        png_fixed_point gamma = gamma_srgb;
+        if (png_get_valid(png_, info_, PNG_INFO_sRGB) == 0) png_get_gAMA_fixed(png_, info_, &gamma);
+        image->colours = gamma != gamma_srgb || png_get_valid(png_, info_, PNG_INFO_iCCP) != 0;
+        png_uint_32 size = 0;
+        png_bytep exif = nullptr;
+        if (png_get_eXIf_1(png_, info_, &size, &exif) != 0)
+            image->orientation = exif_orientation({reinterpret_cast<const char*>(exif), size});
+        return {};
+    }
+    /// mixed [H, W, the file's C].
+    Status pixels(uint8_t* mixed) {
+        if (!header_read()) return corrupt(image_, message_);
+        rows_.resize(image_.H);
+        for (uint32_t y = 0; y < image_.H; ++y) rows_[y] = mixed + size_t{y} * image_.W * image_.C;
+        return rows_read() ? Status() : corrupt(image_, message_);
+    }
+
+private:
+    bool header_read() {
+        if (setjmp(png_jmpbuf(png_)) != 0) return false;
+        png_read_info(png_, info_);
+        return true;
+    }
+    bool rows_read() {
+        if (setjmp(png_jmpbuf(png_)) != 0) return false;
+        png_set_strip_16(png_);   // keeps the high byte
+        png_set_expand(png_);     // palettes, and grey below 8 bits
+        png_set_strip_alpha(png_);
+        png_set_interlace_handling(png_);
+        png_read_update_info(png_, info_);
+        if (png_get_rowbytes(png_, info_) != size_t{image_.W} * image_.C) png_error(png_, "its rows have another size");
+        png_read_image(png_, rows_.data());
+        png_read_end(png_, nullptr);   // compares the checksum of the last pixels
+        return true;
+    }
+    static void failed(png_structp png, png_const_charp text) {
+        auto* self = static_cast<Png*>(png_get_error_ptr(png));
+        std::snprintf(self->message_, sizeof self->message_, "%s", text);
+        png_longjmp(png, 1);
+    }
+    static void read(png_structp png, png_bytep to, size_t count) {
+        auto* self = static_cast<Png*>(png_get_io_ptr(png));
+        if (count > self->image_.bytes.size() - self->at_) png_error(png, "it ends too early");
+        std::memcpy(to, self->image_.bytes.data() + self->at_, count);
+        self->at_ += count;
+    }
+    const ImageFile& image_;
+    png_structp png_ = nullptr;
+    png_infop info_ = nullptr;
+    size_t at_ = 0;
+    std::vector<png_bytep> rows_;
+    char message_[128] = "";
+};
+
+// ---- JPEG ----------------------------------------------------------------------------------------------------------------------
+
+/// Warnings after which every pixel is as it was written.
+bool is_harmless(int code) {
+    constexpr std::array harmless{JWRN_EXTRANEOUS_DATA, JWRN_ADOBE_XFORM, JWRN_JFIF_MAJOR, JWRN_NOT_SEQUENTIAL};
+    return std::find(harmless.begin(), harmless.end(), code) != harmless.end();
+}
+
+class Jpeg {
+public:
+    explicit Jpeg(const ImageFile& image) : image_(image) {
+        jpeg_.err = jpeg_std_error(&errors_.base);
+        errors_.base.error_exit = [](j_common_ptr jpeg) {
+            auto* errors = reinterpret_cast<Errors*>(jpeg->err);
+            errors->base.format_message(jpeg, errors->message);
+            longjmp(errors->back, 1);
+        };
+        errors_.base.emit_message = [](j_common_ptr jpeg, int level) {
+            auto* errors = reinterpret_cast<Errors*>(jpeg->err);
+            if (level >= 0) return;   // not a warning
+            if (!is_harmless(errors->base.msg_code)) errors->base.error_exit(jpeg);
+            errors->base.format_message(jpeg, errors->odd);
+        };
+        jpeg_create_decompress(&jpeg_);
+    }
+    Jpeg(Jpeg&&) = delete;
+    ~Jpeg() { jpeg_destroy_decompress(&jpeg_); }
+
+    Status header(ImageFile* image) {
+        if (!header_read()) return corrupt(image_, errors_.message);
+        if (jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK)
+            return fail(Code::data, "{0}: a JPEG in CMYK: convert it to RGB (mogrify -colorspace sRGB '{0}')", image_.path);
+        image->C = jpeg_.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3;
+        image->H = jpeg_.image_height;
+        image->W = jpeg_.image_width;
+        for (const jpeg_marker_struct* marker = jpeg_.marker_list; marker; marker = marker->next) {
+            std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
+            if (marker->marker == JPEG_APP0 + 2) image->colours |= data.starts_with("ICC_PROFILE"sv);
+            else if (data.starts_with("Exif\0\0"sv)) image->orientation = exif_orientation(data.substr(6));
+        }
+        return {};
+    }
+    /// mixed [H, W, C].
+    Status pixels(uint32_t C, uint8_t* mixed, std::string* odd) {
+        if (!header_read() || !rows_read(C, mixed)) return corrupt(image_, errors_.message);
+        *odd = errors_.odd;
+        return {};
+    }
+
+private:
+    bool header_read() {
+        if (setjmp(errors_.back) != 0) return false;
+        jpeg_mem_src(&jpeg_, bytes_of(image_), image_.bytes.size());
+        jpeg_save_markers(&jpeg_, JPEG_APP0 + 1, 0xffff);   // EXIF
+        jpeg_save_markers(&jpeg_, JPEG_APP0 + 2, 16);       // the name of an ICC profile
+        jpeg_read_header(&jpeg_, TRUE);
+        return true;
+    }
+    bool rows_read(uint32_t C, uint8_t* mixed) {
+        if (setjmp(errors_.back) != 0) return false;
+        jpeg_.out_color_space = C == 1 ? JCS_GRAYSCALE : JCS_RGB;
+        jpeg_.dct_method = JDCT_ISLOW;   // the same bits on every machine
+        jpeg_start_decompress(&jpeg_);
+        while (jpeg_.output_scanline < jpeg_.output_height) {
+            JSAMPROW row = mixed + size_t{jpeg_.output_scanline} * jpeg_.output_width * C;
+            jpeg_read_scanlines(&jpeg_, &row, 1);
+        }
+        jpeg_finish_decompress(&jpeg_);
+        return true;
+    }
+    struct Errors {
+        jpeg_error_mgr base;   // first: the library gives it back as the whole
+        jmp_buf back;
+        char message[JMSG_LENGTH_MAX] = "", odd[JMSG_LENGTH_MAX] = "";
+    };
+    const ImageFile& image_;
+    jpeg_decompress_struct jpeg_{};
+    Errors errors_{};
+};
+
+/// Formats that are not read, by their first bytes.
+const char* other_format(std::string_view bytes) {
+    if (bytes.starts_with("GIF8")) return "a GIF";
+    if (bytes.starts_with("BM")) return "a BMP";
+    if (bytes.starts_with("II*\0"sv) || bytes.starts_with("MM\0*"sv)) return "a TIFF";
+    if (bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP")) return "a WebP";
+    if (bytes.size() > 12 && bytes.substr(4, 4) == "ftyp") return bytes.substr(8, 4) == "avif" ? "an AVIF" : "an HEIF";
+    return nullptr;
 }
 
 }   // namespace
 
+uint64_t ImageFile::decode_bytes(uint32_t channels) const {
+    // The interleaved pixels, the planes, the planes turned or resized; the coefficients of a progressive JPEG have 2 bytes each.
+    return bytes.size() + uint64_t{channels} * H * W * (jpeg ? 5 : 3);
+}
+
 Status image_open(const std::string& path, ImageFile* image) {
     *image = {.path = path, .bytes = {}};
     GC_TRY(file_read(path, &image->bytes));
-    if (image->bytes.starts_with("\x89PNG")) {
-        Png png;
-        GC_TRY(png_header(*image, &png));
-        image->C = png.image.format & PNG_FORMAT_FLAG_COLOR ? 3 : 1;
-        image->H = png.image.height;
-        image->W = png.image.width;
-        return {};
-    }
-    if (!image->bytes.starts_with("\xff\xd8\xff")) return fail(Code::data, "{}: neither PNG nor JPEG: remove it", path);
-    image->jpeg = true;
-    Jpeg jpeg(tjInitDecompress());
-    int width = 0, height = 0, sampling = 0, space = 0;   // 0 and success for a file of tables alone
-    if (!jpeg || tjDecompressHeader3(jpeg.get(), bytes_of(*image), image->bytes.size(), &width, &height, &sampling, &space) != 0)
-        return corrupt(*image, tjGetErrorStr2(jpeg.get()));
-    if (space == TJCS_CMYK || space == TJCS_YCCK) return fail(Code::data, "{}: a JPEG in CMYK: convert it to RGB", path);
-    image->C = space == TJCS_GRAY ? 1 : 3;
-    if (width < 1 || height < 1) return corrupt(*image, "it ends before its picture");
-    image->H = static_cast<uint32_t>(height);
-    image->W = static_cast<uint32_t>(width);
-    return {};
+    if (image->bytes.starts_with("\x89PNG")) return Png(*image).header(image);
+    image->jpeg = image->bytes.starts_with("\xff\xd8\xff");
+    if (image->jpeg) return Jpeg(*image).header(image);
+    if (const char* other = other_format(image->bytes))
+        return fail(Code::data, "{0}: {1} image, neither PNG nor JPEG: convert it and remove it (mogrify -format png '{0}')", path, other);
+    return fail(Code::data, "{}: neither PNG nor JPEG: remove it", path);
 }
 
-Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels) {
+Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd) {
+    const uint32_t has = image.jpeg ? C : image.C;   // libjpeg repeats grey values by itself
+    GC_ASSERT(image.C <= C);
     const size_t plane = size_t{image.H} * image.W;
-    std::vector<uint8_t> mixed(C * plane);   // [H, W, C]
-    if (image.jpeg) {
-        Jpeg jpeg(tjInitDecompress());
-        // TJFLAG_ACCURATEDCT gives the same bits on every machine.  A warning of the library (damage) counts as an error.
-        if (!jpeg || tjDecompress2(jpeg.get(), bytes_of(image), image.bytes.size(), mixed.data(), static_cast<int>(image.W), 0,
-                                   static_cast<int>(image.H), C == 1 ? TJPF_GRAY : TJPF_RGB, TJFLAG_ACCURATEDCT) != 0)
-            return corrupt(image, tjGetErrorStr2(jpeg.get()));
-    } else {
-        Png png;
-        GC_TRY(png_header(image, &png));
-        png.image.format = C == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
-        png_color black{};
-        if (!png_image_finish_read(&png.image, &black, mixed.data(), 0, nullptr)) return corrupt(image, png.image.message);
-    }
+    std::vector<uint8_t> mixed(has * plane);
+    odd->clear();
+    GC_TRY(image.jpeg ? Jpeg(image).pixels(C, mixed.data(), odd) : Png(image).pixels(mixed.data()));
     for (uint32_t c = 0; c < C; ++c)
-        for (size_t i = 0; i < plane; ++i) pixels[c * plane + i] = mixed[i * C + c];
+        for (size_t i = 0; i < plane; ++i) pixels[c * plane + i] = mixed[i * has + std::min(c, has - 1)];
     return {};
 }
 
 Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels) {
-    Png png;
-    png.image.width = W;
-    png.image.height = H;
-    png.image.format = PNG_FORMAT_RGB;
-    png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png.image);
+    png_image image{};
+    image.version = PNG_IMAGE_VERSION;
+    image.width = W;
+    image.height = H;
+    image.format = PNG_FORMAT_RGB;
+    png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
     std::string bytes(size, '\0');
-    if (!png_image_write_to_memory(&png.image, bytes.data(), &size, 0, pixels, 0, nullptr))
-        return fail(Code::invalid, "cannot make a PNG of {} x {} pixels for {}: {}", H, W, path, png.image.message);
+    const bool made = png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels, 0, nullptr) != 0;
+    png_image_free(&image);
+    if (!made) return fail(Code::invalid, "cannot make a PNG of {} x {} pixels for {}: {}", H, W, path, image.message);
     return file_write(path, std::string_view(bytes).substr(0, size));
 }
 

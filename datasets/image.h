@@ -1,7 +1,8 @@
-// PNG and JPEG files, through libpng and libjpeg-turbo.
+// PNG and JPEG files, through libpng and libjpeg-turbo; their shape.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/core/status.h"
 
@@ -10,13 +11,33 @@ namespace gradcast {
 /// An image file in memory, its header read.
 struct ImageFile {
     std::string path, bytes;
-    uint32_t C = 0, H = 0, W = 0;   // C: 1 grey, 3 RGB
+    uint32_t C = 0, H = 0, W = 0;   // as stored; C: 1 grey, 3 RGB
+    uint32_t orientation = 1;       // EXIF: 1 .. 8; 1: upright
     bool jpeg = false;
+    // What image_decode() leaves out.
+    bool deep = false;                                // 16 bits: the low byte
+    bool alpha = false;                               // transparency
+    bool colours = false;                             // a gamma other than sRGB's, or a colour profile
+    uint64_t decode_bytes(uint32_t channels) const;   // memory that image_decode() takes, with the result
 };
 /// Reads the file and its header.  The format follows from the first bytes, not from the name.
 Status image_open(const std::string& path, ImageFile* image);
-/// pixels [C, H, W]: C 1 or 3 (grey values are repeated).  Transparent pixels are blended with black.
-Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels);
+/// pixels [C, H, W]: C 1 or 3 (grey values are repeated).  The values that the file holds, as OpenCV reads them: of 16 bits the high
+/// byte; gamma and colour profiles are not applied; transparency is dropped.  *odd: what the decoder has found wrong without harm to a
+/// pixel, as bytes between two parts of the file; "" if nothing.
+Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd);
+
+/// Pixels [C, H, W].
+struct Planes {
+    uint32_t C = 0, H = 0, W = 0;
+    std::vector<uint8_t> pixels;
+};
+/// Turns an image upright that is stored with this EXIF orientation.
+void image_turn(uint32_t orientation, Planes* planes);
+/// Resizes so that the short side has `side` pixels, the long one in proportion (rounded down), and cuts side x side out of the middle
+/// (left and top rounded down).  A pixel is the mean of its neighbourhood weighted by a triangle, as wide as two pixels of the coarser
+/// grid; rows first, then columns, each rounded to the nearest integer.  Integer arithmetic: every CPU gives the same bytes.
+void image_fit(uint32_t side, Planes* planes);
 
 /// pixels [H, W, 3].  Writes beside the target, then renames.
 Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels);

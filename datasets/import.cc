@@ -1,5 +1,5 @@
 // Importers: from the published files of a data set to shards.  To add one: a row in `kinds` and, for a new file format, a function that
-// fills the two Sets.
+// fills an Import.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -8,85 +8,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <map>
 
 #include "datasets/import.h"
 #include "datasets/source.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/rng.h"
 
 namespace gradcast {
 namespace {
-
-// ---- IDX -----------------------------------------------------------------------------------------------------------------------
-
-/// Format: bytes 0 0 8 (uint8) and the number of dimensions, each dimension as a big-endian uint32, the elements.
-struct Idx {
-    std::string path;
-    std::vector<uint32_t> dims;
-    std::vector<uint8_t> bytes;
-};
-
-Status idx_read(SourceFolder& folder, const std::string& name, size_t rank, Idx* idx) {
-    Source source;
-    GC_TRY(folder.find(name, "", &source));
-    Idx read{source.path(), {}, {}};
-    uint8_t header[4 + 4 * 3];
-    if (!source.get(header, 4)) return source.ended("its header");
-    if (header[0] != 0 || header[1] != 0 || header[2] != 8 || header[3] != rank)
-        return fail(Code::data, "{}: not an IDX file of uint8 with {} dimensions: it begins with {:02x} {:02x} {:02x} {:02x}", read.path,
-                    rank, header[0], header[1], header[2], header[3]);
-    if (!source.get(header + 4, 4 * rank)) return source.ended("its header");
-    uint64_t total = 1;
-    for (size_t i = 0; i < rank; ++i) {
-        const uint8_t* at = header + 4 + 4 * i;
-        read.dims.push_back(uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3]);
-        if (read.dims[i] == 0 || (i > 0 && read.dims[i] > 65536))
-            return fail(Code::data, "{}: dimension {} is {}", read.path, i, read.dims[i]);
-        total *= read.dims[i];   // at most 2^64 - 2^32
-    }
-    // Memory grows with the bytes that arrive: the header is not trusted.
-    constexpr uint64_t piece = 16 << 20;
-    const std::string promise = fmt::format("the {} bytes that its header promises", total);
-    while (read.bytes.size() < total) {
-        uint64_t have = read.bytes.size(), want = std::min(piece, total - have);
-        if (have + want > read.bytes.capacity()) read.bytes.reserve(std::min(total, std::max(have + want, 2 * have)));
-        read.bytes.resize(have + want);
-        if (!source.get(read.bytes.data() + have, want)) return source.ended(promise);
-    }
-    GC_TRY(source.end(promise));
-    *idx = std::move(read);
-    return {};
-}
-
-Status label_error(const std::string& path, uint64_t sample, uint32_t label, uint32_t classes) {
-    return fail(Code::data, "{}: label {} of sample {} is not below the {} classes", path, label, sample, classes);
-}
-
-/// classes 0: any label is valid.
-Status idx_set(SourceFolder& folder, const std::string& prefix, uint32_t classes, Set* set) {
-    Idx images, labels;
-    GC_TRY(idx_read(folder, prefix + "-labels-idx1-ubyte", 1, &labels));
-    GC_TRY(idx_read(folder, prefix + "-images-idx3-ubyte", 3, &images));
-    if (images.dims[0] != labels.dims[0])
-        return fail(Code::data, "{} has {} labels for the {} images of {}", labels.path, labels.dims[0], images.dims[0], images.path);
-    for (uint64_t i = 0; classes > 0 && i < labels.bytes.size(); ++i)
-        if (labels.bytes[i] >= classes) return label_error(labels.path, i, labels.bytes[i], classes);
-    set->count = images.dims[0];
-    set->H = images.dims[1];
-    set->W = images.dims[2];
-    set->images = std::move(images.bytes);
-    set->labels.assign(labels.bytes.begin(), labels.bytes.end());
-    return {};
-}
-
-Status idx_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test) {
-    SourceFolder folder;
-    GC_TRY(folder.open(config.from, nullptr, {}));
-    GC_TRY(idx_set(folder, "train", classes, train));
-    GC_TRY(idx_set(folder, "t10k", classes, test));
-    if (train->H == test->H && train->W == test->W) return {};
-    return fail(Code::data, "{}: images for training are {} x {}, those for testing {} x {}", config.from, train->H, train->W, test->H,
-                test->W);
-}
 
 // ---- CIFAR, the binary version -------------------------------------------------------------------------------------------------
 
@@ -97,36 +27,33 @@ Status cifar_file(SourceFolder& folder, const std::string& name, uint32_t label_
     GC_TRY(folder.find(name, ": --from is the archive of the binary version, or the folder that it unpacks to", &source));
     set->C = C;
     set->H = set->W = side;
-    uint64_t first = set->count;
-    set->count += count;
-    set->images.resize(set->count * pixels);
+    std::vector<uint8_t> record(label_bytes + pixels);
     for (uint64_t i = 0; i < count; ++i) {
-        uint8_t labels[2];
-        if (!source.get(labels, label_bytes) || !source.get(set->images.data() + (first + i) * pixels, pixels))
-            return source.ended(fmt::format("record {} of {}", i, count));
-        uint32_t label = labels[label_bytes - 1];
+        if (!source.get(record.data(), record.size())) return source.ended(fmt::format("record {} of {}", i, count));
+        const uint32_t label = record[label_bytes - 1];
         if (label >= classes) return label_error(source.path(), i, label, classes);
         set->labels.push_back(static_cast<int32_t>(label));
+        GC_TRY(set->images.append(record.data() + label_bytes, pixels));
     }
-    return source.end(fmt::format("{} records of {} bytes", count, label_bytes + pixels));
+    return source.end(fmt::format("{} records of {} bytes", count, record.size()));
 }
 
-Status cifar10_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test) {
+Status cifar10_sets(const ImportConfig& config, uint32_t classes, Import* import) {
     std::vector<std::string> names;
     for (int i = 1; i <= 5; ++i) names.push_back(fmt::format("data_batch_{}.bin", i));
     names.emplace_back("test_batch.bin");
     SourceFolder folder;
     GC_TRY(folder.open(config.from, "cifar-10-binary.tar", names));
-    for (int i = 0; i < 5; ++i) GC_TRY(cifar_file(folder, names[i], 1, classes, 10000, train));
-    return cifar_file(folder, names[5], 1, classes, 10000, test);
+    for (int i = 0; i < 5; ++i) GC_TRY(cifar_file(folder, names[i], 1, classes, 10000, &import->train));
+    return cifar_file(folder, names[5], 1, classes, 10000, &import->test);
 }
 
 // Each record has a coarse and a fine label; the fine one is kept.
-Status cifar100_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test) {
+Status cifar100_sets(const ImportConfig& config, uint32_t classes, Import* import) {
     SourceFolder folder;
     GC_TRY(folder.open(config.from, "cifar-100-binary.tar", {"train.bin", "test.bin"}));
-    GC_TRY(cifar_file(folder, "train.bin", 2, classes, 50000, train));
-    return cifar_file(folder, "test.bin", 2, classes, 10000, test);
+    GC_TRY(cifar_file(folder, "train.bin", 2, classes, 50000, &import->train));
+    return cifar_file(folder, "test.bin", 2, classes, 10000, &import->test);
 }
 
 // --------------------------------------------------------------------------------------------------------------------------------
@@ -156,6 +83,7 @@ constexpr Kind kinds[] = {
      "television,tiger,tractor,train,trout,tulip,turtle,wardrobe,whale,willow_tree,wolf,woman,worm"},
     {"idx", 0, "IDX files", idx_sets},
     {"images", 0, "a folder of images", image_sets},
+    {"npy", 0, "NumPy arrays", npy_sets},
     {.name = "ridge",
      .classes = ridge_levels,
      .source = "synthetic ridge regression",
@@ -164,6 +92,9 @@ constexpr Kind kinds[] = {
      .mean = ridge_mean,
      .std = ridge_std},
 };
+
+/// A kind whose files may lack a test set.
+bool splits(const Kind& kind) { return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets; }
 
 /// Per channel, of pixels scaled to 0..1, from exact integer sums.  images [count, C, pixels].
 void mean_and_std(const uint8_t* images, uint64_t count, uint32_t C, uint64_t pixels, DataInfo* info) {
@@ -183,7 +114,45 @@ void mean_and_std(const uint8_t* images, uint64_t count, uint32_t C, uint64_t pi
     }
 }
 
+/// Says which classes have nothing to train on.
+void note_empty(const DataInfo& info, const Set& train, std::vector<std::string>* notes) {
+    constexpr size_t shown_max = 20;
+    std::vector<bool> seen(info.classes);
+    for (const int32_t label : train.labels) seen[static_cast<size_t>(label)] = true;
+    std::vector<size_t> empty;
+    for (size_t i = 0; i < seen.size(); ++i)
+        if (!seen[i]) empty.push_back(i);
+    if (empty.empty()) return;
+    const size_t count = empty.size();
+    const bool from_1 = count == 1 && empty[0] == 0;
+    empty.resize(std::min(count, shown_max));
+    notes->push_back(
+        fmt::format("{} of {} classes: no sample to train on has the label {}{}{}", count, info.classes, fmt::join(empty, ", "),
+                    count > shown_max ? ", …" : "",
+                    from_1 ? ": labels that begin with 1 are to have 1 taken away, or the net has an output for nothing" : ""));
+}
+
 }   // namespace
+
+Status label_error(const std::string& path, uint64_t sample, uint64_t label, uint32_t classes) {
+    return fail(Code::data, "{}: label {} of sample {} is not below the {} classes", path, label, sample, classes);
+}
+
+std::vector<bool> test_choose(const ImportConfig& config, const std::vector<int32_t>& labels) {
+    std::vector<bool> chosen(labels.size());
+    if (config.test == 0) return chosen;
+    std::map<int32_t, std::vector<std::pair<uint64_t, size_t>>> classes;   // (a random number, sample)
+    for (size_t i = 0; i < labels.size(); ++i) {
+        const Philox bits = random4(Purpose::split, config.seed, i, 0);
+        classes[labels[i]].emplace_back(uint64_t{bits[0]} << 32 | bits[1], i);
+    }
+    for (auto& [label, samples] : classes) {
+        std::sort(samples.begin(), samples.end());
+        const auto wanted = static_cast<size_t>(std::llround(static_cast<double>(samples.size()) * config.test));
+        for (size_t i = 0; i < std::min(wanted, samples.size() - 1); ++i) chosen[samples[i].second] = true;
+    }
+    return chosen;
+}
 
 const std::vector<std::string>& import_kinds() {
     static const std::vector<std::string> names = [] {
@@ -195,6 +164,7 @@ const std::vector<std::string>& import_kinds() {
 }
 
 Status data_import(const ImportConfig& config, ImportResult* result) {
+    *result = {};
     const Kind* kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const Kind& each) { return each.name == config.kind; });
     if (kind == std::end(kinds))
         return fail(Code::invalid, "cannot import \"{}\": known are {}", config.kind, fmt::join(import_kinds(), ", "));
@@ -205,6 +175,8 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
         if (::access(kind->from, F_OK) != 0)
             return fail(Code::data, "{} is missing: apt-get install {}, or say where the files are (--from)", read.from, kind->package);
     }
+    if (config.test > 0 && !splits(*kind)) return fail(Code::invalid, "--test: {} has samples to test on: leave it out", kind->name);
+    if (config.test < 0 || config.test >= 1) return fail(Code::invalid, "--test: a share above 0% and below 100% is needed, as 10%");
     if (config.compress > 9) return fail(Code::invalid, "{} is no level of compression: 1 (fast) to 9 (small)", config.compress);
     if (config.out.empty()) return fail(Code::invalid, "say into which folder to write (--out)");
     std::vector<std::string> paths{config.out + "/train.h5", config.out + "/test.h5"};
@@ -216,9 +188,14 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     };
     GC_TRY(absent());
 
-    // Read and check everything before the first byte is written.
-    Set train, test;
-    GC_TRY(kind->read(read, kind->classes, &train, &test));
+    // Read and check everything before the first shard is written.
+    Import import;
+    GC_TRY(import.train.images.open(config.out));
+    GC_TRY(import.test.images.open(config.out));
+    const Status status = kind->read(read, kind->classes, &import);
+    result->notes = std::move(import.notes);
+    GC_TRY(status);
+    const Set &train = import.train, &test = import.test;
     DataInfo info{.C = train.C,
                   .H = train.H,
                   .W = train.W,
@@ -226,15 +203,25 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
                   .mean = {},
                   .std = {},
                   .source = kind->source,
-                  .class_names = train.class_names.empty() ? kind->class_names : train.class_names,
+                  .class_names = import.class_names.empty() ? kind->class_names : import.class_names,
                   .target_scale = kind->target_scale};
     if (info.classes == 0)
         for (const Set* set : {&train, &test})
             for (int32_t label : set->labels) info.classes = std::max(info.classes, static_cast<uint32_t>(label) + 1);
+    if (info.class_names.size() > class_names_max)
+        return fail(Code::data,
+                    "{}: the names of its {} classes have {} bytes, more than the {} that a shard holds: give the classes shorter names, "
+                    "or numbers from 0 (000, 001, …)",
+                    read.from, info.classes, info.class_names.size(), class_names_max);
+    const uint8_t *train_images = nullptr, *test_images = nullptr;
+    GC_TRY(import.train.images.map(&train_images));
+    GC_TRY(import.test.images.map(&test_images));
     if (kind->std > 0) {
         info.mean.assign(info.C, kind->mean);
         info.std.assign(info.C, kind->std);
-    } else mean_and_std(train.images.data(), train.count, info.C, uint64_t{info.H} * info.W, &info);
+    } else mean_and_std(train_images, train.count(), info.C, uint64_t{info.H} * info.W, &info);
+    if (info.target_scale == 0) note_empty(info, train, &result->notes);
+    if (test.count() == 0) result->notes.emplace_back("no samples to test on: --test 10% takes some of each class");
 
     GC_TRY(make_directories(config.out));
     // Two imports into one folder would write the same .part files.  A file system without locks is used without one.
@@ -242,19 +229,21 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return fail(Code::data, "{}: another import is writing there: wait for its end, or take another folder", config.out);
     GC_TRY(absent());   // again, under the lock
-    info.count = train.count;
-    GC_TRY(shard_write(paths[0], info, train.images.data(), train.labels.data(), config.compress));
-    if (test.count == 0) {
+    info.count = train.count();
+    GC_TRY(shard_write(paths[0], info, train_images, train.labels.data(), config.compress));
+    if (test.count() == 0) {
         ::unlink(paths[1].c_str());   // the old test set, with --force
         paths.pop_back();
     } else {
-        info.count = test.count;
-        if (Status status = shard_write(paths[1], info, test.images.data(), test.labels.data(), config.compress); !status.ok()) {
+        info.count = test.count();
+        if (Status written = shard_write(paths[1], info, test_images, test.labels.data(), config.compress); !written.ok()) {
             ::unlink(paths[0].c_str());   // never leave half a data set
-            return status;
+            return written;
         }
     }
-    *result = {paths, train.count, test.count};
+    result->paths = paths;
+    result->train = train.count();
+    result->test = test.count();
     return {};
 }
 

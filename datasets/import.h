@@ -5,26 +5,43 @@
 #include <vector>
 
 #include "datasets/shard.h"
+#include "datasets/spool.h"
 
 namespace gradcast {
 
-/// One half of a data set, in memory.
+constexpr uint32_t import_side_max = 4096;   // of ImportConfig::size
+
+/// One half of a data set: its labels in memory, its images on disk.
 struct Set {
-    uint64_t count = 0;
     uint32_t C = 1, H = 0, W = 0;
-    std::vector<uint8_t> images;
+    Spool images;   // [count, C, H, W], in the order of labels
     std::vector<int32_t> labels;
-    std::string class_names = {};   // separated by commas; empty: not known
+    uint64_t count() const { return labels.size(); }
 };
 
-/// Fills train and, if there is a test set, test.  classes 0: 1 + the largest label.
-using ReadSets = Status (*)(const ImportConfig& config, uint32_t classes, Set* train, Set* test);
+/// What an importer reads into.
+struct Import {
+    Set train, test;                  // both open; test stays empty if there is none
+    std::string class_names = {};     // separated by commas; empty: not known
+    std::vector<std::string> notes;   // ImportResult::notes
+};
 
-Status image_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test);   // from/[train|test]/CLASS/*
+/// classes 0: 1 + the largest label.
+using ReadSets = Status (*)(const ImportConfig& config, uint32_t classes, Import* import);
+
+Status image_sets(const ImportConfig& config, uint32_t classes, Import* import);   // import_images.cc
+Status idx_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_idx.cc
+Status npy_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_npy.cc
+
+/// Which samples ImportConfig::test takes: of n samples of a class the nearest number to n * test, at most n - 1; chosen by
+/// (seed, sample).
+std::vector<bool> test_choose(const ImportConfig& config, const std::vector<int32_t>& labels);
+/// A label that is not below the classes.
+Status label_error(const std::string& path, uint64_t sample, uint64_t label, uint32_t classes);
 
 /// Synthetic ridge regression: x in R^500 and noise standard normal, y = <x, 1> + noise, y computed from the stored x.  A shard holds
 /// integers: an element is (pixel - 128) / 32 (by mean and std), the target (label - 32768) / 256.
-Status ridge_sets(const ImportConfig& config, uint32_t classes, Set* train, Set* test);
+Status ridge_sets(const ImportConfig& config, uint32_t classes, Import* import);
 constexpr uint32_t ridge_levels = 65536;
 constexpr uint64_t ridge_samples_max = 10'000'000;   // 5 GB
 constexpr float ridge_target_scale = 1.0f / 256, ridge_mean = 128.0f / 255, ridge_std = 32.0f / 255;

@@ -1,18 +1,24 @@
+// A folder of images for each class, or folders for training and testing that hold such.
 #include <dirent.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <charconv>
+#include <map>
 #include <memory>
 
 #include "datasets/image.h"
 #include "datasets/import.h"
-#include "runtime/core/arena.h"
+#include "runtime/core/memory_room.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint32_t classes_max = 65536;
+constexpr size_t bad_shown_max = 20;
 
 /// The names in a folder, sorted bytewise, without those that begin with a dot.
 Status folder_list(const std::string& path, std::vector<std::string>* names) {
@@ -35,10 +41,62 @@ mode_t type_of(const std::string& path) {
 }
 bool is_folder(const std::string& path) { return type_of(path) == S_IFDIR; }
 
+/// One half of the data set.
 struct Found {
-    std::vector<std::string> paths;
-    std::vector<int32_t> labels;
+    std::string folder;
+    struct File {
+        int32_t label = 0;
+        std::string name;
+    };
+    std::vector<File> files;
 };
+
+/// Files that cannot be used, and what is odd about the others, by kind: how many, and the first one.
+class Findings {
+public:
+    void bad(const Status& status) {
+        if (bad_.size() < bad_shown_max) bad_.emplace_back(status.what);
+        ++bad_count_;
+    }
+    void odd(const std::string& what, const std::string& path) {
+        auto& [count, first] = odd_[what];
+        if (count++ == 0) first = path;
+    }
+    uint64_t bad_count() const { return bad_count_; }
+    const std::string& first_bad() const { return bad_[0]; }
+    void tell(std::vector<std::string>* notes) const {
+        for (const auto& [what, of] : odd_)
+            notes->push_back(of.first == 1 ? fmt::format("{}: {}", of.second, what)
+                                           : fmt::format("{} images, {} among them: {}", of.first, of.second, what));
+        for (const std::string& each : bad_) notes->push_back(each);
+        if (bad_count_ > bad_.size()) notes->push_back(fmt::format("… and {} more files that cannot be used", bad_count_ - bad_.size()));
+    }
+
+private:
+    std::vector<std::string> bad_;
+    uint64_t bad_count_ = 0;
+    std::map<std::string, std::pair<uint64_t, std::string>> odd_;
+};
+
+// ---- which folders -------------------------------------------------------------------------------------------------------------
+
+/// Folders of `from` by the usual names of a half, in any case, the best name first.  A half holds folders; a class of such a name holds
+/// images.
+Status halves_find(const std::string& from, const std::vector<std::string>& names, std::vector<const char*> usual,
+                   std::vector<std::string>* halves) {
+    for (const char* word : usual)
+        for (const std::string& name : names) {
+            const bool same = std::equal(name.begin(), name.end(), word, word + std::char_traits<char>::length(word),
+                                         [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
+            if (!same || !is_folder(from + "/" + name)) continue;
+            std::vector<std::string> inside;
+            GC_TRY(folder_list(from + "/" + name, &inside));
+            if (std::any_of(inside.begin(), inside.end(),
+                            [&](const std::string& each) { return is_folder(from + "/" + name + "/" + each); }))
+                halves->push_back(name);
+        }
+    return {};
+}
 
 Status classes_find(const std::string& folder, std::vector<std::string>* classes) {
     GC_TRY(folder_list(folder, classes));
@@ -52,7 +110,8 @@ Status classes_find(const std::string& folder, std::vector<std::string>* classes
     return {};
 }
 
-Status images_find(const std::string& folder, const std::vector<std::string>& classes, Found* found) {
+Status images_find(const std::vector<std::string>& classes, Found* found) {
+    const std::string& folder = found->folder;
     std::vector<std::string> names;
     GC_TRY(classes_find(folder, &names));
     for (const std::string& name : names) {
@@ -63,73 +122,193 @@ Status images_find(const std::string& folder, const std::vector<std::string>& cl
         std::vector<std::string> files;
         GC_TRY(folder_list(folder + "/" + name, &files));
         if (files.empty()) return fail(Code::data, "{}/{}: a class without images: take the folder away, or fill it", folder, name);
-        for (const std::string& file : files) {
-            found->paths.push_back(folder + "/" + name + "/" + file);
-            found->labels.push_back(static_cast<int32_t>(label - classes.begin()));
-        }
+        for (std::string& file : files) found->files.push_back({static_cast<int32_t>(label - classes.begin()), std::move(file)});
     }
     return {};
 }
 
-}   // namespace
-
-Status image_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
+/// Fills in the classes and the files of both halves.
+Status sets_find(const ImportConfig& config, std::vector<std::string>* classes, Found* train, Found* test,
+                 std::vector<std::string>* notes) {
     const std::string& from = config.from;
     if (!is_folder(from))
         return fail(Code::data, "{}: no such folder: --from holds a folder for each class, or train/ and test/ of such", from);
-    const bool halves = is_folder(from + "/train");
-    const std::string folder = halves ? from + "/train" : from;
-    std::vector<std::string> classes;
-    Found found[2];
-    GC_TRY(classes_find(folder, &classes));
-    GC_TRY(images_find(folder, classes, &found[0]));
-    if (halves && is_folder(from + "/test")) GC_TRY(images_find(from + "/test", classes, &found[1]));
-    for (const std::string& name : classes) train->class_names += (train->class_names.empty() ? "" : ",") + name;
-    if (train->class_names.size() > class_names_max) train->class_names.clear();   // too long for an attribute: classes go by number
-
-    // All headers first: a wrong size is found before anything is decoded, and one RGB image makes all RGB.
-    const std::string& first = found[0].paths[0];
-    ImageFile image;
-    uint32_t C = 1, H = 0, W = 0;
-    for (const Found& half : found)
-        for (const std::string& path : half.paths) {
-            const mode_t type = type_of(path);
-            if (type == S_IFDIR) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
-            if (type != 0 && type != S_IFREG)   // never read a pipe or a device
-                return fail(Code::data, "{}: not a file: remove it", path);
-            GC_TRY(image_open(path, &image));
-            if (image.H > shard_side_max || image.W > shard_side_max || uint64_t{3} * image.H * image.W > shard_sample_bytes_max)
-                return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image.W,
-                            image.H, shard_sample_bytes_max >> 20);
-            if (H == 0) {
-                H = image.H;
-                W = image.W;
-            }
-            if (image.H != H || image.W != W)
-                return fail(Code::data,
-                            "{}: {} x {} pixels, but {} has {} x {}: all must be alike (as by mogrify -resize {}x{}! in a copy)", path,
-                            image.W, image.H, first, W, H, W, H);
-            C = std::max(C, image.C);
-        }
-    const uint64_t sample = uint64_t{C} * H * W, count = found[0].paths.size() + found[1].paths.size();
-    const uint64_t memory = machine_memory();
-    if (sample > memory / count)
-        return fail(Code::data, "{}: {} images of {} x {} x {} are more than the memory of this machine, {} MiB: import parts of them",
-                    from, count, C, H, W, memory >> 20);
-    for (Set* set : {train, test}) {
-        Found& half = found[set == test];
-        set->count = half.paths.size();
-        set->C = C;
-        set->H = H;
-        set->W = W;
-        set->images.resize(set->count * sample);
-        set->labels = std::move(half.labels);
-        for (uint64_t i = 0; i < set->count; ++i) {
-            GC_TRY(image_open(half.paths[i], &image));
-            if (image.H != H || image.W != W || image.C > C) return fail(Code::data, "{}: changed while it was read", half.paths[i]);
-            GC_TRY(image_decode(image, C, set->images.data() + i * sample));
-        }
+    std::vector<std::string> names, trains, tests;
+    GC_TRY(folder_list(from, &names));
+    GC_TRY(halves_find(from, names, {"train", "training"}, &trains));
+    GC_TRY(halves_find(from, names, {"test", "testing", "val", "valid", "validation"}, &tests));
+    if (trains.empty() && !tests.empty())
+        return fail(Code::data, "{0}/{1}: samples to test on, but none to train on: name their folder {0}/train", from, tests[0]);
+    const bool halves = !trains.empty();
+    train->folder = halves ? from + "/" + trains[0] : from;
+    GC_TRY(classes_find(train->folder, classes));
+    GC_TRY(images_find(*classes, train));
+    if (!tests.empty()) {
+        if (config.test > 0) return fail(Code::invalid, "--test: {}/{} is there to test on: leave one of them out", from, tests[0]);
+        test->folder = from + "/" + tests[0];
+        GC_TRY(images_find(*classes, test));
     }
+    if (!halves) return {};
+    std::vector<std::string> left;
+    for (const std::string& name : names)
+        if (name != trains[0] && (tests.empty() || name != tests[0])) left.push_back(from + "/" + name);
+    const size_t count = left.size();
+    left.resize(std::min(count, bad_shown_max));
+    if (count > 0)
+        notes->push_back(fmt::format("left out: {}{}; {} is trained on, {} tested on", fmt::join(left, ", "),
+                                     count > left.size() ? ", …" : "", train->folder,
+                                     !tests.empty()    ? test->folder
+                                     : config.test > 0 ? "a share of it"
+                                                       : "nothing"));
+    return {};
+}
+
+/// Takes files of the training set for testing.
+void files_split(const ImportConfig& config, Found* train, Found* test) {
+    std::vector<int32_t> labels;
+    for (const Found::File& file : train->files) labels.push_back(file.label);
+    const std::vector<bool> chosen = test_choose(config, labels);
+    test->folder = train->folder;
+    std::vector<Found::File> rest;
+    for (size_t i = 0; i < chosen.size(); ++i) (chosen[i] ? test->files : rest).push_back(std::move(train->files[i]));
+    train->files = std::move(rest);
+}
+
+/// Names that only number the classes, as 0 or 0007, say nothing.
+bool are_numbers(const std::vector<std::string>& classes) {
+    for (size_t i = 0; i < classes.size(); ++i) {
+        size_t number = 0;
+        const char* end = classes[i].data() + classes[i].size();
+        if (auto read = std::from_chars(classes[i].data(), end, number); read.ec != std::errc() || read.ptr != end || number != i)
+            return false;
+    }
+    return true;
+}
+
+// ---- the images ----------------------------------------------------------------------------------------------------------------
+
+class Reader {
+public:
+    Reader(const ImportConfig& config, const std::vector<std::string>& classes) : config_(config), classes_(classes) {}
+
+    /// Reads all headers: a wrong size is found before anything is decoded, and one RGB image makes all RGB.
+    Status headers(const Found& half) {
+        ImageFile image;
+        for (const Found::File& file : half.files) {
+            const std::string path = path_of(half, file);
+            if (Status status = open(path, &image); !status.ok()) {
+                GC_TRY(go_on(status));
+                continue;   // read() tells of it
+            }
+            C_ = std::max(C_, image.C);
+            auto [h, w] = size_of(image);
+            if (H_ == 0) {
+                H_ = h;
+                W_ = w;
+                first_ = path;
+            } else if ((h != H_ || w != W_) && others_++ == 0) {
+                other_ = fmt::format("{}: {} x {} pixels, but {} has {} x {}", path, w, h, first_, W_, H_);
+            }
+        }
+        return {};
+    }
+    Status sizes_alike() const {
+        if (others_ == 0) return {};
+        return fail(Code::data, "{}{}: --size {} makes all alike (resizes the short side to so many pixels and cuts the middle out)",
+                    other_, others_ > 1 ? fmt::format(", and {} more differ", others_ - 1) : "", std::min(H_, W_));
+    }
+    Status read(const Found& half, Set* set) {
+        set->C = C_;
+        set->H = H_;
+        set->W = W_;
+        ImageFile image;
+        Planes planes;
+        for (const Found::File& file : half.files) {
+            const std::string path = path_of(half, file);
+            std::string odd;
+            Status status = open(path, &image);
+            if (status.ok()) {
+                if (image.C > C_ || size_of(image) != std::pair{H_, W_}) return fail(Code::data, "{}: changed while it was read", path);
+                GC_TRY(memory_room_for(image.decode_bytes(C_), path));
+                planes = {C_, image.H, image.W, std::vector<uint8_t>(uint64_t{C_} * image.H * image.W)};
+                status = image_decode(image, C_, planes.pixels.data(), &odd);
+            }
+            if (!status.ok()) {
+                GC_TRY(go_on(status));
+                findings.bad(status);
+                continue;
+            }
+            note(image, odd);
+            if (config_.exif) image_turn(image.orientation, &planes);
+            if (config_.size > 0) image_fit(config_.size, &planes);
+            GC_TRY(set->images.append(planes.pixels.data(), planes.pixels.size()));
+            set->labels.push_back(file.label);
+        }
+        return {};
+    }
+    Findings findings;
+
+private:
+    std::string path_of(const Found& half, const Found::File& file) const {
+        return half.folder + "/" + classes_[static_cast<size_t>(file.label)] + "/" + file.name;
+    }
+    /// A file that is bad is told with all others at the end; anything else ends the import.
+    static Status go_on(const Status& status) { return status.code == Code::data || status.code == Code::invalid ? Status() : status; }
+    Status open(const std::string& path, ImageFile* image) const {
+        const mode_t type = type_of(path);
+        if (type == S_IFDIR) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
+        if (type != 0 && type != S_IFREG)   // never read a pipe or a device
+            return fail(Code::data, "{}: not a file: remove it", path);
+        GC_TRY(image_open(path, image));
+        if (image->H > shard_side_max || image->W > shard_side_max || uint64_t{3} * image->H * image->W > shard_sample_bytes_max)
+            return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image->W,
+                        image->H, shard_sample_bytes_max >> 20);
+        return {};
+    }
+    /// Height and width of the sample that the image becomes.
+    std::pair<uint32_t, uint32_t> size_of(const ImageFile& image) const {
+        if (config_.size > 0) return {config_.size, config_.size};
+        return config_.exif && image.orientation >= 5 ? std::pair{image.W, image.H} : std::pair{image.H, image.W};
+    }
+    void note(const ImageFile& image, const std::string& odd) {
+        if (image.deep) findings.odd("16 bits, of which the high byte is kept", image.path);
+        if (image.alpha) findings.odd("transparency is dropped", image.path);
+        if (image.colours) findings.odd("gamma or colour profile is not applied", image.path);
+        if (image.orientation > 1)
+            findings.odd(config_.exif ? "turned as the EXIF orientation says (--no-exif: as stored)" : "EXIF orientation is not applied",
+                         image.path);
+        if (!odd.empty()) findings.odd("every pixel is read, though the file is odd", fmt::format("{} ({})", image.path, odd));
+    }
+
+    const ImportConfig& config_;
+    const std::vector<std::string>& classes_;
+    uint32_t C_ = 1, H_ = 0, W_ = 0;   // of all samples
+    std::string first_, other_;        // the image whose size that is; one of another size
+    uint64_t others_ = 0;
+};
+
+}   // namespace
+
+Status image_sets(const ImportConfig& config, uint32_t, Import* import) {
+    std::vector<std::string> classes;
+    Found train, test;
+    GC_TRY(sets_find(config, &classes, &train, &test, &import->notes));
+    if (config.test > 0) files_split(config, &train, &test);
+    if (!are_numbers(classes)) import->class_names = fmt::format("{}", fmt::join(classes, ","));
+
+    Reader reader(config, classes);
+    for (const Found* half : {&train, &test}) GC_TRY(reader.headers(*half));
+    GC_TRY(reader.sizes_alike());
+    Status status = reader.read(train, &import->train);
+    if (status.ok()) status = reader.read(test, &import->test);
+    const Findings& findings = reader.findings;
+    findings.tell(&import->notes);
+    GC_TRY(status);
+    const uint64_t bad = findings.bad_count();
+    if (bad > 0 && (!config.skip_bad || import->train.count() == 0))
+        return bad == 1 ? fail(Code::data, "{}{}", findings.first_bad(), config.skip_bad ? "" : ", or go on without it (--skip-bad)")
+                        : fail(Code::data, "{}: {} files cannot be used, the first is {}{}", config.from, bad, findings.first_bad(),
+                               config.skip_bad ? "" : "; --skip-bad goes on without them");
     return {};
 }
 

@@ -37,17 +37,19 @@ static_assert(features % 4 == 0);
 
 }   // namespace
 
-Status ridge_sets(const ImportConfig& config, uint32_t, Set* train, Set* test) {
+Status ridge_sets(const ImportConfig& config, uint32_t, Import* import) {
     if (config.samples == 0 || config.samples > ridge_samples_max)
         return fail(Code::invalid, "{} samples (--samples): 1 to {} are possible", config.samples, ridge_samples_max);
     uint64_t n = 0;
-    for (Set* set : {train, test}) {
-        set->count = set == train ? config.samples : test_count;
+    for (Set* set : {&import->train, &import->test}) {
         set->W = features;
         set->H = 1;
-        set->images.resize(set->count * features);
-        set->labels.resize(set->count);
-        for (uint64_t i = 0; i < set->count; ++i) sample_make(config.seed, n++, set->images.data() + i * features, &set->labels[i]);
+        set->labels.resize(set == &import->train ? config.samples : test_count);
+        for (int32_t& label : set->labels) {
+            uint8_t x[features];
+            sample_make(config.seed, n++, x, &label);
+            GC_TRY(set->images.append(x, features));
+        }
     }
     return {};
 }

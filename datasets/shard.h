@@ -53,6 +53,8 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop = 
 /// Errors for readers of a shard's bytes; both name file, data set and chunk.  sys 0: the file ended too early.
 Status shard_read_error(const Shard& shard, const char* data_set, uint64_t sample, int sys);
 Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label);
+/// The same where all labels are 1 .. classes.
+Status shard_labels_from_1(const Shard& shard);
 
 /// Writes <path>.part and renames it; equal data give equal bytes.  images [count, C, H, W], labels [count].  compress 1 .. 9: images in
 /// chunks, deflated at this level; the digests are those of the contiguous shard.
@@ -63,11 +65,16 @@ struct ImportConfig {
     std::string from, out;
     bool force = false;                  // replace existing shards
     uint32_t compress = 0;               // deflate level, 1 .. 9; 0: contiguous
-    uint64_t samples = 6000, seed = 1;   // of ridge
+    uint64_t samples = 6000, seed = 1;   // of ridge; seed also of `test`
+    double test = 0;                     // share of each class to test on, below 1; 0: as the source has it
+    uint32_t size = 0;                   // of images: side after resizing and cutting; 0: as they are
+    bool exif = true;                    // of images: turn as their EXIF orientation says
+    bool skip_bad = false;               // of images: leave out files that cannot be read
 };
 struct ImportResult {
     std::vector<std::string> paths;
     uint64_t train = 0, test = 0;
+    std::vector<std::string> notes = {};   // one line each: what was left out, turned or is odd; also of an import that fails
 };
 /// Writes out/train.h5 and, if the source has a test set, out/test.h5.
 Status data_import(const ImportConfig& config, ImportResult* result);

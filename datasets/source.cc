@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/core/memory_room.h"
+
 namespace gradcast {
 namespace {
 
@@ -57,6 +59,10 @@ Status tar_read(const std::string& path, const std::vector<std::string>& names, 
         if (!octal(header.size, sizeof header.size, &size) || (file && wanted && size > member_bytes_max))
             return fail(Code::data, "{}: {} has no size, or one above {} MiB", path, name, member_bytes_max >> 20);
         std::vector<uint8_t> member;
+        if (file && wanted) {
+            GC_TRY(memory_room_for(size, fmt::format("{}: {}: unpack the archive, or else it", path, name)));
+            member.reserve(size);
+        }
         for (uint64_t at = 0, all = (size + tar_block - 1) / tar_block * tar_block; at < all;) {
             uint64_t piece = std::min<uint64_t>(passed.size(), all - at);
             if (!source.get(passed.data(), piece)) return source.ended(name);

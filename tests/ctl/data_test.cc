@@ -60,6 +60,51 @@ TEST_F(CtlData, InspectShowsContentsAndFindsDamage) {
     EXPECT_TRUE(outcome.says(".: a folder: name the shards in it")) << outcome.err;
 }
 
+// The lines of `help shard`, as a user copies them.
+TEST_F(CtlData, ShardsOfH5pyAsTheHelpSays) {
+    const std::string help = run("help shard").out;
+    std::string lines =
+        "import numpy\nimages = (numpy.arange(20 * 3 * 4 * 5) % 251).reshape(20, 3, 4, 5)\nlabels = numpy.arange(20) % 10\n";
+    bool code = false;
+    for (size_t at = 0; at < help.size();) {
+        const size_t end = help.find('\n', at);
+        const std::string line = help.substr(at, end - at);
+        code |= line.starts_with("    import");
+        if (code && line.starts_with("    ")) lines += line.substr(4) + "\n";
+        at = end + 1;
+    }
+    ASSERT_TRUE(code) << help;
+    if (std::system("/usr/bin/python3 -c 'import h5py' 2>/dev/null") != 0) GTEST_SKIP() << "python3-h5py is missing";
+    write("shard.py", lines);
+    ASSERT_EQ(std::system(fmt::format("cd '{}' && /usr/bin/python3 shard.py", folder).c_str()), 0) << lines;
+    Outcome outcome = run("data inspect train.h5 -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["shape"], nlohmann::json::parse("[3, 4, 5]"));
+    EXPECT_EQ(outcome.json()["samples"], 20);
+}
+
+TEST_F(CtlData, ImportTakesAShareForTestingAndNamesEmptyClasses) {
+    idx("train", 320);
+    std::string labels = read("train-labels-idx1-ubyte");
+    for (size_t i = 8; i < labels.size(); ++i) labels[i] = static_cast<char>(labels[i] / 2 * 2 + 1);
+    write("train-labels-idx1-ubyte", labels);
+    Outcome outcome = run("import idx --from . --out .");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_TRUE(outcome.says("no samples to test on: --test 10%")) << outcome.err;
+    EXPECT_TRUE(outcome.says("5 of 10 classes: no sample to train on has the label 0, 2, 4, 6, 8")) << outcome.err;
+    outcome = run("import idx --from . --out . --force --test 12.5% -o json");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.json()["train"], 280);
+    EXPECT_EQ(outcome.json()["test"], 40);
+    EXPECT_EQ(outcome.json()["notes"].size(), 1u);
+    EXPECT_NE(run("data inspect test.h5").out.find("5 classes have no sample: 0, 2, 4, 6, 8\n"), std::string::npos);
+    for (const char* wrong : {"10", "x%", "0%", "-5%", "100.5%"}) {
+        outcome = run(std::string("import idx --from . --out . --force --test=") + wrong);
+        EXPECT_EQ(outcome.exit, 2) << wrong;
+        EXPECT_TRUE(outcome.says("a share is needed, as 10%")) << outcome.err;
+    }
+}
+
 TEST_F(CtlData, ManifestMakesOneDataSet) {
     import();
     fs::create_directory(folder + "/lists");

@@ -15,11 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "datasets/shard.h"
 #include "tools/gradcastctl/target.h"
 
 namespace gradcast {
-
-struct ImportConfig;
 
 enum Exit : int { exit_done = 0, exit_failed = 1, exit_usage = 2, exit_unreachable = 3 };
 
@@ -70,7 +69,9 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
 /// `job`, its file, may be empty where `resume` names a checkpoint to go on from.
 int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
                 const std::string& profile, const std::string& resume);
-int command_import(const Options& options, const ImportConfig& config);
+/// test: of ImportConfig::test, as "10%"; may be empty.
+int command_import(const Options& options, ImportConfig config, const std::string& test);
+const char* shard_help();
 int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet);
 int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns);
 int command_evaluate(const Options& options, const std::string& which, const std::string& data);

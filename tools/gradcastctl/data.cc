@@ -14,23 +14,54 @@
 
 namespace gradcast {
 
-int command_import(const Options& options, const ImportConfig& config) {
+int command_import(const Options& options, ImportConfig config, const std::string& test) {
     const std::vector<std::string>& kinds = import_kinds();
     if (std::find(kinds.begin(), kinds.end(), config.kind) == kinds.end()) {
         std::string best = nearest(config.kind, kinds);
         return complain(exit_usage, "{} is not a kind of data set that can be imported{}: one of {}", config.kind,
                         best.empty() ? "" : ", did you mean " + best + "?", fmt::join(kinds, ", "));
     }
+    if (!test.empty() && !parse_share(test, &config.test)) return complain(exit_usage, "--test {}: a share is needed, as 10%", test);
     ImportResult result;
     Status status = data_import(config, &result);
+    for (const std::string& note : result.notes) fmt::print(stderr, "{}\n", note);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (options.json) {
-        fmt::print("{}\n", json_text(Json{{"paths", result.paths}, {"train", result.train}, {"test", result.test}}, 2));
+        fmt::print("{}\n",
+                   json_text(Json{{"paths", result.paths}, {"train", result.train}, {"test", result.test}, {"notes", result.notes}}, 2));
         return exit_done;
     }
     for (const std::string& path : result.paths) fmt::print("{}\n", path);
     fmt::print("{} samples to train on, {} to test on\n", result.train, result.test);
     return exit_done;
+}
+
+const char* shard_help() {
+    return "A shard is an HDF5 file, which any program can write:\n"
+           "\n"
+           "    /          attributes: format \"gradcast shard\", version 1, classes, mean [C] and std [C] of pixels scaled to 0 .. 1 "
+           "(test data\n"
+           "               have those of the training data), source, digest_samples; optional: class_names (with commas between)\n"
+           "    /images    uint8 [N, C, H, W], contiguous, or whole samples in chunks and deflated\n"
+           "    /labels    uint8, uint16 above 256 classes, [N], contiguous: 0 .. classes - 1\n"
+           "    both have the attribute sha256: 64 hex digits for each digest_samples samples, at most 512 of them\n"
+           "\n"
+           "Text is of fixed length (numpy.bytes_).  With h5py, of images [N, C, H, W] (transpose(0, 3, 1, 2) makes them of [N, H, W, C])\n"
+           "and labels [N] from 0:\n"
+           "\n"
+           "    import h5py, hashlib, numpy\n"
+           "    images, labels = numpy.ascontiguousarray(images, \"uint8\"), labels.astype(\"uint8\")\n"
+           "    each = -(-len(images) // 512)\n"
+           "    with h5py.File(\"train.h5\", \"w\") as f:\n"
+           "        f.attrs.update(format=numpy.bytes_(\"gradcast shard\"), version=1, classes=10, source=numpy.bytes_(\"mine\"),\n"
+           "                       mean=(images.mean((0, 2, 3)) / 255).astype(\"f4\"), std=(images.std((0, 2, 3)) / 255).astype(\"f4\"),\n"
+           "                       digest_samples=each)\n"
+           "        for name, data in (\"images\", images), (\"labels\", labels):\n"
+           "            f[name] = data\n"
+           "            f[name].attrs[\"sha256\"] = numpy.array([hashlib.sha256(data[i:i + each]).hexdigest() for i in range(0, len(data), "
+           "each)], \"S64\")\n"
+           "\n"
+           "gradcastctl data inspect train.h5 checks it.  gradcastctl import npy needs images.npy and labels.npy alone.\n";
 }
 
 /// A row for each class with its first samples; where there are too many classes, the first samples of all.
@@ -58,16 +89,19 @@ static Status sheet_write(const DataSet& data, const std::vector<int32_t>& label
     return png_write(path, static_cast<uint32_t>(rows * H), static_cast<uint32_t>(columns * W), pixels.data());
 }
 
+/// Data sets are looked at once, in order: a cache of their chunks has room for one.
+static const DataOptions look{.inflated_max = 1};
+
 /// All of them as one data set; `name` is for messages.
 static Status shards_open(const std::vector<std::string>& patterns, const std::string& name, std::unique_ptr<DataSet>* data) {
     Manifest manifest;
     for (const std::string& pattern : patterns) GC_TRY(shards_find(pattern, false, &manifest.shards));
-    return data_open(manifest, name, data);
+    return data_open(manifest, name, data, look);
 }
 
 int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet) {
     std::unique_ptr<DataSet> data;
-    Status status = patterns.size() == 1 ? data_open(patterns[0], &data) : shards_open(patterns, patterns[0], &data);
+    Status status = patterns.size() == 1 ? data_open(patterns[0], &data, look) : shards_open(patterns, patterns[0], &data);
     if (status.ok()) status = data_verify(*data);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     const DataInfo& info = data->info();
@@ -100,6 +134,11 @@ int command_inspect(const Options& options, const std::vector<std::string>& patt
         auto [least, most] = std::minmax_element(counts.begin(), counts.end());
         std::string samples = *least == *most ? std::to_string(*most) : fmt::format("{} to {}", *least, *most);
         fmt::print("{} classes of {} samples{}\n", info.classes, samples, names.empty() ? "" : ": " + names);
+        std::vector<std::string> empty;
+        const std::vector<std::string> all = class_names_split(names);
+        for (size_t i = 0; i < counts.size(); ++i)
+            if (counts[i] == 0) empty.push_back(i < all.size() ? fmt::format("{} ({})", i, all[i]) : std::to_string(i));
+        if (!empty.empty()) fmt::print("{} classes have no sample: {}\n", empty.size(), fmt::join(empty, ", "));
     }
     fmt::print("digest {}, every chunk is as it was written\n", data->digest());
     return exit_done;

@@ -23,9 +23,10 @@ namespace {
 int command_help(const CLI::App& app, const std::string& topic) {
     auto named = app.get_subcommands([&](const CLI::App* each) { return each->get_name() == topic; });
     if (topic == "job") fmt::print("{}", job_help());
+    else if (topic == "shard") fmt::print("{}", shard_help());
     else if (topic.empty()) fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal));
     else if (!named.empty()) fmt::print("{}", named.front()->help("gradcastctl"));
-    else return complain(exit_usage, "there is no help on {}: name a command, or job for the job file", topic);
+    else return complain(exit_usage, "there is no help on {}: name a command, job for the job file, or shard for data sets", topic);
     return exit_done;
 }
 
@@ -60,6 +61,7 @@ int run(int argc, char** argv) {
     bool wait = false, follow = false, force = false;
     std::vector<std::string> shards;
     ImportConfig import;
+    std::string test;   // --test of import
     app.add_option("-o,--output", output, "text, or json: the same content for programs")
         ->check(CLI::IsMember({"text", "json"}))
         ->capture_default_str();
@@ -224,7 +226,7 @@ int run(int argc, char** argv) {
         ->required();
     command->add_option("--format", format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
 
-    command = add("import", "write a data set as shards", [&] { return command_import(options, import); });
+    command = add("import", "write a data set as shards", [&] { return command_import(options, import, test); });
     command->add_option("KIND", import.kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
     command->add_option("--from", import.from,
                         "folder of the original files, or CIFAR's archive (default of fashion-mnist: where Debian's package puts it)");
@@ -233,11 +235,22 @@ int run(int argc, char** argv) {
     command->add_option("--samples", import.samples, "of ridge: how many to train on")
         ->capture_default_str()
         ->check(CLI::Range(uint64_t{1}, ridge_samples_max));
-    command->add_option("--seed", import.seed, "of ridge: which random numbers")->capture_default_str();
+    command->add_option("--seed", import.seed, "of ridge and --test: which random numbers")->capture_default_str();
+    command->add_option("--test", test, "a share of each class to test on, as 10%, where the source has no samples to test on");
+    command->add_option("--size", import.size, "of images: resize the short side to so many pixels and cut a square out of the middle")
+        ->check(CLI::Range(uint32_t{1}, import_side_max));
+    command->add_flag_callback(
+        "--no-exif", [&] { import.exif = false; }, "of images: as they are stored, not turned as their EXIF orientation says");
+    command->add_flag("--skip-bad", import.skip_bad, "of images: leave out the files that cannot be read, and name them");
     command->add_flag("--force", import.force, "replace shards that are there");
     command->footer(
-        "images: a folder of PNG and JPEG for each class, or train/ and test/ of such; all of one size\n"
-        "idx: {train,t10k}-{images-idx3,labels-idx1}-ubyte, as mnist has them; ridge: made, it needs no --from");
+        "images: a folder of PNG and JPEG for each class; or train/ (training/) and test/ (testing/, val/, valid/, validation/) of such,\n"
+        "    in any case.  Pixels are the values that a file holds, as OpenCV reads them: of 16 bits the high byte; gamma and colour\n"
+        "    profiles are not applied; transparency is dropped.  What was so is counted and named.\n"
+        "idx: {train,t10k}-{images-idx3,labels-idx1}-ubyte, as mnist has them, also with a dot for a hyphen, test for t10k, or a name\n"
+        "    before it, as EMNIST has; .gz or .xz\n"
+        "npy: images.npy, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]; labels.npy, integers [N]; test-images.npy and test-labels.npy\n"
+        "ridge: made, it needs no --from");
 
     CLI::App* on_data = app.add_subcommand("data", "look at data sets");
     on_data->require_subcommand(1);
@@ -267,8 +280,8 @@ int run(int argc, char** argv) {
         "    key = \"lab.key\"      relative to the file\n"
         "or, in place of host and key, socket = \"PATH\"");
 
-    command = add("help", "help on a command, or on the job file", [&] { return command_help(app, topic); });
-    command->add_option("TOPIC", topic, "a command, or job");
+    command = add("help", "help on a command, on the job file, or on shards", [&] { return command_help(app, topic); });
+    command->add_option("TOPIC", topic, "a command, job, or shard");
 
     command = add("completion", "print completion for a shell: source <(gradcastctl completion bash)", [&] {
         fmt::print("{}", completion(app, shell));

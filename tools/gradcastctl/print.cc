@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <ctime>
 
@@ -72,6 +73,14 @@ std::vector<std::string> class_names_split(const std::string& names) {
         at = end + 1;
     }
     return split;
+}
+
+bool parse_share(std::string_view text, double* share) {
+    if (!text.ends_with('%')) return false;
+    text.remove_suffix(1);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *share);
+    *share /= 100;
+    return error == std::errc() && end == text.data() + text.size() && *share > 0 && *share <= 1;
 }
 
 double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds) {

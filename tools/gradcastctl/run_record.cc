@@ -141,13 +141,17 @@ void evaluate_model(const std::string& data, RunRecord* run) {
     JobConfig config;
     std::vector<JobMistake> mistakes;
     std::string pattern = data;
-    if (pattern.empty() && job_parse(model.job, path, model.base, &config, &mistakes)) pattern = config.test;
+    size_t literal = 0;
+    if (pattern.empty() && job_parse(model.job, path, model.base, &config, &mistakes)) {
+        pattern = config.test;
+        literal = config.literal(pattern);
+    }
     if (pattern.empty()) {
         run->why = "the job has no test data: --data names some";
         return;
     }
     Evaluation evaluation;
-    const Status status = model_evaluate(path, pattern, std::max(1u, std::thread::hardware_concurrency()), &evaluation);
+    const Status status = model_evaluate(path, pattern, std::max(1u, std::thread::hardware_concurrency()), &evaluation, literal);
     if (!status.ok()) run->why = status.what;
     else if (evaluation.regression) run->why = "a regression has no classes";
     else run->evaluation = std::move(evaluation);

@@ -30,15 +30,6 @@ bool parse_steps(std::string_view text, AuditStretch* stretch) {
            stretch->first <= stretch->last;
 }
 
-/// "1%".
-bool parse_share(std::string_view text, double* share) {
-    if (!text.ends_with('%')) return false;
-    text.remove_suffix(1);
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *share);
-    *share /= 100;
-    return error == std::errc() && end == text.data() + text.size() && *share > 0 && *share <= 1;
-}
-
 /// The folder that is meant; *transcript is a path where that alone is to be checked.
 int find_folder(const Options& options, const std::string& which, std::string* folder, std::string* transcript) {
     std::error_code error;
