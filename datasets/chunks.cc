@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/core/memory_room.h"
+
 namespace gradcast {
 namespace {
 
@@ -87,9 +89,11 @@ Status ChunkCache::open(const std::vector<Shard>& shards, uint64_t bytes_max) {
         for (const Shard& shard : shards) stripes_[i]->inflater.reserve(shard);
         bytes_ += stripes_[i]->held.size() * slot_bytes_;
     }
-    // MAP_NORESERVE: the kernel gives pages as slots are filled.
-    void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) return fail_sys(errno, "no memory for {} MiB of inflated samples of {}", bytes_ >> 20, shards[0].path);
+    const std::string purpose = fmt::format("{}: a cache of inflated samples", shards[0].path);
+    GC_TRY(memory_room_for(bytes_, purpose));
+    // MAP_POPULATE: what a job plans afterwards sees that this memory is gone.
+    void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) return fail_sys(errno, "{}: no memory for {} MiB", purpose, bytes_ >> 20);
     memory_ = static_cast<uint8_t*>(memory);
     for (uint8_t* at = memory_; auto& stripe : stripes_) stripe->slots = std::exchange(at, at + stripe->held.size() * slot_bytes_);
     return {};

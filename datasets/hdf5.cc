@@ -21,6 +21,29 @@ Hid hdf5_open(int fd, unsigned flags) {
     return Hid(H5Fopen(path.c_str(), flags, H5P_DEFAULT));
 }
 
+std::string hdf5_type_name(hid_t type) {
+    const H5T_class_t kind = H5Tget_class(type);
+    if (kind == H5T_STRING) return H5Tis_variable_str(type) > 0 ? "text of variable length" : "text";
+    if (kind != H5T_INTEGER && kind != H5T_FLOAT) return "no number";
+    const char* sign = kind == H5T_FLOAT ? "float" : H5Tget_sign(type) == H5T_SGN_NONE ? "uint" : "int";
+    return (H5Tget_size(type) > 1 && H5Tget_order(type) == H5T_ORDER_BE ? "big-endian " : "") + std::string(sign) +
+           std::to_string(8 * H5Tget_size(type));
+}
+
+std::string hdf5_filter_names(hid_t creation, bool* readable) {
+    std::string names;
+    *readable = true;
+    const int count = H5Pget_nfilters(creation);
+    for (int i = 0; i < count; ++i) {
+        char name[64] = "";
+        size_t none = 0;
+        const H5Z_filter_t filter = H5Pget_filter2(creation, static_cast<unsigned>(i), nullptr, &none, nullptr, sizeof name, name, nullptr);
+        *readable = *readable && H5Zfilter_avail(filter) > 0;
+        names += (i == 0 ? "" : " and ") + (name[0] ? std::string(name) : "filter " + std::to_string(filter));
+    }
+    return names;
+}
+
 std::string hdf5_reason() {
     std::string reason = "no reason given";
     auto first = [](unsigned n, const H5E_error2_t* error, void* text) -> herr_t {

@@ -45,6 +45,11 @@ private:
 /// Opens the HDF5 file behind an open descriptor: the same file that was checked.  `flags` as for H5Fopen.
 Hid hdf5_open(int fd, unsigned flags);
 
+/// "float32", "int64", "big-endian uint16", "text of variable length".
+std::string hdf5_type_name(hid_t type);
+/// The names of a data set's filters, as "shuffle and lzf"; *readable: this library has all of them.
+std::string hdf5_filter_names(hid_t creation, bool* readable);
+
 /// The innermost message of the library about the call that has just failed.  The caller holds the lock.
 std::string hdf5_reason();
 

@@ -34,7 +34,9 @@ Status entry_read(const std::string& path, const std::string& folder, const toml
     }
     if (pattern.empty()) return fail(Code::data, "{}: line {}: a shard is \"PATH\" or {{ path = \"PATH\", samples = N }}", path, line);
     std::vector<Manifest::Entry> found;
-    if (Status status = shards_find(pattern.front() == '/' ? pattern : folder + pattern, confidential, &found); !status.ok())
+    const bool relative = pattern.front() != '/';
+    if (Status status = shards_find(relative ? folder + pattern : pattern, confidential, &found, relative ? folder.size() : 0);
+        !status.ok())
         return fail(status.code, "{}: line {}: {}", path, line, status.what);
     if (samples > 0 && (found.size() > 1 || !found[0].pattern.empty())) {
         const std::string count = found[0].pattern.empty() ? fmt::format("{} files match ", found.size()) : "";
@@ -59,10 +61,10 @@ Status shards_absent(const std::string& pattern) {
                 pattern, pattern);
 }
 
-Status shards_find(const std::string& pattern, bool confidential, std::vector<Manifest::Entry>* shards) {
+Status shards_find(const std::string& pattern, bool confidential, std::vector<Manifest::Entry>* shards, size_t literal) {
     std::vector<std::string> files;
-    const bool shown = !confidential || !file_is_pattern(pattern);
-    if (Status status = file_glob(pattern, &files); !status.ok())
+    const bool shown = !confidential || !file_is_pattern(std::string_view(pattern).substr(literal));
+    if (Status status = file_glob(pattern, &files, literal); !status.ok())
         return shown || status.code != Code::data ? status : shards_absent(pattern);
     for (size_t i = 0; i < files.size(); ++i)
         shards->push_back({.path = std::move(files[i]), .pattern = shown ? "" : pattern, .number = i + 1});

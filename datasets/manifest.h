@@ -32,7 +32,8 @@ bool is_manifest(const std::string& path);
 Status manifest_read(const std::string& path, Manifest* manifest, bool confidential = false);
 
 /// Appends the files that match.  confidential: messages must not show their names (DataOptions).
-Status shards_find(const std::string& pattern, bool confidential, std::vector<Manifest::Entry>* shards);
+/// literal: as file_glob().
+Status shards_find(const std::string& pattern, bool confidential, std::vector<Manifest::Entry>* shards, size_t literal = 0);
 /// The error for a confidential pattern: the same whether nothing matches or a match is not a shard.
 Status shards_absent(const std::string& pattern);
 

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/memory_room.h"
 
 namespace gradcast {
 namespace {
@@ -23,10 +25,16 @@ Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
         if (got <= 0) return shard_read_error(shard, "labels", at / shard.label_bytes, got < 0 ? errno : 0);
         at += static_cast<size_t>(got);
     }
+    auto label_of = [&](uint64_t i) -> uint32_t { return shard.label_bytes == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8; };
+    uint32_t least = UINT32_MAX, most = 0;
     for (uint64_t i = 0; i < shard.info.count; ++i) {
-        uint32_t label = shard.label_bytes == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8;
-        if (label >= shard.info.classes) return shard_label_error(shard, i, label);
-        labels->push_back(static_cast<uint16_t>(label));
+        least = std::min(least, label_of(i));
+        most = std::max(most, label_of(i));
+    }
+    if (least == 1 && most == shard.info.classes) return shard_labels_from_1(shard);
+    for (uint64_t i = 0; i < shard.info.count; ++i) {
+        if (label_of(i) >= shard.info.classes) return shard_label_error(shard, i, label_of(i));
+        labels->push_back(static_cast<uint16_t>(label_of(i)));
     }
     return {};
 }
@@ -49,7 +57,7 @@ std::string sha256_of(const std::string& text) { return sha256_hex(std::as_bytes
 Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, const DataOptions& options) {
     Manifest manifest;
     GC_TRY(is_manifest(pattern) ? manifest_read(pattern, &manifest, options.confidential)
-                                : shards_find(pattern, options.confidential, &manifest.shards));
+                                : shards_find(pattern, options.confidential, &manifest.shards, options.literal));
     return data_open(manifest, pattern, data, options);
 }
 
@@ -114,9 +122,18 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         if (result->info_.count == 0) return fail(Code::data, "{} has no sample of the first {} classes", name, classes);
     }
     result->digest_ = sha256_of(digests);
-    GC_TRY(result->chunks_.open(result->shards_, options.inflated_max ? options.inflated_max : machine_memory() / 8));
+    GC_TRY(result->chunks_.open(result->shards_,
+                                options.inflated_max ? options.inflated_max : std::min(memory_room().bytes, machine_memory()) / 8));
     *data = std::move(result);
     return {};
+}
+
+const Shard* data_shared(const DataSet& a, const DataSet& b) {
+    std::set<std::vector<std::string>> digests;
+    for (const Shard& shard : a.shards()) digests.insert(shard.image_digests);
+    for (const Shard& shard : b.shards())
+        if (digests.contains(shard.image_digests)) return &shard;
+    return nullptr;
 }
 
 Status data_verify(const DataSet& data, const std::atomic<bool>* stop) {

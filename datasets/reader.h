@@ -27,7 +27,8 @@ struct Run {
 struct DataOptions {
     /// Use only samples with labels 0 .. classes - 1 (8 bytes of memory a sample); 0: all.
     uint32_t classes = 0;
-    uint64_t inflated_max = 0;   // bytes of the cache of inflated chunks; 0: an eighth of the machine's memory
+    uint64_t inflated_max = 0;   // bytes of the cache of inflated chunks; 0: an eighth of the memory that is available
+    size_t literal = 0;          // so many bytes at the front of the pattern are a folder's name, not a pattern (file_glob())
     /// The pattern comes from a client with fewer rights: messages show nothing of the files that a wildcard matches.
     bool confidential = false;
     const std::atomic<bool>* stop = nullptr;   // set: opening ends with Code::cancelled
@@ -72,6 +73,8 @@ private:
 Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, const DataOptions& options = {});
 /// The same for these shards; `name` is for messages.  A shard that is listed twice, by any path, is refused.
 Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, const DataOptions& options = {});
+/// A shard of `b` with the same samples as one of `a`: the same file, or a copy; null: there is none.
+const Shard* data_shared(const DataSet& a, const DataSet& b);
 /// shard_verify() of every shard: O(bytes).  A job calls it once, before it starts.
 Status data_verify(const DataSet& data, const std::atomic<bool>* stop = nullptr);
 

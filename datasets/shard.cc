@@ -23,6 +23,7 @@
 #include "datasets/chunks.h"
 #include "datasets/hdf5.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/nearest.h"
 
 namespace gradcast {
 namespace {
@@ -38,7 +39,15 @@ constexpr uint64_t source_bytes_max = 4096;
 constexpr uint64_t stored_bytes = 64 << 10, stored_written_max = 2048, stored_read_max = 8192;
 
 Status broken(const std::string& path, const char* attribute, std::string_view what) {
-    return fail(Code::data, "{}: not a gradcast shard: attribute {} {}; write it with `gradcastctl import`", path, attribute, what);
+    return fail(Code::data, "{}: not a gradcast shard: attribute {} {}; gradcastctl help shard: how one is written", path, attribute, what);
+}
+
+/// The command that stores `images` anew so that it can be read.
+std::string repack(const std::string& path, const hsize_t* dims) {
+    const hsize_t fit = stored_bytes * 16 / std::max<hsize_t>(1, dims[1] * dims[2] * dims[3]);
+    const hsize_t samples = std::max({std::min<hsize_t>(fit, 100), dims[0] / stored_written_max + 1, hsize_t{1}});
+    return fmt::format("h5repack -f images:GZIP=6 -l images:CHUNK={}x{} '{}' '{}.new'", std::min(samples, dims[0]),
+                       fmt::join(dims + 1, dims + 4, "x"), path, path);
 }
 
 /// Opens an attribute of type class `kind` with exactly `count` elements.
@@ -47,9 +56,13 @@ Status attribute_open(hid_t object, const std::string& path, const char* name, H
     Hid found(H5Aopen(object, name, H5P_DEFAULT));
     if (!found) return broken(path, name, "is missing");
     Hid found_type(H5Aget_type(found.get())), space(H5Aget_space(found.get()));
-    if (!found_type || !space || H5Tget_class(found_type.get()) != kind ||
-        (kind == H5T_STRING && H5Tis_variable_str(found_type.get()) != 0))
-        return broken(path, name, "has the wrong type");
+    if (!found_type || !space) return broken(path, name, "cannot be read: " + hdf5_reason());
+    if (H5Tget_class(found_type.get()) != kind || (kind == H5T_STRING && H5Tis_variable_str(found_type.get()) != 0))
+        return broken(path, name,
+                      fmt::format("is {}, not {}", hdf5_type_name(found_type.get()),
+                                  kind == H5T_STRING  ? "text of fixed length (numpy.bytes_)"
+                                  : kind == H5T_FLOAT ? "of floats"
+                                                      : "an integer"));
     if (hssize_t has = H5Sget_simple_extent_npoints(space.get()); has < 0 || static_cast<uint64_t>(has) != count)
         return broken(path, name, fmt::format("has {} elements instead of {}", has, count));
     *attribute = std::move(found);
@@ -109,23 +122,23 @@ Status digests_read(hid_t data_set, const std::string& path, uint64_t count, std
 /// Lists the stored chunks of the images.
 Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* dims, uint64_t file_bytes, Shard* shard) {
     auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set images {}", shard->path, what); };
+    int filters = H5Pget_nfilters(creation);
+    size_t none = 0;
+    bool readable = false;
+    const std::string names = hdf5_filter_names(creation, &readable);
+    if (filters > 1 || (filters == 1 && H5Pget_filter2(creation, 0, nullptr, &none, nullptr, 0, nullptr, nullptr) != H5Z_FILTER_DEFLATE))
+        return wrong(fmt::format("is stored through {}, not deflate alone: {}", one_line(names),
+                                 readable ? repack(shard->path, dims) : "leave compression and shuffle out (gradcastctl help shard)"));
     hsize_t sides[4];
     if (H5Pget_chunk(creation, 4, sides) != 4) return wrong("cannot be read: " + hdf5_reason());
     if (sides[0] == 0 || !std::equal(sides + 1, sides + 4, dims + 1))
-        return wrong(fmt::format("is in chunks of {}, not of whole samples; use h5repack -l images:CHUNK=100x{}", fmt::join(sides, " x "),
-                                 fmt::join(dims + 1, dims + 4, "x")));
+        return wrong(fmt::format("is in chunks of {}, not of whole samples: {}", fmt::join(sides, " x "), repack(shard->path, dims)));
     uint64_t bytes = 1, count = (dims[0] - 1) / sides[0] + 1;
     for (hsize_t side : sides)
         if (__builtin_mul_overflow(bytes, side, &bytes) || bytes > shard_sample_bytes_max)
-            return wrong(
-                fmt::format("has chunks of more than {} MiB; use h5repack -l with fewer samples in each", shard_sample_bytes_max >> 20));
+            return wrong(fmt::format("has chunks of more than {} MiB: {}", shard_sample_bytes_max >> 20, repack(shard->path, dims)));
     if (count > stored_read_max)
-        return wrong(
-            fmt::format("has {} chunks, more than {}: write larger ones (h5repack -l), or several shards", count, stored_read_max));
-    int filters = H5Pget_nfilters(creation);
-    size_t none = 0;
-    if (filters > 1 || (filters == 1 && H5Pget_filter2(creation, 0, nullptr, &none, nullptr, 0, nullptr, nullptr) != H5Z_FILTER_DEFLATE))
-        return wrong("is stored through another filter than deflate; use h5repack -f images:GZIP=6");
+        return wrong(fmt::format("has {} chunks, more than {}: {}", count, stored_read_max, repack(shard->path, dims)));
     hsize_t has = 0;
     if (H5Dget_num_chunks(data_set, space, &has) < 0) return wrong("cannot be read: " + hdf5_reason());
     if (has != count) return wrong(fmt::format("has {} of its {} chunks: it was not written to its end", has, count));
@@ -168,9 +181,14 @@ Status data_set_open(hid_t file, const std::string& path, const char* name, int 
     if (!type || !space || !creation) return wrong("cannot be read: " + hdf5_reason());
     if (H5Tequal(type.get(), H5T_STD_U8LE) > 0) *element_bytes = 1;
     else if (element_bytes_max == 2 && H5Tequal(type.get(), H5T_STD_U16LE) > 0) *element_bytes = 2;
-    else return wrong(element_bytes_max == 2 ? "is neither uint8 nor little-endian uint16" : "is not uint8");
+    else
+        return wrong(fmt::format("is {}, not {} (gradcastctl help shard)", hdf5_type_name(type.get()),
+                                 rank == 1                               ? "uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"
+                                 : H5Tget_class(type.get()) == H5T_FLOAT ? "uint8: (x * 255).round().astype(\"uint8\") of values in 0 .. 1"
+                                                                         : "uint8: x.astype(\"uint8\") of values in 0 .. 255"));
     if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || H5Sget_simple_extent_ndims(space.get()) != rank)
-        return wrong(fmt::format("has {} dimensions instead of {}", H5Sget_simple_extent_ndims(space.get()), rank));
+        return wrong(fmt::format("has {} dimensions instead of {} (gradcastctl help shard)", H5Sget_simple_extent_ndims(space.get()),
+                                 rank == 1 ? "1, [N]" : "4, [N, C, H, W]"));
     H5Sget_simple_extent_dims(space.get(), dims, nullptr);
     if (std::find(dims, dims + rank, 0) != dims + rank) return wrong("is empty");
     H5D_layout_t layout = H5Pget_layout(creation.get());
@@ -181,7 +199,7 @@ Status data_set_open(hid_t file, const std::string& path, const char* name, int 
         return {};
     }
     if (layout != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
-        return wrong(fmt::format("is not stored contiguously in this file; use h5repack -f {0}:NONE -l {0}:CONTI", name));
+        return wrong(fmt::format("is not stored contiguously in this file: h5repack -f {0}:NONE -l {0}:CONTI '{1}' '{1}.new'", name, path));
     haddr_t address = H5Dget_offset(found.get());
     if (address == HADDR_UNDEF) return wrong("has no data: it was never written");
     uint64_t left = address > file_bytes ? 0 : file_bytes - address;
@@ -228,12 +246,21 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     info.W = static_cast<uint32_t>(dims[3]);
     info.mean.resize(info.C);
     info.std.resize(info.C);
+    Hid of_channels(H5Aopen(file, "mean", H5P_DEFAULT)), extent(of_channels ? H5Aget_space(of_channels.get()) : H5I_INVALID_HID);
+    const auto means = static_cast<hsize_t>(extent ? H5Sget_simple_extent_npoints(extent.get()) : 0);
+    if (means != dims[1] && means == dims[3])
+        return fail(Code::data,
+                    "{}: data set images is {} x {} x {} x {} for {} means, one a channel: [N, H, W, C] in place of [N, C, H, W]: "
+                    "numpy.ascontiguousarray(x.transpose(0, 3, 1, 2)) (gradcastctl help shard)",
+                    path, dims[0], dims[1], dims[2], dims[3], means);
     GC_TRY(attribute_numbers(file, path, "mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.mean)));
     GC_TRY(attribute_numbers(file, path, "std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.std)));
     for (float mean : info.mean)
-        if (!std::isfinite(mean)) return broken(path, "mean", "is not finite");
+        if (!(mean >= 0 && mean <= 1))
+            return broken(path, "mean", fmt::format("is {}, outside 0 .. 1: it is of pixels scaled to 0 .. 1", mean));
     for (float std : info.std)
-        if (!std::isfinite(std) || std <= 0) return broken(path, "std", "is not above 0");
+        if (!(std > 0 && std <= 1))
+            return broken(path, "std", fmt::format("is {}, not above 0 and at most 1: it is of pixels scaled to 0 .. 1", std));
 
     // Both are optional.
     if (H5Aexists(file, "class_names") > 0) GC_TRY(attribute_string(file, path, "class_names", &info.class_names, class_names_max));
@@ -393,6 +420,12 @@ Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label) {
                 sample / shard.digest_samples, sample, label, shard.info.classes);
 }
 
+Status shard_labels_from_1(const Shard& shard) {
+    return fail(Code::data,
+                "{}: data set labels: they are 1 .. {}, but those of {} classes are 0 .. {}: labels - 1 (gradcastctl help shard)",
+                shard.path, shard.info.classes, shard.info.classes, shard.info.classes - 1);
+}
+
 namespace {
 
 constexpr uint64_t beyond_any_file = uint64_t{1} << 40;
@@ -448,6 +481,12 @@ Status shard_open(const std::string& path, Shard* shard, Fd* fd) {
     Hid file = hdf5_open(opened.get(), H5F_ACC_RDONLY);
     if (!file) {
         std::string reason = hdf5_reason();
+        if (reason.starts_with("unable to lock file"))
+            return fail(Code::data, "{}: another program has it open for writing: close it there, as by f.close() of h5py", path);
+        if (reason.starts_with("file is already open for write"))
+            return fail(Code::data,
+                        "{}: another program has it open for writing, or has ended without closing it: close it there, or h5clear -s '{}'",
+                        path, path);
         char signature[8];
         if (::pread(opened.get(), signature, sizeof signature, 0) != sizeof signature ||
             std::memcmp(signature, "\x89HDF\r\n\x1a\n", 8) != 0)

@@ -52,6 +52,8 @@ struct JobConfig {
     std::string transport = "auto";   // "auto", "ip", "tcp"
     Protect protect = Protect::auth;
     uint32_t profile = 0;   // the step of which a trace is kept; 0: none
+    /// How many bytes at the front of a path of this job are `base`, in which nothing is a pattern.
+    size_t literal(const std::string& path) const { return path.starts_with(base + '/') ? base.size() + 1 : 0; }
 };
 
 /// A mistake in the file: "job.toml:7: optimiser.lr: -1 is not above 0".  All are found in one go.

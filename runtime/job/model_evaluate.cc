@@ -9,7 +9,7 @@
 
 namespace gradcast {
 
-Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation) {
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal) {
     Model model;
     std::vector<float> parameters;
     GC_TRY(model_read(path, &model, &parameters));
@@ -18,7 +18,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     std::vector<JobMistake> mistakes;
     (void)job_parse(model.job, path, "", &job, &mistakes);   // of another version, perhaps: then it is measured on all
     std::unique_ptr<DataSet> set;
-    GC_TRY(data_open(data, &set, {.classes = job.classes}));
+    GC_TRY(data_open(data, &set, {.classes = job.classes, .literal = literal}));
     const DataInfo& info = set->info();
     const NetSpec& spec = model.net;
     if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)

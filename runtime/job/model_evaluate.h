@@ -19,6 +19,7 @@ struct Evaluation {
     std::string digest;                // of the parameters
     std::string kernels;               // the kernel set
 };
-Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation);
+/// literal: as file_glob(), of `data`.
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal = 0);
 
 }   // namespace gradcast

@@ -58,10 +58,13 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: cpus outside of our cgroup are told by the daemon when it starts
 }
 
-Status JobParts::open_data(const EngineConfig& config) {
+Status JobParts::open_data(const EngineConfig& config, Report& report) {
     const JobConfig& job = config.job;
-    const DataOptions options{.classes = job.classes, .confidential = config.confidential, .stop = config.stop};
-    GC_TRY(data_open(job.train, &train, options));
+    auto options = [&](const std::string& pattern) {
+        return DataOptions{
+            .classes = job.classes, .literal = job.literal(pattern), .confidential = config.confidential, .stop = config.stop};
+    };
+    GC_TRY(data_open(job.train, &train, options(job.train)));
     if (job.stop_at > 0 && train->info().target_scale > 0)
         return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job.train);
     if (job.settings.evaluate_workers && train->info().target_scale > 0)
@@ -69,7 +72,7 @@ Status JobParts::open_data(const EngineConfig& config) {
     GC_TRY(data_verify(*train, config.stop));
     data_digest = train->digest();
     if (job.test.empty()) return {};
-    GC_TRY(data_open(job.test, &test, options));
+    GC_TRY(data_open(job.test, &test, options(job.test)));
     GC_TRY(data_verify(*test, config.stop));
     const DataInfo &a = train->info(), &b = test->info();
     if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
@@ -78,6 +81,9 @@ Status JobParts::open_data(const EngineConfig& config) {
     if (a.target_scale != b.target_scale)
         return fail(Code::data, "{} has the target_scale {}, {} has {} (0: classes): they must be alike", job.test, b.target_scale,
                     job.train, a.target_scale);
+    if (const Shard* both = data_shared(*train, *test))
+        report.warn(fmt::format("{} is in data.train and in data.test: it tests what was trained on; name other shards in one of them",
+                                both->path));
     std::string both = train->digest() + test->digest();
     data_digest = sha256_hex(std::as_bytes(std::span(both)));
     return {};
@@ -197,7 +203,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
     GC_TRY(algorithm_find(job.algorithm, &algorithm));
     exact_ = exact(job);
     deadline_us = job.deadline_us;
-    GC_TRY(open_data(config));
+    GC_TRY(open_data(config, report));
     const DataInfo& info = train->info();
     if (static_cast<uint32_t>(config.self) >= config.roster.size() || config.roster.size() > ranks_max)
         return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, static_cast<uint32_t>(config.self),

@@ -78,7 +78,7 @@ struct JobParts {
 
 private:
     bool exact_ = false;   // local problems are solved in double, whose means take two sums
-    Status open_data(const EngineConfig& config);
+    Status open_data(const EngineConfig& config, Report& report);
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);

@@ -183,13 +183,13 @@ TEST_F(Chunks, LayoutsThatAreNotRead) {
         H5Pset_shuffle(creation);
         H5Pset_deflate(creation, 6);
     });
-    expect_error(open(), {"bad.h5", "images", "another filter than deflate", "GZIP=6"});
+    expect_error(open(), {"bad.h5", "images", "through shuffle and deflate, not deflate alone", "GZIP=6"});
     fresh();
     images({300, 3, 8, 9}, [](hid_t creation) {
         chunk(creation, {10, 3, 8, 9});
         H5Pset_fletcher32(creation);
     });
-    expect_error(open(), {"bad.h5", "images", "another filter than deflate"});
+    expect_error(open(), {"bad.h5", "images", "through fletcher32, not deflate alone"});
     fresh();
     images(
         {300, 3, 8, 9},
@@ -204,7 +204,52 @@ TEST_F(Chunks, LayoutsThatAreNotRead) {
     expect_error(open(), {"bad.h5", "labels", "contiguously", "labels:CONTI"});
     ASSERT_TRUE(write(path, info_of(9000, 1, 2, 2, 10), 0).ok());
     images({9000, 1, 2, 2}, [](hid_t creation) { chunk(creation, {1, 1, 2, 2}); });
-    expect_error(open(), {"bad.h5", "images", "9000 chunks", "h5repack", "several shards"});
+    expect_error(open(), {"bad.h5", "images", "9000 chunks", "h5repack -f images:GZIP=6 -l images:CHUNK=100x1x2x2"});
+}
+
+// Every command of h5repack that a message has, as it is typed.
+TEST_F(Chunks, TheCommandsOfMessagesWork) {
+    if (std::system("command -v h5repack >/dev/null") != 0) GTEST_SKIP() << "h5repack is missing (hdf5-tools)";
+    const std::vector<std::function<void(hid_t)>> layouts = {[](hid_t creation) {
+                                                                 chunk(creation, {10, 3, 8, 3});
+                                                             },
+                                                             [](hid_t creation) {
+                                                                 chunk(creation, {10, 3, 4, 9});
+                                                                 H5Pset_shuffle(creation);
+                                                                 H5Pset_deflate(creation, 6);
+                                                             },
+                                                             [](hid_t creation) {
+                                                                 chunk(creation, {10, 3, 8, 9});
+                                                                 H5Pset_fletcher32(creation);
+                                                             }};
+    for (size_t i = 0; i <= layouts.size(); ++i) {
+        const uint64_t count = i == 0 ? 30 : 300;
+        ASSERT_TRUE(write(path, info_of(count, 3, 8, 9, 10), 0).ok());
+        if (i < layouts.size()) images({count, 3, 8, 9}, layouts[i]);
+        else
+            images(
+                {count}, [](hid_t creation) { chunk(creation, {10}); }, "labels");
+        const std::string what = open().what, command = what.substr(what.find("h5repack"));
+        EXPECT_EQ(std::system(command.c_str()), 0) << command;
+        std::filesystem::rename(path + ".new", path);
+        Status status = open();
+        EXPECT_TRUE(status.ok()) << status.what << "\nafter " << command;
+    }
+}
+
+TEST_F(Chunks, AFilterThatHdf5LacksIsNamed) {
+    ASSERT_TRUE(write(path, info_of(300, 3, 8, 9, 10), 0).ok());
+    const H5Z_class2_t lzf{
+        H5Z_CLASS_T_VERS, 32000, 1, 1, "lzf", nullptr, nullptr, [](unsigned, size_t, const unsigned*, size_t bytes, size_t*, void**) {
+            return bytes;
+        }};
+    ASSERT_GE(H5Zregister(&lzf), 0);
+    images({300, 3, 8, 9}, [](hid_t creation) {
+        chunk(creation, {10, 3, 8, 9});
+        H5Pset_filter(creation, 32000, 0, 0, nullptr);
+    });
+    ASSERT_GE(H5Zunregister(32000), 0);
+    expect_error(open(), {"bad.h5", "images", "through lzf, not deflate alone: leave compression and shuffle out", "help shard"});
 }
 
 TEST_F(Chunks, ABrokenOneIsNamed) {

@@ -48,6 +48,31 @@ TEST_F(ManifestTest, ShardsAreOneDataSetInItsOrder) {
                  {"all.toml", "instead of " + digest, "not those"});
 }
 
+// Only what stands in the manifest is a pattern.
+TEST_F(ManifestTest, ItsFolderIsNoPattern) {
+    for (const char* name : {"p*q", "exp [lr=0.1]", "e\\f", "pOTHERq"}) {
+        std::filesystem::create_directory(folder.file(name));
+        ASSERT_TRUE(write_shard(folder.file(name + std::string("/tr1.h5")), info_of(7, 1, 6, 6, 10)).ok());
+        write_file(folder.file(name + std::string("/all.toml")), "shards = [\"tr*.h5\"]");
+        Status status = data_open(folder.file(name + std::string("/all.toml")), &data);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(data->info().count, 7u) << name;
+        EXPECT_EQ(data->shards()[0].path, folder.file(name + std::string("/tr1.h5")));
+        const size_t literal = folder.file(name).size() + 1;
+        status = data_open(folder.file(name) + "/t?1.h5", &data, {.literal = literal});
+        EXPECT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(data->info().count, 7u) << name;
+    }
+    // A folder that is not there matches nothing.
+    std::filesystem::remove_all(folder.file("p*q"));
+    expect_error(data_open(folder.file("p*q") + "/tr*.h5", &data, {.literal = folder.file("p*q").size() + 1}), {"no file matches"});
+    // A path without wildcards in such a folder is shown.
+    write_file(folder.file("exp [lr=0.1]/tr1.h5"), "no shard");
+    expect_error(
+        data_open(folder.file("exp [lr=0.1]/tr1.h5"), &data, {.literal = folder.file("exp [lr=0.1]/").size(), .confidential = true}),
+        {"exp [lr=0.1]/tr1.h5: not a gradcast shard"});
+}
+
 TEST_F(ManifestTest, MistakesAreNamed) {
     expect_error(open("shards = [\n\"a1.h5\n\"]"), {"all.toml: line 2"});
     std::string parts;

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -348,7 +349,9 @@ TEST_F(BrokenShard, WrongShapesAndTypes) {
     data_set("images", H5T_NATIVE_UINT16, {2000, 3, 20, 20});
     expect_error(open(), {"bad.h5", "images", "not uint8"});
     data_set("images", H5T_NATIVE_FLOAT, {2000, 3, 20, 20});
-    expect_error(open(), {"bad.h5", "images", "not uint8"});
+    expect_error(open(), {"bad.h5", "images", "is float32, not uint8: (x * 255).round().astype(\"uint8\")", "help shard"});
+    data_set("images", H5T_NATIVE_UINT8, {2000, 20, 20, 3});
+    expect_error(open(), {"bad.h5", "2000 x 20 x 20 x 3 for 3 means", "[N, H, W, C] in place of [N, C, H, W]", "x.transpose(0, 3, 1, 2)"});
     data_set("images", H5T_NATIVE_UINT8, {2000, 1200});
     expect_error(open(), {"bad.h5", "images", "2 dimensions instead of 4"});
     data_set("images", H5T_NATIVE_UINT8, {1999, 3, 20, 20});
@@ -363,9 +366,28 @@ TEST_F(BrokenShard, WrongShapesAndTypes) {
     data_set("labels", H5T_NATIVE_UINT8, {1});
     expect_error(open(), {"bad.h5", "images", "70000"});
     data_set("labels", H5T_NATIVE_INT32, {1});
-    expect_error(open(), {"bad.h5", "labels", "neither uint8 nor little-endian uint16"});
+    expect_error(open(), {"bad.h5", "labels", "is int32, not uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"});
     data_set("labels", H5T_NATIVE_UINT8, {1, 1});
     expect_error(open(), {"bad.h5", "labels", "2 dimensions instead of 1"});
+}
+
+TEST_F(BrokenShard, LabelsFromOne) {
+    edit([](hid_t file) {
+        Hid labels(H5Dopen2(file, "labels", H5P_DEFAULT));
+        std::vector<uint8_t> from_1(2000);
+        for (size_t i = 0; i < from_1.size(); ++i) from_1[i] = static_cast<uint8_t>(label_of(i, 10) + 1);
+        ASSERT_GE(H5Dwrite(labels.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, from_1.data()), 0);
+    });
+    std::unique_ptr<DataSet> data;
+    expect_error(data_open(path, &data), {"bad.h5: data set labels: they are 1 .. 10, but those of 10 classes are 0 .. 9: labels - 1"});
+}
+
+TEST_F(BrokenShard, AFileThatAnotherProgramHasOpen) {
+    Fd other(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);   // as HDF5 does
+    expect_error(open(), {"bad.h5: another program has it open for writing: close it there"});
+    ASSERT_EQ(::ftruncate(other.get(), 0), 0);   // before it has written anything
+    expect_error(open(), {"bad.h5: another program has it open for writing: close it there"});
 }
 
 TEST_F(BrokenShard, LabelsWithoutDigests) {
@@ -395,7 +417,7 @@ TEST_F(BrokenShard, WrongAttributes) {
         expect_error(open(), {"bad.h5", "attribute classes"});
     }
     text("/", "classes", {}, 2, "10");
-    expect_error(open(), {"bad.h5", "attribute classes", "wrong type"});
+    expect_error(open(), {"bad.h5", "attribute classes", "is text, not an integer"});
     uint32_t two[2] = {10, 10};
     attribute("/", "classes", H5T_NATIVE_UINT32, {2}, two);
     expect_error(open(), {"bad.h5", "attribute classes", "2 elements instead of 1"});
@@ -405,11 +427,15 @@ TEST_F(BrokenShard, WrongAttributes) {
     restore("mean");
     floats("mean", {1, 2});
     expect_error(open(), {"bad.h5", "attribute mean", "2 elements instead of 3"});
-    floats("mean", {1, 2, NAN});
-    expect_error(open(), {"bad.h5", "attribute mean", "finite"});
+    for (float wrong : {NAN, 1.5f, -0.25f, 33.3f}) {
+        floats("mean", {1, 0, wrong});
+        expect_error(open(), {"bad.h5", "attribute mean", "outside 0 .. 1"});
+    }
     restore("std");
-    floats("std", {1, 2, 0});
-    expect_error(open(), {"bad.h5", "attribute std", "not above 0"});
+    for (float wrong : {NAN, 0.0f, -1.0f, 78.6f}) {
+        floats("std", {1, 0.1f, wrong});
+        expect_error(open(), {"bad.h5", "attribute std", "not above 0 and at most 1"});
+    }
     restore("digest_samples");
     number("digest_samples", 0);
     expect_error(open(), {"bad.h5", "attribute digest_samples"});
@@ -431,7 +457,8 @@ TEST_F(BrokenShard, WrongAttributes) {
         const char* value = "variable";
         ASSERT_GE(H5Awrite(attribute.get(), type.get(), &value), 0);
     }
-    expect_error(open(), {"bad.h5", "attribute source", "wrong type"});
+    expect_error(open(), {"bad.h5", "attribute source", "is text of variable length, not text of fixed length (numpy.bytes_)",
+                          "gradcastctl help shard"});
     restore("sha256");
     text("images", "sha256", {3}, 64, std::string(3 * 64, 'g'));
     expect_error(open(), {"bad.h5", "attribute sha256", "hex"});

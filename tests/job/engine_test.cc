@@ -229,6 +229,42 @@ TEST_F(EngineTest, AWarmUpBeyondTheEndIsTold) {
     }
 }
 
+TEST_F(EngineTest, AShardInTrainingAndTestIsTold) {
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(config(replaced(job_text(), "train.h5", "t*.h5")), Log(), &engine).ok());
+    ASSERT_EQ(engine->status().warnings.size(), 1u);
+    EXPECT_EQ(engine->status().warnings[0],
+              folder_ + "/test.h5 is in data.train and in data.test: it tests what was trained on; name other shards in one of them");
+    // A copy under another name as well; a pattern's file is shown by its number where names are confidential.
+    std::filesystem::copy(folder_ + "/test.h5", folder_ + "/copy.h5");
+    EngineConfig c = config(replaced(job_text(), "test = \"test.h5\"", "test = \"c*.h5\""));
+    c.job.train = folder_ + "/t*.h5";
+    c.confidential = true;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    ASSERT_EQ(engine->status().warnings.size(), 1u);
+    EXPECT_EQ(engine->status().warnings[0].find(folder_ + "/c*.h5 (file 1) is in data.train and in data.test"), 0u)
+        << engine->status().warnings[0];
+}
+
+TEST_F(EngineTest, TheFolderOfAJobFileIsNoPattern) {
+    std::unique_ptr<Engine> engine;
+    for (const char* name : {"p*q", "exp [lr=0.1]", "e\\f"}) {
+        const std::string base = folder_ + "/" + name;
+        for (const std::string& at : {base, folder_ + "/pOTHERq"}) {
+            std::filesystem::create_directories(at);
+            for (const char* file : {"/train.h5", "/test.h5"})
+                if (!std::filesystem::exists(at + file)) std::filesystem::copy(folder_ + file, at + file);
+        }
+        ASSERT_TRUE(file_write(base + "/job.toml", replaced(job_text(), "train.h5", "tr*.h5")).ok());
+        EngineConfig c = config(job_text());
+        Status status = job_read(base + "/job.toml", &c.job);
+        if (status.ok()) status = Engine::open(c, Log(), &engine);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(engine->status().epochs, 2u);
+        EXPECT_EQ(engine->status().steps, 50u) << name;   // 600 samples, not those of both folders
+    }
+}
+
 TEST_F(EngineTest, ToleranceIsKeptOrRefused) {
     auto open = [&](const std::string& algorithm, uint32_t n, std::vector<std::string>* warnings) {
         std::unique_ptr<Engine> engine;

@@ -1,0 +1,110 @@
+// Imports and compressed shards in a control group that leaves less memory than they have bytes.
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <functional>
+
+#include "datasets/chunks.h"
+#include "datasets/import.h"
+#include "runtime/core/memory_room.h"
+#include "tests/datasets/images.h"
+#include "tests/memory_group.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t mib = 1 << 20, limit = 96 * mib, data_bytes = 200 * mib;
+
+struct SlowMemory : testing::Test {
+    TestFolder folder;
+    MemoryGroup group{limit};
+    void SetUp() override {
+        if (group.path.empty()) GTEST_SKIP() << "no control group with a memory limit can be made: it needs root and the memory controller";
+    }
+    /// What `work` returns in a process of the group; -1: it was killed.
+    int inside(const std::function<Status()>& work) const {
+        const pid_t pid = ::fork();
+        if (pid == 0) {
+            group.enter();
+            const Status status = work();
+            if (!status.ok()) fmt::print(stderr, "{}\n", status.what);
+            ::_exit(status.ok() ? 0 : status.code == Code::node_memory ? 3 : 4);
+        }
+        int ended = 0;
+        ::waitpid(pid, &ended, 0);
+        return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+    }
+};
+
+void idx_write(const std::string& path, std::vector<uint32_t> dims, uint64_t bytes) {
+    gzFile file = gzopen(path.c_str(), "wb1");
+    std::string head{0, 0, 8, static_cast<char>(dims.size())};
+    for (uint32_t dim : dims)
+        for (int shift = 24; shift >= 0; shift -= 8) head += static_cast<char>(dim >> shift);
+    ASSERT_GT(gzwrite(file, head.data(), static_cast<unsigned>(head.size())), 0);
+    const std::vector<char> zeros(mib);
+    for (uint64_t left = bytes; left > 0;) {
+        const uint64_t now = std::min<uint64_t>(left, zeros.size());
+        ASSERT_GT(gzwrite(file, zeros.data(), static_cast<unsigned>(now)), 0);
+        left -= now;
+    }
+    gzclose(file);
+}
+
+TEST_F(SlowMemory, AnImportOfIdxFilesFits) {
+    idx_write(folder.file("train-images-idx3-ubyte.gz"), {800, 512, 512}, data_bytes);
+    idx_write(folder.file("train-labels-idx1-ubyte.gz"), {800}, 800);
+    EXPECT_EQ(inside([&] {
+                  ImportResult result;
+                  return data_import({.kind = "idx", .from = folder.path, .out = folder.file("out")}, &result);
+              }),
+              0);
+    Shard shard;
+    ASSERT_TRUE(shard_open(folder.file("out/train.h5"), &shard).ok());
+    EXPECT_EQ(shard.info.count, 800u);
+}
+
+TEST_F(SlowMemory, AnImportOfImagesFitsUnlessOneDoesNot) {
+    std::filesystem::create_directories(folder.file("in/ant"));
+    png(folder.file("in/ant/0.png"), 1024, 1024, PNG_FORMAT_RGB, std::vector<uint8_t>(3 * mib, 7));
+    for (int i = 1; i < 70; ++i)
+        std::filesystem::create_hard_link(folder.file("in/ant/0.png"), folder.file(fmt::format("in/ant/{}.png", i)));
+    ImportConfig config{.kind = "images", .from = folder.file("in"), .out = folder.file("out"), .force = true, .compress = 1};
+    auto import = [&] {
+        ImportResult result;
+        return data_import(config, &result);
+    };
+    EXPECT_EQ(inside(import), 0);
+    png(folder.file("in/ant/big.png"), 6000, 6000, PNG_FORMAT_GRAY, std::vector<uint8_t>(36'000'000, 7));
+    config.size = 64;
+    EXPECT_EQ(inside(import), 3);
+}
+
+TEST_F(SlowMemory, CompressedShardsAreReadWithinWhatIsLeft) {
+    DataInfo info = info_of(800, 1, 512, 512, 10);
+    const std::vector<uint8_t> images(data_bytes);
+    const std::vector<int32_t> labels(info.count);
+    const std::string path = folder.file("a.h5");
+    ASSERT_TRUE(shard_write(path, info, images.data(), labels.data(), 1).ok());
+    EXPECT_EQ(inside([&] {
+                  std::unique_ptr<DataSet> data;
+                  GC_TRY(data_open(path, &data));
+                  std::vector<uint8_t> image(data->sample_bytes());
+                  int32_t label = 0;
+                  for (uint64_t i = 0; i < info.count; ++i) GC_TRY(data->read({&i, 1}, image.data(), &label));
+                  return Status();
+              }),
+              0);
+    // What a job plans afterwards sees that the cache has its memory.
+    EXPECT_EQ(inside([&] {
+                  const uint64_t before = memory_room().bytes;
+                  std::unique_ptr<DataSet> data;
+                  GC_TRY(data_open(path, &data));
+                  return memory_room().bytes + before / 16 < before ? Status() : fail(Code::invalid, "the cache is not taken");
+              }),
+              0);
+}
+
+}   // namespace
+}   // namespace gradcast
