@@ -220,8 +220,9 @@ private:
         if (!has("net.preset") && !has("net.layers"))
             mistake(line("net.preset"), "net.preset", fmt::format("is missing: {}, or [[net.layers]]", fmt::join(preset_names(), ", ")));
         if (has("net.preset") && has("net.pad")) mistake(line("net.pad"), "net.pad", "a preset has its own; it goes with [[net.layers]]");
-        for (auto [key, given, value] :
-             {std::tuple{"net.precision", job_.precision == Precision::tf32, "tf32"}, {"net.deterministic", !job_.deterministic, "false"}})
+        for (auto [key, given, value] : {std::tuple{"net.precision", job_.precision == Precision::tf32, "tf32"},
+                                         {"net.resident", !job_.resident, "no"},
+                                         {"net.deterministic", !job_.deterministic, "false"}})
             if (given && job_.device == "cpu")
                 mistake(line(key), key, fmt::format("{} is for GPUs: it goes with device = \"cuda\"", value));
         const OptimiserConfig& optimiser = job_.optimiser;

@@ -39,6 +39,7 @@ struct JobConfig {
     std::vector<LayerSpec> layers;
     Precision precision = Precision::f32;
     std::string device = "cpu";   // see Computer::open()
+    bool resident = true;         // false: GPUs keep no copy of the data set
     bool deterministic = true;    // see NetConfig
     std::string start;            // absolute path of the parameters to begin with; empty: the seed's
     OptimiserConfig optimiser;

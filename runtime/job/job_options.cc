@@ -29,6 +29,7 @@ std::vector<std::string> quantiser_names() {
 std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
 std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
 std::vector<std::string> devices() { return {device_names().begin(), device_names().end()}; }
+std::vector<std::string> residences() { return {"auto", "no"}; }
 std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
 std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
@@ -130,6 +131,9 @@ constexpr JobOption options[] = {
      [](Target target, const Value& value) { target.job->precision = precision_of(value.text); }},
     {"net", "device", Kind::name, "\"cpu\"", 0, 0, false, devices,
      "cuda: all GPUs of each node (CUDA_VISIBLE_DEVICES); auto: cuda where nodes have GPUs", set<&JobConfig::device>},
+    {"net", "resident", Kind::name, "\"auto\"", 0, 0, false, residences,
+     "cuda: auto keeps the training data in each GPU's memory where it fits; no reads each block's samples from the files.  The result is the same",
+     [](Target target, const Value& value) { target.job->resident = value.text == "auto"; }},
     {"net", "deterministic", Kind::flag, "true", 0, 1, false, nullptr,
      "cuda: false takes the fastest kernels, whose bits may differ from run to run", set<&JobConfig::deterministic>},
     {"net", "start", Kind::text, "\"\"", 0, 0, false, nullptr,

@@ -190,7 +190,7 @@ Facts JobParts::facts(const JobConfig& job) const {
 
 Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report) {
     const uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
-    if (compute.device) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
+    if (compute.device && config.job.resident) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
     if (!resident)
         return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
                            &loader);

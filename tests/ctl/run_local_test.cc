@@ -28,6 +28,25 @@ struct SystemLocal : CtlData {
     }
 };
 
+TEST_F(SystemLocal, AGpuTrainsFromFilesWhereTheJobSaysSo) {
+    program = fs::path(program).parent_path() / "host/gradcastctl";   // beside the stand-in of tests/cuda/host
+    if (::access((fs::path(program).parent_path() / "libgradcast_cuda.so").c_str(), R_OK) != 0)
+        GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
+    import();
+    std::string job = good_job;
+    job.replace(job.find("\"lenet5\""), 8, "\"lenet5\"\ndevice = \"cuda\"");
+    job.replace(job.find("test = \"test.h5\"\n"), 17, "crop = 2\nflip = true\n");
+    write("job.toml", job);
+    Outcome resident = run("run job.toml --local 1 --keep resident"),
+            files = run("run job.toml --local 1 --keep files --set net.resident=no");
+    ASSERT_EQ(resident.exit, 0) << resident.err;
+    ASSERT_EQ(files.exit, 0) << files.err;
+    EXPECT_NE(read("resident/log").find(", data set 0.2 MiB"), std::string::npos) << read("resident/log");
+    EXPECT_EQ(read("files/log").find(", data set "), std::string::npos) << read("files/log");
+    auto digest = [](const std::string& text) { return text.substr(text.find("digest ")); };
+    EXPECT_EQ(digest(resident.out), digest(files.out));
+}
+
 TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
     import();
     std::string job = good_job;

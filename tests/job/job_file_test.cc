@@ -113,6 +113,7 @@ TEST(JobFile, DefaultsAreThoseOfTheHelp) {
     EXPECT_EQ(spelled.crop, job.crop);
     EXPECT_EQ(spelled.precision, job.precision);
     EXPECT_EQ(spelled.device, job.device);
+    EXPECT_EQ(spelled.resident, job.resident);
     EXPECT_EQ(spelled.deterministic, job.deterministic);
     EXPECT_EQ(spelled.flip, job.flip);
     EXPECT_EQ(spelled.blocks, job.blocks);
@@ -177,6 +178,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"[net]", "[net]\nprecision = 16", "net.precision: is a whole number, not text"},
              {"[net]", "[net]\nprecision = \"tf32\"", "job.toml:13: net.precision: tf32 is for GPUs: it goes with device = \"cuda\""},
              {"[data]", "tensorboard = \"yes\"\n[data]", "job.tensorboard: is text, not "},
+             {"[net]", "[net]\nresident = \"no\"", "job.toml:13: net.resident: no is for GPUs: it goes with device = \"cuda\""},
              {"[net]", "[net]\ndeterministic = false", "job.toml:13: net.deterministic: false is for GPUs"},
              {"[net]", "[net]\nprecison = \"bf16\"", "net.precison: is not known: did you mean precision?"},
              {"preset = \"lenet5\"", "",
