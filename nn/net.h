@@ -118,6 +118,8 @@ struct Net {
     virtual const char* kernels() const = 0;   // the kernel set that the bits of a block come from: "avx512", "bf16-amx"
     /// Digest of the kernels that a library has chosen, for all sizes of blocks; 0 where none chooses.
     virtual uint64_t engines() const { return 0; }
+    /// The same kernels as text, one for each layer, pass and size of blocks: "conv1 forward, 100 samples: engine 51, knobs 2 0, ...".
+    virtual std::span<const std::string> engine_list() const { return {}; }
     /// [layout.elements]; after writing call refresh().  Of a device: a copy, which the call updates.  No block may run.
     virtual std::span<float> parameters() = 0;
     /// digest64(parameters()), computed on the device.

@@ -133,6 +133,7 @@ public:
 
     std::array<uint64_t, place_count> bytes{};   // the largest need of any block size
     uint64_t engines = 0;                        // digest of cuDNN's engines and knobs
+    std::vector<std::string> engine_list;        // Net::engine_list()
     /// By layer.
     struct Copy {
         Tensor tensor;

@@ -80,6 +80,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
                                static_cast<uint32_t>(part.A), static_cast<uint32_t>(part.B), static_cast<uint32_t>(part.C), 0});
         }
     engines_ = build.engines;
+    engine_list_ = std::move(build.engine_list);
 
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     const uint64_t channels = up(spec_.C * sizeof(float));

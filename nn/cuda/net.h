@@ -43,6 +43,7 @@ public:
     const NetSpec& spec() const override { return spec_; }
     const char* kernels() const override { return kernels_name_.c_str(); }
     uint64_t engines() const override { return engines_; }
+    std::span<const std::string> engine_list() const override { return engine_list_; }
     std::span<float> parameters() override;
     uint64_t digest() override;
     void refresh() override { must(upload()); }
@@ -136,6 +137,7 @@ private:
     bool statistics_ = false;   // bucket 0 holds running statistics
     std::string kernels_name_;
     uint64_t engines_ = 0;
+    std::vector<std::string> engine_list_;
     std::vector<Program> programs_;         // by ascending block size
     std::vector<WeightCopy> copies_;        // in the order of the layers
     std::vector<uint64_t> copy_offsets_;    // of their layers' parameters

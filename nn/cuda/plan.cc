@@ -257,10 +257,12 @@ Status ConvPlan::choose(Build& b, ConvPass pass) { return choose(b, pass, false)
 
 Status ConvPlan::choose_fused(Build& b, bool* offered) {
     const uint64_t engines = b.engines;
+    const size_t listed = b.engine_list.size();
     const Status status = choose(b, ConvPass::forward, true);
     *offered = status.ok();
     if (*offered || status.code != Code::unsupported) return status;
     b.engines = engines;
+    b.engine_list.resize(listed);
     plans_.clear();
     workspace_ = 0;
     return {};
@@ -280,6 +282,9 @@ Status ConvPlan::choose(Build& b, ConvPass pass, bool fused) {
         GC_TRY(choose_here(b, pass, fused, with.cudnn.get(), &plans_[with.gpu], &workspace, &engine));
         workspace_ = std::max(workspace_, workspace);
         for (const int64_t number : engine.choice) b.engines = splitmix64(b.engines + static_cast<uint64_t>(number));
+        b.engine_list.push_back(fmt::format("{} {}{}, {} samples: engine {}, knobs {}, workspace {} KiB", b.layer->spec.name,
+                                            kind_of(pass).name, fused ? " with bias and ReLU" : "", b.samples, engine.choice[0],
+                                            fmt::join(std::span(engine.choice).subspan(1), " "), workspace >> 10));
     }
     return {};
 }

@@ -1,5 +1,7 @@
 #include "nn/cuda/product.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "runtime/core/digest.h"
@@ -144,7 +146,12 @@ Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
         made_[with.gpu].algorithm = found.algo;
         for (const uint64_t part : found.algo.data) engines = splitmix64(engines + part);
     }
-    if (*offered) b.engines = splitmix64(b.engines + engines + static_cast<uint64_t>(shape.epilogue));
+    if (!*offered) return {};
+    b.engines = splitmix64(b.engines + engines + static_cast<uint64_t>(shape.epilogue));
+    constexpr const char* passes[] = {"forward", "backward (weights)", "backward (data)"};   // by ProductPass
+    b.engine_list.push_back(fmt::format("{} {}, {} x {} x {}, epilogue {}: algorithm {:x}", b.layer->spec.name,
+                                        passes[static_cast<size_t>(shape.pass)], shape.N, shape.K, shape.C,
+                                        static_cast<int>(shape.epilogue), fmt::join(made_[0].algorithm.data, " ")));
     return {};
 }
 
