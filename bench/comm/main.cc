@@ -112,7 +112,7 @@ int run(const Options& options) {
         if (Status status = allreduce_check(options); !status.ok()) return failed(status);
     if (options.check) return 0;
     if (options.command == "layers" || options.command == "step") {
-        const Status status = options.command == "step" ? step_run(options) : layers_run(options);
+        const Status status = net_run(options);
         return status.ok() ? 0 : failed(status);
     }
     if (options.command == "simulate") {

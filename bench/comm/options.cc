@@ -78,7 +78,8 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     app.require_subcommand(0, 1);
     Options result;
     result.arguments = arguments;
-    std::string precision = precision_names()[0], sizes = "4K..16M", rate, pace, link, protect;
+    std::vector<std::string> precisions{precision_names()[0]};
+    std::string sizes = "4K..16M", rate, pace, link, protect;
     std::string quantiser = quantiser_name(result.quantiser);
     double skew_ms = 0;
     bool man = false;
@@ -182,17 +183,21 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     add_code(simulate);
     auto add_net = [&](const char* name, const char* what) {
         CLI::App* command = app.add_subcommand(name, what);
-        command->add_option("--net", result.net, "a preset")->capture_default_str();
+        command->add_option("--net", result.nets, "presets, with commas")->delimiter(',')->capture_default_str();
         command->add_option("--isa", result.isa, "portable, avx2, avx512, avx512-bf16, amx or auto: what this CPU has")
             ->capture_default_str();
-        command->add_option("--precision", precision, "of convolutions and inner products: f32, bf16 or, on GPUs, tf32")
+        command->add_option("--precision", precisions, "of convolutions and inner products, with commas: f32, bf16 or, on GPUs, tf32")
+            ->delimiter(',')
             ->check(CLI::IsMember(std::vector<std::string>(precision_names().begin(), precision_names().end())))
             ->capture_default_str();
         command->add_option("--device", result.device, "cpu, cuda or auto: cuda where there is a GPU")
             ->check(CLI::IsMember(std::vector<std::string>(device_names().begin(), device_names().end())))
             ->capture_default_str();
         command->add_flag("!--any-bits", result.deterministic, "cuda: the fastest kernels, whose bits may differ from run to run");
-        command->add_option("--batch", result.batch, "samples of a step")->check(CLI::Range(1, 65536))->capture_default_str();
+        command->add_option("--batch", result.batches, "samples of a step, with commas")
+            ->delimiter(',')
+            ->check(CLI::Range(1, 65536))
+            ->capture_default_str();
         command->add_option("--blocks", result.blocks, "that the batch is cut in; `step` takes several, with commas")
             ->delimiter(',')
             ->check(CLI::Range(1, 4096))
@@ -202,7 +207,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
             ->capture_default_str();
         command->add_option("--repeat", result.repeat, "timed steps")->check(CLI::Range(1, 10000))->capture_default_str();
         command->add_option("--warmup", result.warmup, "untimed ones before them")->check(CLI::Range(0, 1000))->capture_default_str();
-        command->add_flag("--json", result.json, "print JSON instead of the table");
+        command->add_flag("--json", result.json, "print a line of JSON for each net, batch and precision, instead of tables");
     };
     add_net("layers", "time of each layer and pass of a net, and its share of what this CPU could do");
     add_net("step", "images/s of whole training steps of one node, without loading and exchange");
@@ -228,8 +233,9 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
         if (simulate->count("--size") == 0) sizes = "256K";
         if (rate.empty()) rate = "1gbit";
     }
+    const uint32_t batch = *std::ranges::min_element(result.batches);
     for (uint32_t blocks : result.blocks)
-        if (blocks > result.batch) return wrong(fail(Code::invalid, "--blocks {}: a batch of {} has no more blocks", blocks, result.batch));
+        if (blocks > batch) return wrong(fail(Code::invalid, "--blocks {}: a batch of {} has no more blocks", blocks, batch));
     if (result.command == "layers" && result.blocks.size() > 1)
         return wrong(fail(Code::invalid, "layers takes one number of --blocks, not {}", result.blocks.size()));
     if (result.command == "exchanges") {
@@ -250,7 +256,8 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Opti
     if (result.segment_bytes % 8 != 0) return wrong(fail(Code::invalid, "--segment {}: not a multiple of 8", result.segment_bytes));
     if ((!result.server.empty() || !result.connect.empty()) && result.key.empty())
         return wrong(fail(Code::invalid, "--key FILE is missing: the same file at the server, which makes it, and at the others"));
-    result.precision = precision_of(precision);
+    result.precisions.clear();
+    for (const std::string& name : precisions) result.precisions.push_back(precision_of(name));
     result.all_send = senders == "all";
     if (result.command == "multicast" && (result.interface.empty() || result.nodes < 2))
         return wrong(fail(Code::invalid, "multicast needs --interface, as eth0 or lo, and at least 2 --nodes"));

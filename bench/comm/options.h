@@ -27,16 +27,17 @@ struct Options {
     uint64_t pace = 0;             // of a node's datagrams, bit/s; 0: not limited
     bool all_send = false;         // multicast
     bool json = false, spoil = false, check = false;
-    std::vector<uint32_t> simulated{8};   // simulate: numbers of nodes
-    uint32_t group = 16;                  // grouped: nodes of a group
-    uint64_t latency_us = 50;             // one way
-    double block_us = 0;                  // time of computing one super-block
-    std::string net = "lenet5";           // layers, step
+    std::vector<uint32_t> simulated{8};        // simulate: numbers of nodes
+    uint32_t group = 16;                       // grouped: nodes of a group
+    uint64_t latency_us = 50;                  // one way
+    double block_us = 0;                       // time of computing one super-block
+    std::vector<std::string> nets{"lenet5"};   // layers, step: each net with each batch and precision
+    std::vector<uint32_t> batches{100};
+    std::vector<Precision> precisions{Precision::f32};
     std::string isa = "auto";
-    Precision precision = Precision::f32;
     std::string device = "cpu";
     bool deterministic = true;
-    uint32_t batch = 100, threads = 1;
+    uint32_t threads = 1;
     std::vector<uint32_t> blocks{1};
     // Places: each node has its own.
     std::string server, connect, key, interface, rdma;

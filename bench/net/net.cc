@@ -1,6 +1,7 @@
 #include "bench/net/net.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <tuple>
 
@@ -42,34 +43,48 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-Status begin(const Options& options, Isa* isa) {
-    GC_TRY(isa_parse(options.isa, isa));
-    GC_TRY(nn_isa(*isa));
-    if (options.precision == Precision::f32) *isa = std::min(*isa, Isa::avx512);   // float kernels use at most AVX-512
+/// One net, batch and precision.
+struct Cell {
+    std::string net;
+    uint32_t batch;
+    Precision precision;
+    Isa isa;   // of the peak
+};
+
+/// A line of JSON, which is also what a table is printed from.  "peak_gflops" is null where the peak is unknown, for example of GPUs.
+nlohmann::json head(const Options& options, const Cell& cell) {
+    return {{"bench", options.command},
+            {"version", version_text},
+            {"net", cell.net},
+            {"precision", precision_names()[static_cast<size_t>(cell.precision)]},
+            {"batch", cell.batch},
+            {"kernels", nullptr},
+            {"threads", options.threads},
+            {"peak_gflops", nullptr},
+            {"repeat", options.repeat},
+            {"rows", nlohmann::json::array()}};
+}
+
+void head_print(const nlohmann::json& report) {
+    const auto threads = report["threads"].get<uint32_t>();
+    fmt::print("# {}, {}, batch {}, {} thread{}, kernels {}{}; medians of {}\n", report["net"].get<std::string>(),
+               report["precision"].get<std::string>(), report["batch"].get<uint32_t>(), threads, threads == 1 ? "" : "s",
+               report["kernels"].get<std::string>(),
+               report["peak_gflops"].is_null()
+                   ? ""
+                   : fmt::format("; peak {:.1f} GFLOP/s measured by multiply-adds alone", report["peak_gflops"].get<double>()),
+               report["repeat"].get<uint32_t>());
+}
+
+/// Opens the rig of a cell and writes its kernels and the peak into the report.  *peak: 0 on a GPU.
+Status open(const Options& options, const Cell& cell, uint32_t blocks, NetRig& rig, nlohmann::json* report, double* peak) {
+    GC_TRY(rig.open(cell.net, cell.batch, blocks, options.threads, {cell.precision, options.device, options.deterministic}));
+    if (!(*report)["kernels"].is_null()) return {};   // the kernels of smaller blocks may differ
+    *peak = rig.on_gpu() ? 0 : peak_gflops(cell.isa, options.threads);
+    if (*peak > 0) (*report)["peak_gflops"] = *peak;
+    (*report)["kernels"] = rig.net().kernels();
     return {};
 }
-
-/// peak 0: unknown, for example of GPUs.
-nlohmann::json head(const Options& options, const std::string& kernels, double peak) {
-    nlohmann::json report{{"bench", options.command},   {"version", version_text},
-                          {"net", options.net},         {"precision", precision_names()[static_cast<size_t>(options.precision)]},
-                          {"batch", options.batch},     {"kernels", kernels},
-                          {"threads", options.threads}, {"peak_gflops", nullptr},
-                          {"repeat", options.repeat}};
-    if (peak > 0) report["peak_gflops"] = peak;
-    return report;
-}
-
-void head_print(const Options& options, const std::string& kernels, double peak) {
-    fmt::print("# {}, batch {}, {} thread{}, kernels {}{}; medians of {}\n", options.net, options.batch, options.threads,
-               options.threads == 1 ? "" : "s", kernels,
-               peak > 0 ? fmt::format("; peak {:.1f} GFLOP/s measured by multiply-adds alone", peak) : "", options.repeat);
-}
-
-/// Peak at that instruction set; 0 on a GPU.
-double peak_of(const Options& options, Isa isa, NetRig& rig) { return rig.on_gpu() ? 0 : peak_gflops(isa, options.threads); }
-
-NetHow how(const Options& options) { return {options.precision, options.device, options.deterministic}; }
 
 double step_flops(const Net& net, uint32_t batch) {
     std::vector<Layer> layers;
@@ -80,13 +95,13 @@ double step_flops(const Net& net, uint32_t batch) {
     return sum;
 }
 
-}   // namespace
-
-Status layers_run(const Options& options) {
-    Isa isa;
-    GC_TRY(begin(options, &isa));
+/// Writes what it has measured into the report, also before an error.
+Status layers_measure(const Options& options, const Cell& cell, nlohmann::json* report) {
     NetRig rig;
-    GC_TRY(rig.open(options.net, options.batch, options.blocks[0], options.threads, how(options)));
+    double peak = 0;
+    (*report)["blocks"] = options.blocks[0];
+    GC_TRY(open(options, cell, options.blocks[0], rig, report, &peak));
+    (*report)["engines"] = rig.net().engine_list();
     Times times;
     times.lanes.resize(options.threads);
     for (uint32_t step = 0; step < options.warmup; ++step) GC_TRY(rig.step());
@@ -108,11 +123,8 @@ Status layers_run(const Options& options) {
             for (const auto& [key, ns] : lane.ns) sums[key] += static_cast<double>(ns);
         for (const auto& [key, ns] : sums) found[key].push_back(ns);
     }
-    const double peak = peak_of(options, isa, rig);
-    const std::string kernels = rig.net().kernels();
+    nlohmann::json& rows = (*report)["rows"];
     const double each = peak / options.threads;
-
-    nlohmann::json rows = nlohmann::json::array();
     auto row = [&](const std::string& layer, const char* pass, double ns, double flop, double most) {
         nlohmann::json made{{"layer", layer},   {"pass", pass},      {"us", ns / 1e3},
                             {"gflop", nullptr}, {"gflops", nullptr}, {"percent_of_peak", nullptr}};
@@ -127,71 +139,93 @@ Status layers_run(const Options& options) {
     for (const auto& key : std::ranges::max_element(times.lanes, {}, [](const Times::Lane& lane) { return lane.order.size(); })->order) {
         const auto [layer, pass] = key;
         row(layer->spec.name, pass_names[static_cast<size_t>(pass)], median(found[key]),
-            pass == Pass::input ? 0 : flops(*layer) * options.batch, each);
+            pass == Pass::input ? 0 : flops(*layer) * cell.batch, each);
     }
     row("", "quantise", median(quantise), 0, each);
     row("", "apply", median(apply), 0, each);
-    row("", "whole step", median(whole), step_flops(rig.net(), options.batch), peak);
+    row("", "whole step", median(whole), step_flops(rig.net(), cell.batch), peak);
 
-    if (options.json) {
-        nlohmann::json report = head(options, kernels, peak);
-        report["blocks"] = options.blocks[0];
-        report["rows"] = rows;
-        fmt::print("{}\n", report.dump());
-        return {};
-    }
-    head_print(options, kernels, peak);
-    fmt::print(
-        "# {} block{}; a layer's time is that of all threads together, its share of one thread's peak; above 100% where\n"
-        "# a kernel does with fewer multiplications than the formula has (Winograd's way, zeros left out), or with AMX\n",
-        options.blocks[0], options.blocks[0] == 1 ? "" : "s");
-    const Column columns[] = {{"layer", "layer", 1, 0, 10}, {"pass", "pass", 1, 0, 16},     {"us", "time us", 1, 1, 9},
-                              {"gflop", "GFLOP", 1, 4, 8},  {"gflops", "GFLOP/s", 1, 1, 8}, {"percent_of_peak", "% of peak", 1, 1, 9}};
-    columns_print(columns);
-    for (const auto& each_row : rows) row_print(columns, each_row);
     return {};
 }
 
-Status step_run(const Options& options) {
-    Isa isa;
-    GC_TRY(begin(options, &isa));
+void layers_print(const nlohmann::json& report) {
+    const auto blocks = report["blocks"].get<uint32_t>();
+    fmt::print(
+        "# {} block{}; a layer's time is that of all threads together, its share of one thread's peak; above 100% where\n"
+        "# a kernel does with fewer multiplications than the formula has (Winograd's way, zeros left out), or with AMX\n",
+        blocks, blocks == 1 ? "" : "s");
+    const Column columns[] = {{"layer", "layer", 1, 0, 10}, {"pass", "pass", 1, 0, 16},     {"us", "time us", 1, 1, 9},
+                              {"gflop", "GFLOP", 1, 4, 8},  {"gflops", "GFLOP/s", 1, 1, 8}, {"percent_of_peak", "% of peak", 1, 1, 9}};
+    columns_print(columns);
+    for (const auto& row : report["rows"]) row_print(columns, row);
+}
+
+Status step_measure(const Options& options, const Cell& cell, nlohmann::json* report) {
     double peak = 0;
-    std::string kernels;
-    nlohmann::json rows = nlohmann::json::array();
     for (uint32_t blocks : options.blocks) {
         NetRig rig;
-        GC_TRY(rig.open(options.net, options.batch, blocks, options.threads, how(options)));
-        peak = peak_of(options, isa, rig);
-        if (kernels.empty()) kernels = rig.net().kernels();   // the kernels of small blocks may differ
+        GC_TRY(open(options, cell, blocks, rig, report, &peak));
         std::vector<double> whole;
         for (uint32_t step = 0; step < options.warmup + options.repeat; ++step) {
             const uint64_t begin_ns = clock_ns();
             GC_TRY(rig.step());
             if (step >= options.warmup) whole.push_back(static_cast<double>(clock_ns() - begin_ns));
         }
-        const double ns = median(whole), flop = step_flops(rig.net(), options.batch);
-        rows.push_back({{"blocks", blocks},
-                        {"median_us", ns / 1e3},
-                        {"images_per_s", options.batch * 1e9 / ns},
-                        {"gflops", flop / ns},
-                        {"percent_of_peak", nullptr}});
-        if (peak > 0) rows.back()["percent_of_peak"] = 100 * flop / ns / peak;
+        const double ns = median(whole), flop = step_flops(rig.net(), cell.batch);
+        // "queued" would be the rate of steps that are enqueued without waiting for each other; Net waits for the loss of every block.
+        (*report)["rows"].push_back({{"blocks", blocks},
+                                     {"median_us", ns / 1e3},
+                                     {"images_per_s", cell.batch * 1e9 / ns},
+                                     {"queued", nullptr},
+                                     {"gflops", flop / ns},
+                                     {"percent_of_peak", nullptr}});
+        if (peak > 0) (*report)["rows"].back()["percent_of_peak"] = 100 * flop / ns / peak;
     }
-    if (options.json) {
-        nlohmann::json report = head(options, kernels, peak);
-        report["rows"] = rows;
-        fmt::print("{}\n", report.dump());
-        return {};
-    }
-    head_print(options, kernels, peak);
+    return {};
+}
+
+void step_print(const nlohmann::json& report) {
     const Column columns[] = {{"blocks", "blocks", 1, 0, 6},
                               {"median_us", "step us", 1, 1, 9},
                               {"images_per_s", "images/s", 1, 0, 9},
                               {"gflops", "GFLOP/s", 1, 1, 8},
                               {"percent_of_peak", "% of peak", 1, 1, 9}};
     columns_print(columns);
-    for (const auto& row : rows) row_print(columns, row);
-    return {};
+    for (const auto& row : report["rows"]) row_print(columns, row);
+}
+
+}   // namespace
+
+Status net_run(const Options& options) {
+    const bool layers = options.command == "layers";
+    Isa isa;
+    GC_TRY(isa_parse(options.isa, &isa));
+    GC_TRY(nn_isa(isa));
+    const size_t all = options.batches.size() * options.nets.size() * options.precisions.size();
+    Status first;         // error
+    std::string newest;   // error
+    size_t failed = 0;
+    for (uint32_t batch : options.batches)
+        for (const std::string& net : options.nets)
+            for (Precision precision : options.precisions) {
+                // float kernels use at most AVX-512
+                const Cell cell{net, batch, precision, precision == Precision::f32 ? std::min(isa, Isa::avx512) : isa};
+                nlohmann::json report = head(options, cell);
+                const Status status = layers ? layers_measure(options, cell, &report) : step_measure(options, cell, &report);
+                if (!status.ok()) report["error"] = status.what;
+                if (options.json) fmt::print("{}\n", report.dump());
+                else if (status.ok()) head_print(report), layers ? layers_print(report) : step_print(report);
+                else if (all > 1) fmt::print("# {}, batch {}: {}\n", net, batch, status.what);
+                std::fflush(stdout);
+                if (!status.ok() && newest == status.what)
+                    return fail(first.code, "{} (two times in a row: the rest is not measured)", status.what);
+                newest = status.what;
+                if (status.ok()) continue;
+                if (first.ok()) first = status;
+                ++failed;
+            }
+    if (all == 1 || first.ok()) return first;
+    return fail(first.code, "{} of {} nets failed, the first: {}", failed, all, first.what);
 }
 
 }   // namespace gradcast

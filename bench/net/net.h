@@ -9,9 +9,9 @@ namespace gradcast {
 /// Peak of so many threads in 10^9 float operations per second; a multiply-add counts as two.
 double peak_gflops(Isa isa, uint32_t threads);
 
-/// Time, work and share of the peak for each layer and pass.
-Status layers_run(const Options& options);
-/// Whole steps by number of blocks.
-Status step_run(const Options& options);
+/// Measures every net of the options with each batch and precision: `layers`, time, work and share of the peak for each layer and pass, and
+/// the kernels that a library has chosen; `step`, whole steps by number of blocks.  Prints a table or a line of JSON for each at once, with
+/// "error" where one failed.  Ends after two equal errors in a row.  Error: the first one.
+Status net_run(const Options& options);
 
 }   // namespace gradcast

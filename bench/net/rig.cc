@@ -19,7 +19,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     if (preset == "ridge") spec_.target_scale = 1;   // a regression
     NetConfig config;
     std::string why;
-    GC_TRY(compute_.open(how.device, {.lanes_max = threads, .lanes_per_gpu = threads}, &why));
+    GC_TRY(compute_.open(how.device, {.lanes_max = std::min(threads, blocks), .lanes_per_gpu = threads}, &why));
     if (!why.empty()) fmt::print(stderr, "{}\n", why);
     if (compute_.device) threads = compute_.device->lane_count();
     config.precision = how.precision;

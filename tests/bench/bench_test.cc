@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -685,6 +686,27 @@ TEST(SystemBench, LayersAndStepsHaveTimes) {
     ASSERT_EQ(steps["rows"].size(), 2u);
     for (const auto& row : steps["rows"]) EXPECT_GT(row["images_per_s"].get<double>(), 0);
     EXPECT_EQ(run("gradcast-bench step --batch 4 --blocks 5 2>/dev/null").code, 2);
+    EXPECT_EQ(run("gradcast-bench step --batch 8,4 --blocks 5 2>/dev/null").code, 2);
+    // Lists: a line for each, also where one fails; two equal errors end it.
+    const std::string once = " --repeat 1 --warmup 0 --isa portable --json";
+    const auto lines = [](const std::string& text) {
+        std::vector<nlohmann::json> all;
+        std::istringstream in(text);
+        for (std::string line; std::getline(in, line);) all.push_back(nlohmann::json::parse(line, nullptr, false));
+        return all;
+    };
+    Result many = run("gradcast-bench step --net lenet5,lenet6,mlp --batch 2,3" + once + " 2>/dev/null");
+    EXPECT_EQ(many.code, 2);
+    const std::vector<nlohmann::json> cells = lines(many.out);
+    ASSERT_EQ(cells.size(), 6u) << many.out;
+    for (size_t i = 0; i < 6; ++i) {
+        EXPECT_EQ(cells[i]["batch"], i < 3 ? 2 : 3);
+        EXPECT_EQ(cells[i].contains("error"), cells[i]["net"] == "lenet6") << cells[i].dump();
+        EXPECT_EQ(cells[i]["rows"].size(), cells[i].contains("error") ? 0u : 1u);
+    }
+    Result twice = run("gradcast-bench layers --net lenet6,lenet6,mlp" + once + " 2>&1");
+    EXPECT_EQ(lines(twice.out).size(), 3u) << twice.out;   // two of JSON, then the error
+    EXPECT_NE(twice.out.find("(two times in a row: the rest is not measured)"), std::string::npos) << twice.out;
     EXPECT_EQ(run("gradcast-bench layers --net lenet6 2>/dev/null").code, 2);
     EXPECT_EQ(run("gradcast-bench layers --isa sse9 2>/dev/null").code, 2);
 }
