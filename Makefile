@@ -116,6 +116,7 @@ help:
 	@echo 'make format     rewrite the sources                                 make fuzz     every fuzz target, FUZZ_SECONDS=60 each'
 	@echo 'make asan tsan  the fast suites under ASan+UBSan and under TSan'
 	@echo 'make device-check  where a GPU is: its tests, accuracy, determinism, speed beside PyTorch; DEVICE_CHECK="--data DIR"'
+	@echo 'make device-pack   the same packed into $(BUILD)/gpu.tar.gz for a machine where nothing can be built; MNIST=DIR'
 	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
 	@echo 'make deb        a Debian package of it in $(BUILD)/'
 
@@ -269,7 +270,7 @@ CUDA_WRAPPED := -Wl,--wrap=cudnnBackendSetAttribute,--wrap=cudnnBackendFinalize,
 $(BUILD)/tests/cuda-device: $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc)) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest $(CUDA_LIBS) $(CUDA_WRAPPED))
 
-# The programs beside the stand-in, for a dry run of tools/device-check.
+# The programs beside the stand-in, for tests/device and tests/ctl.
 HOST_RUN := $(if $(MODE),,$(addprefix $(BUILD)/host/,gradcastd gradcastctl gradcast-bench libgradcast_cuda.so))
 $(BUILD)/host/libgradcast_cuda.so: $(patsubst %,$(BUILD)/obj/host/%.o,$(CUDA_CODE) $(wildcard tests/cuda/host/*.cc))
 	$(call say,link,$@)
@@ -292,10 +293,17 @@ tests: all $(TESTS) $(CUDA_TESTS) $(HOST_RUN) $(BUILD)/bench/micro/micro $(BUILD
 test-built: tests
 	@tests/run $(BUILD)
 
-# DEVICE_CHECK: more words for it, as "--data DIR" or "--pack DIR".
-.PHONY: device-check
+# DEVICE_CHECK: more words for it, as "--data DIR".
+.PHONY: device-check device-pack
 device-check: all $(CUDA_TESTS)
 	@tools/device-check $(BUILD) $(DEVICE_CHECK)
+# For a machine that has a GPU and lacks what building needs.  MNIST: the folder of its four files.
+MNIST ?= ../shared/datasets/mnist
+device-pack: deps
+	@[ -n '$(CUDA_SO)' ] || { echo '$(CUDA_SAID)'; exit 1; }
+	@$(MAKE) --no-print-directory all $(BUILD)/tests/cuda-device
+	@$(BUILD)/gradcastctl import mnist --from $(MNIST) --out $(BUILD)/data/mnist
+	@tools/device-check $(BUILD) --pack $(BUILD)/gpu --data $(BUILD)/data
 
 fault-test: deps
 	@$(MAKE) --no-print-directory all

@@ -1,9 +1,12 @@
 """Times whole training steps of PyTorch on a GPU: forward, loss, backward, SGD with momentum, on samples that are on the GPU.
 
-usage: torch_gpu.py [--device cuda] --nets lenet5,mlp --batches 128,1024 --precisions tf32,bf16 [--seconds 0.4] [--limit 120] [--warm]
-For each net, batch and precision (f32, tf32, or bf16 by autocast with float masters) tries every way that works: eager and torch.compile, each plain
-and as a CUDA graph, in channels_last and NCHW; at most --limit seconds, f32 last.  Prints a line of JSON for a cell after each way; its last line
-has all ways, and those not tried for lack of time.  --warm: only compiles, to fill the cache for a later run.
+usage: torch_gpu.py [--device cuda] --cells lenet5:100,nin:1024 --precisions tf32,bf16 [--seconds 0.4] [--limit 120] [--profile] [--warm]
+For each net and batch, in each precision (f32, tf32, or bf16 by autocast with float masters), tries every way that works: torch.compile and
+eager, each plain and as a CUDA graph, in channels_last and NCHW.  The ways that are fastest as a rule come first for all cells, so that
+--limit seconds cut off the slow ones.  Each way has two rates: `queued`, steps enqueued one after the other, and `waited`, the host waits
+for the end of each step.  Prints a line of JSON for a cell after each way; a cell's last line has all ways, and those not tried.
+--profile: at the end a line with the kernels of each cell's fastest way, by torch.profiler.  --warm: only compiles, which fills the cache for
+a later run.
 """
 import argparse
 import json
@@ -17,11 +20,11 @@ from torch_nets import model, samples
 
 flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 flags.add_argument("--device", default="cuda")
-flags.add_argument("--nets", default=",".join(samples))
-flags.add_argument("--batches", default="128,1024")
-flags.add_argument("--precisions", default="f32,tf32,bf16")
+flags.add_argument("--cells", default="lenet5:100,mlp:100,resnet9:1024,nin:1024,resnet9:100,nin:100")
+flags.add_argument("--precisions", default="tf32,bf16")
 flags.add_argument("--seconds", type=float, default=0.4)
 flags.add_argument("--limit", type=float, default=120)
+flags.add_argument("--profile", action="store_true")
 flags.add_argument("--warm", action="store_true")
 options = flags.parse_args()
 begun = time.perf_counter()
@@ -78,8 +81,8 @@ class Step:
         self.optimiser.step()
 
 
-def measure(run):
-    """Median seconds of a step: rounds of steps that take some 20 ms each."""
+def measure(run, waits):
+    """Median seconds of a step: rounds of steps that take some 20 ms each.  waits: for the end of each step, not of each round."""
     for _ in range(3):
         run()
     synchronise()
@@ -92,13 +95,15 @@ def measure(run):
         start = time.perf_counter()
         for _ in range(count):
             run()
+            if waits:
+                synchronise()
         synchronise()
         times.append((time.perf_counter() - start) / count)
     return statistics.median(times)
 
 
-found, failed = {}, {}
-cells = [(net, int(batch), precision) for net in options.nets.split(",") for batch in options.batches.split(",") for precision in options.precisions.split(",")]
+found, failed, fastest = {}, {}, {}   # by cell: rates by way; errors by way; the fastest way's rate and what runs it
+cells = [(each.split(":")[0], int(each.split(":")[1]), precision) for each in options.cells.split(",") for precision in options.precisions.split(",")]
 
 
 def name(compiled, graph, channels_last):
@@ -106,15 +111,19 @@ def name(compiled, graph, channels_last):
 
 
 def ways(cell):
-    return [name(compiled, graph, last) for compiled in (0, 1) for graph in range(1 + on_gpu) for last in range(1 + (cell[0] != "mlp"))]
+    return [name(compiled, graph, last) for compiled in (1, 0) for last in orders(cell) for graph in range(1 + on_gpu)]
+
+
+def orders(cell):
+    return (0,) if cell[0] == "mlp" else (1, 0)
 
 
 def tell(cell):
-    here, broken = {way: round(rate, 1) for way, rate in found.get(cell, {}).items()}, failed.get(cell, {})
-    best = max(here, key=here.get) if here else None
+    here, broken = found.get(cell, {}), failed.get(cell, {})
+    best = max(here, key=lambda way: here[way]["queued"]) if here else None
     print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": cell[0], "batch": cell[1], "precision": cell[2], "best": best,
-                      "images_per_s": here.get(best), "ways": here, "failed": broken,
-                      "untried": [way for way in ways(cell) if way not in here and way not in broken]}), flush=True)  # fmt: skip
+                      "images_per_s": here[best]["queued"] if best else None, "waited": max((rate["waited"] for rate in here.values()), default=None),
+                      "ways": here, "failed": broken, "untried": [way for way in ways(cell) if way not in here and way not in broken]}), flush=True)  # fmt: skip
 
 
 def late():
@@ -131,19 +140,43 @@ def measured(cell, compiled, channels_last):
             run = step.graph() if graph else step.run
             if options.warm:
                 run()
-            else:
-                found.setdefault(cell, {})[way] = cell[1] / measure(run)
+                continue
+            rates = {kind: round(cell[1] / measure(run, kind == "waited"), 1) for kind in ("queued", "waited")}
+            found.setdefault(cell, {})[way] = rates
+            if rates["queued"] > fastest.get(cell, (0,))[0]:
+                fastest[cell] = (rates["queued"], way, run, step)   # step: keeps the graph's memory
         except Exception as error:  # a way that fails is skipped and reported
             failed.setdefault(cell, {})[way] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
-for full in (False, True):   # f32 last: few cells are compared in it
-    for compiled in (1,) if options.warm else (0, 1):
-        for channels_last in (1, 0):
-            for cell in cells:
-                if (cell[2] == "f32") == full and not (channels_last and cell[0] == "mlp") and not late():
-                    measured(cell, compiled, channels_last)
-                    if not options.warm:
-                        tell(cell)
+def profile(cell, steps=3):
+    """The kernels of a step, longest first."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    _, way, run, _ = fastest[cell]
+    with profiler(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as trace:
+        for _ in range(steps):
+            run()
+        synchronise()
+    spent = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    kernels = sorted(((each.key, each.count / steps, round(getattr(each, spent) / steps, 2)) for each in trace.key_averages()), key=lambda each: -each[2])
+    print(json.dumps({"bench": "kernels", "rival": "torch", "net": cell[0], "batch": cell[1], "precision": cell[2], "way": way,
+                      "us": round(sum(each[2] for each in kernels), 1),
+                      "kernels": [{"name": text[:120], "calls": calls, "us": us} for text, calls, us in kernels[:40] if us > 0]}), flush=True)  # fmt: skip
+
+
+for compiled in (1,) if options.warm else (1, 0):
+    for turn in range(2):
+        for cell in cells:
+            if turn < len(orders(cell)) and not late():
+                measured(cell, compiled, orders(cell)[turn])
+                if not options.warm:
+                    tell(cell)
 for cell in cells if late() and not options.warm else []:
     tell(cell)
+for cell in fastest if options.profile else []:
+    try:
+        profile(cell)
+    except Exception as error:  # a profiler that may not read the GPU's times is no reason to lose the rates
+        print(json.dumps({"bench": "kernels", "rival": "torch", "net": cell[0], "batch": cell[1], "precision": cell[2], "error": str(error)[:200]}), flush=True)

@@ -725,6 +725,15 @@ TEST(SystemBench, NetsRunBesideTorch) {
         Result result = shell(fmt::format("/usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", net));
         EXPECT_EQ(nlohmann::json::parse(result.out, nullptr, false)["parameters"], parameters);
     }
+    // What a GPU is compared with, on the CPU: the eager way works with every PyTorch.
+    Result ways = shell(
+        "/usr/bin/python3 bench/rivals/torch_gpu.py --device cpu --cells lenet5:4 --precisions f32 --seconds 0.01 --profile 2>/dev/null | "
+        "tail -n 2");
+    const nlohmann::json rates = nlohmann::json::parse(ways.out.substr(0, ways.out.find('\n')), nullptr, false),
+                         kernels = nlohmann::json::parse(ways.out.substr(ways.out.find('\n') + 1), nullptr, false);
+    EXPECT_GT(rates["ways"]["eager"]["queued"], 0) << ways.out;
+    EXPECT_GT(rates["waited"], 0) << ways.out;
+    EXPECT_EQ(kernels["bench"], "kernels") << ways.out;
 }
 
 TEST(SystemBench, GlooRuns) {
