@@ -4,13 +4,17 @@ import os
 import re
 import shutil
 import sys
+from ctypes.util import find_library
 
 from device.run import Children, Results, Trouble, find_torch
 
 
 def library_path(root):
-    """The loader's search path: the packed libraries, then cuDNN and cuBLAS of CUDA or of PyTorch's packages."""
-    folders = [os.path.join(root, "lib")] + sorted(glob.glob("/usr/local/cuda*/lib64"))
+    """The loader's search path: the packed libraries, then cuDNN and cuBLAS of CUDA or of PyTorch's packages.
+
+    The packed C++ library is used only where there is none: NVIDIA's libraries and tools may need a newer one.
+    """
+    folders = [os.path.join(root, "lib")] + ([] if find_library("stdc++") else [os.path.join(root, "lib", "c++")]) + sorted(glob.glob("/usr/local/cuda*/lib64"))
     for site in sys.path:
         folders += sorted(glob.glob(os.path.join(site, "nvidia", "*", "lib")))
     known = os.environ.get("LD_LIBRARY_PATH", "")

@@ -30,7 +30,7 @@ def pack(options, root):
     for path in [os.path.join(build, name) for name in programs] + mnist:
         if not os.path.exists(path):
             sys.exit(f"device-check: {path} is missing: make device-pack makes it where nvcc, cuDNN and MNIST are")
-    for folder in ["lib", "build/tests", "tools", "bench/rivals", "data/mnist"]:
+    for folder in ["lib/c++", "build/tests", "tools", "bench/rivals", "data/mnist"]:
         os.makedirs(os.path.join(to, folder))
     packed = []
     for name in programs:
@@ -42,7 +42,7 @@ def pack(options, root):
                 continue
             if where == "not found":
                 sys.exit(f"device-check: {name} needs {library}, which the loader does not find here")
-            packed.append(shutil.copy(where, os.path.join(to, "lib")))
+            packed.append(shutil.copy(where, os.path.join(to, "lib", "c++" if re.match(r"lib(stdc\+\+|gcc_s)\.", library) else "")))
     new = sorted({(os.path.basename(path), glibc_of(path)) for path in packed if glibc_of(path) > glibc_max})
     if new:
         sys.exit(f"device-check: newer than glibc 2.36: {', '.join(f'{name} needs {a}.{b}' for name, (a, b) in new)}")

@@ -139,15 +139,15 @@ class Children:
         path = os.path.join(self.results.logs, name + ".log")
         begin = os.path.getsize(path) if os.path.exists(path) else 0
         child = self.start(name, words, environment)
-        why, size, heard, until, left = None, begin, time.time(), time.time() + max(1, seconds), ""
+        why, heard, until, left = None, time.time(), time.time() + max(1, seconds), ""
         with open(path, "rb") as log:
             log.seek(begin)
 
             def hear():
-                nonlocal size, heard, left
+                nonlocal heard, left
                 new = log.read().decode(errors="replace")
                 if new:
-                    size, heard = size + len(new), time.time()
+                    heard = time.time()
                     *lines, left = (left + new).split("\n")
                     for line in lines if each else []:
                         each(line)
@@ -182,6 +182,8 @@ class Stopped(BaseException):
 
 def catch_signals():
     def stop(number, _):
+        for each in (signal.SIGTERM, signal.SIGINT):   # timeout(1) sends it twice
+            signal.signal(each, signal.SIG_IGN)
         raise Stopped(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, stop)
