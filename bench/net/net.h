@@ -10,8 +10,9 @@ namespace gradcast {
 double peak_gflops(Isa isa, uint32_t threads);
 
 /// Measures every net of the options with each batch and precision: `layers`, time, work and share of the peak for each layer and pass, and
-/// the kernels that a library has chosen; `step`, whole steps by number of blocks.  Prints a table or a line of JSON for each at once, with
-/// "error" where one failed.  Ends after two equal errors in a row.  Error: the first one.
+/// the kernels that a library has chosen; `step`, whole steps by number of blocks, each waited for before the next and, on GPUs that allow
+/// it, queued: the next one is begun before the host waits.  Prints a table or a line of JSON for each at once, with "error" where one
+/// failed.  Ends after two equal errors in a row.  Error: the first one.
 Status net_run(const Options& options);
 
 }   // namespace gradcast

@@ -27,6 +27,8 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     config.lanes = threads;
     config.samples_max = (batch + blocks - 1) / blocks;
     config.block_sizes = {batch / blocks, config.samples_max};
+    batch_ = batch, blocks_ = blocks;
+    for (uint32_t b = 0; b < blocks && compute_.device; ++b) config.step_blocks.push_back(first_of(b + 1) - first_of(b));
     OptimiserConfig sgd;
     // tiny, so that every step does the same work
     sgd.lr = 1e-6;
@@ -41,8 +43,6 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
         GC_TRY(compute_.module->resident_plan(info, {}, *compute_.device, &resident_));
     }
     GC_TRY(compute_.ready(arena_));
-    batch_ = batch;
-    blocks_ = blocks;
     together_ = together_of(net(), blocks, threads);
     images_.resize(uint64_t{batch} * C * H * H), labels_.resize(batch);
     for (size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
@@ -61,7 +61,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
 }
 
 Samples NetRig::samples(uint32_t block) const {
-    const uint32_t first = batch_ * block / blocks_, end = batch_ * (block + 1) / blocks_;
+    const uint32_t first = first_of(block), end = first_of(block + 1);
     const uint64_t bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
     Samples samples{nullptr, labels_.data() + first, end - first, spec_.C, spec_.H, spec_.W, mean_.data(), std_.data()};
     if (resident_) {
@@ -122,6 +122,26 @@ Status NetRig::step() {
     GC_TRY(apply());
     for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) compute_.codec->commit(sum(bucket));
     apply_ns += clock_ns() - begin_ns;
+    return {};
+}
+
+Status NetRig::whole_begin() {
+    whole_.clear();
+    for (uint32_t b = 0; b < blocks_; ++b) whole_.push_back(samples(b));
+    compute_.optimiser->step(step_);
+    return net().step_begin(step_++, whole_);
+}
+
+Status NetRig::whole_end() {
+    WholeStep done;
+    GC_TRY(net().step_end(&done));
+    const Layout& layout = net().layout();
+    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) {
+        Sum sum;
+        sum.bucket = bucket;
+        sum.maxima = done.maxima.subspan(layout.buckets[bucket].group, layout.buckets[bucket].group_count);
+        compute_.codec->commit(sum);
+    }
     return {};
 }
 

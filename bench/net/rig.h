@@ -26,6 +26,9 @@ public:
     Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
     bool on_gpu() const { return compute_.device != nullptr; }
     Status step();
+    /// Whole steps in one launch, as jobs of one node compute them; where net().steps_ahead() is above 0.
+    Status whole_begin();
+    Status whole_end();
     /// One block alone; its gradient is discarded.
     Status block(uint32_t number);
     /// The part of a step after the exchange.
@@ -46,6 +49,7 @@ private:
     Status added(StepId step, uint32_t bucket);
     Sum sum(uint32_t bucket);
     Plan plan(uint32_t bucket) { return {Word::i32, sum(bucket).words, &records_[bucket]}; }
+    uint32_t first_of(uint32_t block) const { return batch_ * block / blocks_; }   // sample
     Samples samples(uint32_t block) const;
 
     NetSpec spec_;
@@ -62,6 +66,7 @@ private:
     std::vector<float> mean_, std_, maxima_;
     std::vector<Record> records_;
     std::vector<BucketSum> sums_;
+    std::vector<Samples> whole_;                // by block
     std::vector<std::atomic<uint32_t>> left_;   // by bucket: blocks left
     std::vector<Status> failed_;                // by the first block of those computed together
     StepId step_ = 0;

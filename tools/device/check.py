@@ -43,7 +43,10 @@ class Check:
         name = re.sub(r"[^a-z0-9]+", "-", device.split(",")[0].lower()).strip("-")
         self.results = Results(out, name, self.work)
         self.results.report.update(host=self.host, gpu=device)
-        self.children = Children(self.results, self.root, {"LD_LIBRARY_PATH": self.library_path, "OMP_NUM_THREADS": "1"})
+        environment = {"LD_LIBRARY_PATH": self.library_path, "OMP_NUM_THREADS": "1"}
+        if self.host:   # one GPU, as on the machine that this rehearses
+            environment["GC_CUDA_HOST_DEVICES"] = os.environ.get("GC_CUDA_HOST_DEVICES", "1")
+        self.children = Children(self.results, self.root, environment)
 
     def need_programs(self):
         for path in self.packed:
