@@ -78,10 +78,9 @@ Status Daemon::resume(const std::string& which, const Submission& submission, st
     Submitted submitted;
     submitted.before = before;
     submitted.detail = before;
+    submitted.detail.summary.status = {};   // of this attempt: nothing of what was before is told as its result
     submitted.detail.summary.status.state = JobState::preparing;
     submitted.detail.started = false;
-    submitted.detail.summary.status.error.clear();
-    submitted.detail.summary.status.code = Code::ok;
     submitted.detail.summary.nodes.clear();
     for (const Member& member : checked.members) submitted.detail.summary.nodes.push_back(member.name);
     submitted_.emplace(job, std::move(submitted));

@@ -397,8 +397,9 @@ Status job_record_read(const std::string& folder, JobDetail* detail) {
 
 void not_resumed(const Status& why, JobDetail* before) {
     JobStatus& status = before->summary.status;
-    if (status.state == JobState::preparing || status.state == JobState::running) status.state = JobState::failed;
-    status.error = fmt::format("not resumed: {}", why.what);
+    const bool done = status.state == JobState::done;
+    status.state = why.code == Code::cancelled ? JobState::cancelled : JobState::failed;   // of the attempt; job.json keeps that before it
+    status.error = fmt::format("not resumed: {}{}", why.what, done ? "; what the job has trained before stays" : "");
     status.code = why.code;
     before->started = false;   // whoever waits for the start looks at the error
 }

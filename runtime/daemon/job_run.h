@@ -97,7 +97,7 @@ private:
 Status job_record_write(const JobDetail& detail);
 /// Error: names the file, and what in it is not of a record that this version writes.
 Status job_record_read(const std::string& folder, JobDetail* detail);
-/// A job that was to go on does not: it stands as before, and says why.
+/// A job that was to go on does not: its state is that of the attempt, with the reason.  Its folder, job.json too, stays as it is.
 void not_resumed(const Status& why, JobDetail* before);
 /// All that are kept below `folder`, oldest first.  A job that was running when the daemon died has failed: "daemon restarted".  Folders of
 /// jobs that never started are removed.  A record that cannot be read is named in the log, and nothing in its folder changes.

@@ -18,6 +18,7 @@
 #include "nn/net.h"
 #include "runtime/core/clock.h"
 #include "runtime/daemon/daemon.h"
+#include "runtime/daemon/job_run.h"
 #include "runtime/daemon/placement.h"
 #include "runtime/job/job_file.h"
 #include "transport/link/interface.h"
@@ -27,6 +28,7 @@ namespace {
 
 constexpr uint64_t round_us = 100'000;        // of the main thread
 constexpr uint64_t leave_us = 25'000'000;     // how long the job may take to end after a signal; Slurm kills after KillWait, 30 s
+constexpr uint64_t key_us = 5'000'000;        // from the making of WORK/key to its content
 constexpr uint64_t progress_us = 5'000'000;   // between two lines
 
 std::string toml_text(const std::string& text) {
@@ -68,6 +70,8 @@ private:
     int fail_with(int exit, const Status& status);
     int follow();
     Status begin(std::optional<JobDetail>* done);
+    bool done_before(const std::string& rank_folder, JobDetail* run) const;
+    bool done_anywhere() const;
     int ended(const JobDetail& job, const std::vector<NodeInfo>& nodes);
     void progress(const JobStatus& status);
     bool speaks(const std::vector<NodeInfo>& nodes) const;
@@ -164,8 +168,10 @@ Status Launch::key(std::string* path) {
     *path = work_ + "/key";
     if (first() && ::access(path->c_str(), F_OK) != 0) return cluster_key_create(*path);
     while (::access(path->c_str(), F_OK) != 0 && clock_us() < until_us_) ::usleep(round_us);
-    struct stat info;   // it is made and then written
-    while (::stat(path->c_str(), &info) == 0 && info.st_size == 0 && clock_us() < until_us_) ::usleep(round_us);
+    struct stat info;   // rank 0 makes it and then writes it
+    const auto empty = [&] { return ::stat(path->c_str(), &info) == 0 && info.st_size == 0; };
+    for (const uint64_t end = clock_us() + key_us; !first() && empty() && clock_us() < end;) ::usleep(round_us);
+    if (empty()) return fail(Code::invalid, "{} is empty: remove it, and rank 0 makes a new one", *path);
     if (::access(path->c_str(), F_OK) != 0)
         return fail(Code::deadline,
                     "rank 0 has not written {}: is it on a disk that all nodes share? Else name a key file by --key, or set GRADCAST_KEY",
@@ -230,6 +236,30 @@ int Launch::run() {
     return follow();
 }
 
+/// A rank has the record of WORK's job: it is done, by this very job file, and its model is where the record says.
+bool Launch::done_before(const std::string& rank_folder, JobDetail* run) const {
+    std::string id, text;
+    if (!file_read(job_path(), &id).ok()) return false;
+    while (!id.empty() && id.back() == '\n') id.pop_back();
+    const std::string folder = rank_folder + "/state/jobs/" + id;
+    JobDetail found;
+    if (!job_record_read(folder, &found).ok() || found.summary.status.state != JobState::done) return false;
+    if (!file_read(folder + "/job.toml", &text).ok() || text != text_) return false;
+    if (const std::string& model = found.summary.status.model; !model.empty() && ::access(model.c_str(), F_OK) != 0) return false;
+    found.summary.id = id;
+    *run = std::move(found);
+    return true;
+}
+
+/// The same of any rank, as far as this one sees their folders.
+bool Launch::done_anywhere() const {
+    JobDetail run;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(work_, error), end; !error && at != end; at.increment(error))
+        if (at->path().filename().string().starts_with("rank-") && done_before(at->path().string(), &run)) return true;
+    return false;
+}
+
 /// Rank 0, when all are alive: the job of this folder goes on, or a new one begins.  *done: it had come to its end before.
 Status Launch::begin(std::optional<JobDetail>* done) {
     Submission submission{
@@ -237,12 +267,9 @@ Status Launch::begin(std::optional<JobDetail>* done) {
     std::string before;
     if (id_.empty() && ::access(job_path().c_str(), F_OK) == 0) GC_TRY(file_read(job_path(), &before));
     while (!before.empty() && before.back() == '\n') before.pop_back();
-    if (JobDetail run; !before.empty() && daemon_->job(before, &run).ok() && run.summary.status.state == JobState::done) {
-        std::string text;
-        if (file_read(run.folder + "/job.toml", &text).ok() && text == text_) {
-            *done = std::move(run);
-            return Status{};
-        }
+    if (JobDetail run; !before.empty() && done_before(own_, &run)) {
+        *done = std::move(run);
+        return Status{};
     }
     if (!before.empty()) GC_TRY(daemon_->resume(before, submission, &id_));
     else GC_TRY(daemon_->submit(submission, &id_));
@@ -298,7 +325,14 @@ int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
     }
     if (!speaker) return launch_failed;   // another rank says why
     fail_with(launch_failed, fail(status.code, "job {} {}: {}", job.summary.id.substr(0, 8), job_state_name(status.state), status.error));
+    if (status.error.starts_with("not resumed: no checkpoint")) {
+        say("--anew begins the job anew in {}", work_);
+        return launch_failed;
+    }
+    const bool another = status.error.starts_with("not resumed: ") && (status.code == Code::data || status.code == Code::invalid);
+    if (another) say("{} stays as it is: another --work begins a new job", work_);
     if (status.code == Code::invalid) return launch_usage;
+    if (another) return launch_failed;
     if (status.checkpoint > 0)
         say("a checkpoint has {} of {} steps: started again with this work folder, on these nodes or others, the job goes on",
             status.checkpoint, status.steps);
@@ -324,9 +358,13 @@ int Launch::follow() {
         JobDetail job;
         const bool over = daemon_->last_ended(&job);
         if (over && (id_.empty() || job.summary.id == id_) && daemon_->running() == 0) {
-            // A run that has ended before its first checkpoint begins anew.
-            if (!first() || signal_ || job.summary.status.error.find("not resumed: no checkpoint") != 0) return ended(job, nodes);
-            say("the run before has left no checkpoint: the job begins anew");
+            // A run that has ended before its first checkpoint begins anew.  Behind a semicolon stand files that are damaged and nodes that
+            // were not asked.
+            const std::string& error = job.summary.status.error;
+            const bool none = error.starts_with("not resumed: no checkpoint"), damaged = error.find(';') != error.npos;
+            if (!first() || signal_ || !none || (damaged && !options_.anew)) return ended(job, nodes);
+            if (damaged) say("warning: {}", error);
+            say("the run before has left no checkpoint{}: the job begins anew", damaged ? " that is whole" : "");
             if (Status status = begin(&done); !status.ok()) return fail_with(launch_failed, status);
             continue;
         }
@@ -339,7 +377,7 @@ int Launch::follow() {
             ::_exit(launch_failed);   // its threads cannot be joined
         }
         if (first() && all) {
-            if (daemon_->job(id_, &job).ok()) progress(job.summary.status);
+            if (daemon_->job(id_, &job).ok() && job.started) progress(job.summary.status);
             continue;
         }
         if (met && daemon_->running() > 0 && speaks(nodes))
@@ -358,8 +396,8 @@ int Launch::follow() {
                 return fail_with(status.code == Code::invalid ? launch_usage : launch_failed, status);
             if (done) return say("the job of this work folder is done already: another --work begins anew"), ended(*done, nodes);
         } else if (!missing.empty() && met && daemon_->running() == 0) {
-            say("gradcastd: rank {}: rank 0 ({}) has ended before a job began", placement_.rank, leader);
-            return launch_done;   // its exit code tells why
+            if (done_anywhere()) return launch_done;
+            return fail_with(launch_failed, fail(Code::peer_lost, "rank 0 ({}) has ended before a job began: it says why", leader));
         } else if (!missing.empty() && !met && clock_us() > until_us_) {
             return fail_with(launch_failed,
                              fail(Code::deadline, "not all nodes are there after {} s: {}", options_.wait_s, fmt::join(missing, ", ")));

@@ -3,6 +3,7 @@
 //
 // WORK, a folder of this run, holds `job` (the job's id), `key` where none is given, `meet` (of MPI), and for each rank `rank-K/log` and
 // `rank-K/state`, as of any daemon.  The same WORK once more: the job goes on from its newest checkpoint, on the same nodes or on others.
+// A job file of another training is refused there.
 #pragma once
 #include <string>
 
@@ -21,6 +22,7 @@ struct LaunchOptions {
     std::string work;    // ""; gradcast-<job of Slurm>, else the job file's name with .run for its ending, in the working folder
     std::string key;     // a file; "": the environment's GRADCAST_KEY, else WORK/key, which rank 0 makes
     std::string interface, isa = "auto";
+    bool anew = false;       // a job begins anew where all checkpoints of WORK's job are damaged
     uint32_t wait_s = 120;   // for the other nodes
 };
 

@@ -174,7 +174,8 @@ int main_(int argc, char** argv) {
     auto* wait = app.add_option("--wait", once.wait_s, "seconds that the other nodes may take to start")
                      ->capture_default_str()
                      ->check(CLI::Range(1, 86'400));
-    for (CLI::Option* each : {by_slurm, by_mpi, by_hosts, job, by_rank, work, key, port, interface, isa, wait}) each->group(launcher);
+    auto* anew = app.add_flag("--anew", once.anew, "begin anew where all checkpoints of the job in WORK are damaged");
+    for (CLI::Option* each : {by_slurm, by_mpi, by_hosts, job, by_rank, work, key, port, interface, isa, wait, anew}) each->group(launcher);
     app.add_option("--man", man)->group("")->check(CLI::IsMember({"gradcastd", "gradcastd.toml"}));
     app.add_option("--completion", shell)->group("")->check(CLI::IsMember({"bash", "zsh", "fish"}));
     app.set_version_flag("--version", std::string("gradcastd ") + version_text);

@@ -140,8 +140,9 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     answer = cluster[1].post("/v1/jobs/" + id + "/resume", Json{{"text", wrong}, {"base", "/"}, {"path", "wrong.toml"}});
     ASSERT_EQ(answer.value("id", ""), id) << answer.dump();
     const JobStatus refused = cluster[1].ended(id);
-    EXPECT_EQ(refused.state, JobState::done);
+    EXPECT_EQ(refused.state, JobState::failed);   // of the attempt
     EXPECT_EQ(refused.digest, whole.digest);
+    EXPECT_TRUE(has(refused.error, "; what the job has trained before stays")) << refused.error;
     EXPECT_TRUE(has(refused.error, "not resumed: "));
     EXPECT_TRUE(has(refused.error, "of another training: job.seed was 1 and is 2 now")) << refused.error;
     EXPECT_TRUE(std::filesystem::exists(cluster[2].folder + "/state/jobs/" + id + "/final.h5") ||

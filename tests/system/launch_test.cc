@@ -80,6 +80,51 @@ TEST_F(SystemLaunch, HostsGiveTheDigestOfOne) {
     EXPECT_EQ(digest(output(0)), alone);
 }
 
+// Neither accuracy nor digest of the job that was there before.
+TEST_F(SystemLaunch, AnotherJobInTheSameFolderIsRefused) {
+    ASSERT_EQ(run(2, job("a.toml", 6), {"--work", "w"}), "0 0") << output(0);
+    const std::string first = digest(output(0)), other = job("b.toml", 6);
+    std::string text;
+    ASSERT_TRUE(file_read(other, &text).ok());
+    ASSERT_TRUE(file_write(other, text.replace(text.find("0.05"), 4, "0.06")).ok());
+    ASSERT_EQ(run(2, other, {"--work", "w"}), "1 1") << output(0) << output(1);
+    EXPECT_EQ(digest(output(0)), "") << output(0);
+    EXPECT_NE(output(0).find("failed: not resumed: node "), std::string::npos) << output(0);
+    EXPECT_EQ(output(0).find("accuracy"), std::string::npos) << output(0);
+    EXPECT_NE(output(0).find("of another training: optimiser.lr was 0.05 and is 0.06 now"), std::string::npos) << output(0);
+    EXPECT_NE(output(0).find("w stays as it is: another --work begins a new job"), std::string::npos) << output(0);
+    ASSERT_EQ(run(2, folder + "/a.toml", {"--work", "w"}), "0 0") << output(0);
+    EXPECT_EQ(digest(output(0)), first);
+}
+
+TEST_F(SystemLaunch, DamagedCheckpointsBeginAnewOnlyByAFlag) {
+    const std::string file = job("job.toml", 100'000);
+    {
+        Process alone;
+        start(alone, 0, 1, file, {"--work", "w"});
+        ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
+        alone.kill(SIGTERM);
+        EXPECT_EQ(alone.wait(), 75) << output(0);
+    }
+    std::vector<std::string> damaged;
+    for (const auto& each : std::filesystem::recursive_directory_iterator(folder + "/w"))
+        if (each.path().filename().string().starts_with("checkpoint-")) damaged.push_back(each.path().string());
+    ASSERT_FALSE(damaged.empty());
+    for (const std::string& each : damaged) std::filesystem::resize_file(each, std::filesystem::file_size(each) / 2);
+    EXPECT_EQ(run(1, file, {"--work", "w"}), "1") << output(0);
+    for (const std::string& each : damaged) EXPECT_NE(output(0).find(each + ": "), std::string::npos) << output(0);
+    EXPECT_NE(output(0).find("--anew begins"), std::string::npos) << output(0);
+    EXPECT_EQ(output(0).find("the job begins anew"), std::string::npos) << output(0);
+    ASSERT_TRUE(std::filesystem::exists(damaged[0]));
+    Process alone;
+    start(alone, 0, 1, file, {"--work", "w", "--anew"});
+    ASSERT_TRUE(eventually([&] { return output(0).find("no checkpoint that is whole: the job begins anew") != std::string::npos; }))
+        << output(0);
+    ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
+    alone.kill(SIGTERM);
+    EXPECT_EQ(alone.wait(), 75) << output(0);
+}
+
 // As srun does where a job is requeued: every task gets the signal, and later all of them are started again with the same folder.
 TEST_F(SystemLaunch, InterruptedItGoesOnBitForBit) {
     constexpr uint32_t steps = 1000;
@@ -134,7 +179,8 @@ TEST_F(SystemLaunch, KeysOrJobFilesThatDiffer) {
     start(all[0], 0, 2, file, {"--work", "files"}, keys[0]);
     start(all[1], 1, 2, other, {"--work", "files"}, keys[0]);
     EXPECT_EQ(all[0].wait(), 2);
-    EXPECT_EQ(all[1].wait(), 0) << output(1);
+    EXPECT_EQ(all[1].wait(), 1) << output(1);
+    EXPECT_NE(output(1).find("rank 0 (127.0.0.1.0) has ended before a job began: it says why"), std::string::npos) << output(1);
     EXPECT_NE(output(0).find("its job file is not that of node 127.0.0.1.0: give all nodes the same one"), std::string::npos) << output(0);
 }
 
@@ -154,6 +200,12 @@ TEST_F(SystemLaunch, NodesThatDoNotCome) {
     start(alone, 0, 1, folder + "/none.toml");
     EXPECT_NE(alone.wait(), 0);
     EXPECT_NE(output(0).find("none.toml"), std::string::npos) << output(0);
+    ASSERT_TRUE(make_directories(folder + "/torn").ok() && file_write(folder + "/torn/key", "").ok());
+    for (const uint32_t rank : {0u, 1u}) {
+        start(alone, rank, 2, file, {"--work", "torn"});
+        EXPECT_EQ(alone.wait(), 2);
+        EXPECT_NE(output(rank).find("torn/key is empty: remove it, and rank 0 makes a new one"), std::string::npos) << output(rank);
+    }
     start(alone, 0, 1, file, {}, "k1 abc");
     EXPECT_EQ(alone.wait(), 2);
     EXPECT_NE(output(0).find("GRADCAST_KEY is no key"), std::string::npos) << output(0);
