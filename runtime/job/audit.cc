@@ -80,12 +80,7 @@ Status choose_start(const AuditFolder& folder, const AuditConfig& config, AuditR
         const uint64_t steps = folder.checkpoints[i];
         if (steps > result->last) continue;
         const std::string path = checkpoint_path(folder.path, steps);
-        Status status = checkpoint_read(path, &model, &state);
-        if (status.ok() && model.step != steps) status = fail(Code::data, "{}: holds step {}", path, model.step);
-        if (!status.ok()) {
-            result->notes.emplace_back(status.what);
-            continue;
-        }
+        if (!checkpoint_read(path, &model, &state).ok() || model.step != steps) continue;   // audit_read() has named it
         result->finding = state_differs(folder, path, model);
         if (steps >= result->first) continue;
         take(path, model);
@@ -153,7 +148,7 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
     read.checkpoints = checkpoints_in(path);
     std::string text, told;
     GC_TRY(file_read(path + "/job.toml", &text));
-    // The newest file that can be read tells where the data is.
+    // All are read whole.  The newest one that is, tells where the data is.
     std::vector<std::string> files;
     const std::string final = path + "/final.h5";
     if (::access(final.c_str(), F_OK) == 0) files.push_back(final);
@@ -161,17 +156,22 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
     for (const std::string& file : files) {
         Model model;
         ModelVectors state;
-        if (Status status = checkpoint_read(file, &model, &state); !status.ok()) {
-            if (file == final) read.notes.emplace_back(status.what);
+        Status status = checkpoint_read(file, &model, &state);
+        if (status.ok() && file != final && checkpoint_path(path, model.step) != file)
+            status = fail(Code::data, "{}: holds step {}", file, model.step);
+        if (!status.ok()) {
+            // A job that runs removes old checkpoints.
+            if (::access(file.c_str(), F_OK) == 0) read.findings.emplace_back(status.what);
             continue;
         }
-        told = model.base;
-        read.data_digest = model.data_digest;
+        if (told.empty()) {
+            told = model.base;
+            read.data_digest = model.data_digest;
+        }
         if (file == final) {
             read.digest = model.digest;
             read.model_steps = model.step;
         }
-        break;
     }
     std::error_code error;
     std::string where = !base.empty() ? base : told.starts_with('/') ? told : path;

@@ -22,7 +22,8 @@ struct AuditFolder {
     std::string data_digest;             // that a checkpoint or the model tells; empty: none does
     std::string digest;                  // of the model in final.h5; empty: there is none
     uint64_t model_steps = 0;            // of that model
-    std::vector<std::string> notes;      // for people: gaps in steps.jsonl, files that cannot be read
+    std::vector<std::string> notes;      // for people: gaps in steps.jsonl
+    std::vector<std::string> findings;   // the model and checkpoints that are not whole, by name
 };
 /// base: of the job file's relative paths; empty: what a checkpoint says, else the folder.  Errors name the file: no job.toml or
 /// steps.jsonl, or one that is broken.

@@ -99,6 +99,38 @@ TEST_F(CtlModel, ExportWritesWhatTheEndingSays) {
     EXPECT_TRUE(outcome.says("node-1 keeps it")) << outcome.err;
 }
 
+TEST_F(CtlModel, NoCommandWritesOverWhatItReads) {
+    import();
+    save("final.h5");
+    const std::string model = read("final.h5"), data = read("train.h5");
+    fs::create_hard_link(folder + "/final.h5", folder + "/hard");
+    fs::create_symlink("final.h5", folder + "/soft");
+    for (const char* out : {"final.h5", "./final.h5", "hard", "soft"}) {
+        Outcome outcome = run(fmt::format("export final.h5 {} --format onnx --force", out));
+        EXPECT_EQ(outcome.exit, 2) << out;
+        EXPECT_TRUE(outcome.says(fmt::format("{} is final.h5, which is read: name another file", out))) << outcome.err;
+    }
+    EXPECT_EQ(read("final.h5"), model);
+    write("model.onnx", "mine");
+    write("all.toml", "mine");
+    write("sheet.png", "mine");
+    for (const char* arguments : {"export final.h5 model.onnx", "data manifest all.toml train.h5", "data inspect train.h5 --sheet sheet.png"}) {
+        Outcome outcome = run(arguments);
+        EXPECT_EQ(outcome.exit, 2) << arguments;
+        EXPECT_TRUE(outcome.says(" exists: --force replaces it, or name another file")) << outcome.err;
+        outcome = run(std::string(arguments) + " --force");
+        EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    }
+    for (const char* name : {"model.onnx", "all.toml", "sheet.png"}) EXPECT_NE(read(name), "mine") << name;
+    EXPECT_EQ(run("data inspect train.h5 --sheet train.h5 --force").exit, 2);
+    EXPECT_EQ(read("train.h5"), data);
+    fs::create_directory(folder + "/kept");
+    fs::rename(folder + "/final.h5", folder + "/kept/final.h5");
+    write("kept/steps.jsonl", "{\"step\":1,\"epoch\":1,\"loss\":2.5,\"digest\":\"0000000000000001\"}\n");
+    EXPECT_TRUE(run("report kept --out kept/final.h5 --quick --force").says("which is read"));
+    EXPECT_EQ(read("kept/final.h5"), model);
+}
+
 TEST_F(CtlModel, ExportLeavesNothingHalfWritten) {
     save("final.h5");
     struct {

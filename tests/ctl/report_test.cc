@@ -70,7 +70,7 @@ TEST_F(Report, ComparesAJobAndAFolder) {
     EXPECT_EQ(json["runs"][0]["steps"], 5000);
     EXPECT_NEAR(json["runs"][0]["seconds"].get<double>(), 5, 1e-9);
     EXPECT_EQ(json["runs"][1]["bytes_sent"], 40'000.0);
-    EXPECT_EQ(ask("report two --out r.html --data 'test*.h5'").exit, 0);
+    EXPECT_EQ(ask("report two --out r.html --force --data 'test*.h5'").exit, 0);
     EXPECT_NE(read("r.html").find("class, predicted"), std::string::npos);
 }
 

@@ -231,6 +231,43 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     expect_nothing_left();
 }
 
+TEST_F(SystemLocal, AFolderHoldsOneTraining) {
+    import();
+    std::string job = good_job;
+    job.replace(job.find("steps = 6"), 9, "steps = 100000\ncheckpoint_every = 2");
+    write("job.toml", job);
+    fs::remove(folder + "/err");
+    const pid_t pid = start("run job.toml --local 1 --keep kept");
+    EXPECT_TRUE(told("step ")) << read("err");
+    // At the same time: `start` writes err and out of its own.
+    const std::string command = "cd '" + folder + "' && '" + program + "' run job.toml --local 1 --keep kept >out2 2>err2 </dev/null";
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 2);
+    EXPECT_NE(read("err2").find("--keep kept: another run keeps its results there: choose another folder"), std::string::npos)
+        << read("err2");
+    ::kill(pid, SIGINT);
+    EXPECT_EQ(wait(pid, 30).exit, 1);
+    std::vector<std::string> checkpoints;
+    ASSERT_TRUE(file_glob(folder + "/kept/checkpoint-*.h5", &checkpoints).ok());
+    const std::string checkpoint = fs::relative(checkpoints[0], folder);
+    write("good.toml", good_job);
+    Outcome outcome = run("run good.toml --local 1 --keep kept");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("--keep kept: " + checkpoint + " is of another training: choose another folder, or go on with"))
+        << outcome.err;
+    ASSERT_EQ(run("run good.toml --local 1 --keep other").exit, 0);
+    outcome = run("run job.toml --local 1 --resume other/final.h5 --keep kept");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says(checkpoint + " is of another training")) << outcome.err;
+    // What a refusal names is there after it.
+    std::string changed = job;
+    write("job.toml", changed.replace(changed.find("0.05"), 4, "0.06"));
+    outcome = run("run job.toml --local 1 --resume " + checkpoint);
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says(checkpoint + ": of another training: optimiser.lr was 0.05 and is 0.06 now")) << outcome.err;
+    EXPECT_FALSE(outcome.says("/state/jobs/")) << outcome.err;
+    expect_nothing_left();
+}
+
 TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
     import();
     std::string job = good_job;

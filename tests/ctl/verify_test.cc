@@ -21,8 +21,9 @@ TEST_F(SystemVerify, WhatARunKeepsIsComputedAgain) {
     const std::string id = Json::parse(transcript)["id"].get<std::string>();
     outcome = run("verify kept");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
-    EXPECT_EQ(outcome.out,
-              "transcript of job " + id.substr(0, 8) + " verified: chain over steps 1..6\nsteps 1..6 verified: 6 digests equal\n");
+    EXPECT_EQ(outcome.out, "transcript of job " + id.substr(0, 8) + " verified: chain over steps 1..6, its HMAC of key " +
+                               Json::parse(transcript)["hmac"]["key"].get<std::string>() +
+                               " not checked (--key FILE)\nsteps 1..6 verified: 6 digests equal\n");
     EXPECT_EQ(outcome.err, "");
     outcome = run("verify kept --steps 3..5 --lanes 3 -o json");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
@@ -34,6 +35,22 @@ TEST_F(SystemVerify, WhatARunKeepsIsComputedAgain) {
     EXPECT_NE(outcome.out.find("1 stretch chosen by --seed 4: a single false step was missed with a probability of 0.0%\n"),
               std::string::npos)
         << outcome.out;
+    EXPECT_TRUE(outcome.says("kept: no checkpoint divides its steps, so the sample is all of them")) << outcome.err;
+
+    // A bit of the model, and a part of it.
+    const std::string model = read("kept/final.h5");
+    for (const bool cut : {false, true}) {
+        std::string bytes = model;
+        if (cut) bytes.resize(bytes.size() / 2);
+        else bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+        write("kept/final.h5", bytes);
+        for (const char* what : {"verify kept", "verify kept --base .", "verify kept/transcript.json"}) {
+            outcome = run(what);
+            EXPECT_EQ(outcome.exit, 1) << what;
+            EXPECT_TRUE(outcome.says("gradcastctl: kept/final.h5: ") || outcome.says(folder + "/kept/final.h5: ")) << outcome.err;
+        }
+    }
+    write("kept/final.h5", model);
 
     // Of a daemon's job.
     backend.add(id_a, "first")->folder = folder + "/kept";

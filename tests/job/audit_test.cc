@@ -121,14 +121,14 @@ TEST_F(AuditTest, AForgedCheckpointIsNamed) {
     const AuditResult before = audit(path, 22, 30);
     EXPECT_EQ(before.finding, "");
     EXPECT_EQ(before.from, 14u);
-    EXPECT_EQ(before.notes, std::vector{forged + ": holds step 20"});
-    // Half of it: told, and the one before is taken.
+    EXPECT_EQ(read(path).findings, std::vector{forged + ": holds step 20"});
+    // Half of it: found, and the one before is taken.
     std::filesystem::resize_file(forged, std::filesystem::file_size(forged) / 2);
     const AuditResult half = audit(path, 22, 30);
     EXPECT_EQ(half.finding, "");
     EXPECT_EQ(half.from, 14u);
-    ASSERT_EQ(half.notes.size(), 1u);
-    EXPECT_PRED2(starts, half.notes[0], forged + ": ");
+    ASSERT_EQ(read(path).findings.size(), 1u);
+    EXPECT_PRED2(starts, read(path).findings[0], forged + ": ");
     // Another kernel set, or job, is refused as by resume.
     forge([](Model& other, ModelVectors&) { other.kernel_set = "0123"; });
     AuditResult result;

@@ -8,7 +8,7 @@
 // report.cc   report: a page that compares runs, of run_record.* and plot.*
 // jobs.cc     submit, resume, list, describe, watch, logs, cancel      nodes.cc  nodes, drain, undrain, force-view
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
-// data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify
+// data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify;  out_file.*  which files they may write
 #pragma once
 #include <fmt/format.h>
 
@@ -40,7 +40,7 @@ int complain(Exit exit, fmt::format_string<Args...> format, Args&&... args) {
     return complain_text(exit, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Each returns the exit code.
+// Each returns the exit code.  force: a file that exists may be replaced; see out_check().
 int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait);
 /// path: of a job file that takes the place of the job's; may be empty.
 int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait,
@@ -68,12 +68,12 @@ int command_contexts(const Options& options);
 int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments);
 /// `job`, its file, may be empty where `resume` names a checkpoint to go on from.
 int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
-                const std::string& profile, const std::string& resume);
+                const std::string& profile, const std::string& resume, bool force);
 /// test: of ImportConfig::test, as "10%"; may be empty.
 int command_import(const Options& options, ImportConfig config, const std::string& test);
 const char* shard_help();
-int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet);
-int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns);
+int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet, bool force);
+int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns, bool force);
 int command_evaluate(const Options& options, const std::string& which, const std::string& data);
 struct VerifyOptions {
     std::string which;               // a job, its folder, or a transcript.json
@@ -86,9 +86,9 @@ struct VerifyOptions {
 int command_verify(const Options& options, const VerifyOptions& verify);
 /// A page of HTML that compares jobs or folders of runs.  data: of the evaluation; empty: the jobs' own test data.
 int command_report(const Options& options, const std::vector<std::string>& which, const std::string& out, const std::string& data,
-                   bool evaluate);
+                   bool evaluate, bool force);
 /// `format` is one of export_formats(), or empty: as `out` ends.
-int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format);
+int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format, bool force);
 const std::vector<std::string>& export_formats();
 
 }   // namespace gradcast

@@ -10,6 +10,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 #include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
@@ -99,11 +100,18 @@ static Status shards_open(const std::vector<std::string>& patterns, const std::s
     return data_open(manifest, name, data, look);
 }
 
-int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet) {
+/// Shards and manifests that were read.
+static std::vector<std::string> files_of(std::vector<std::string> files, const DataSet& data) {
+    for (const Shard& shard : data.shards()) files.push_back(shard.path);
+    return files;
+}
+
+int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet, bool force) {
     std::unique_ptr<DataSet> data;
     Status status = patterns.size() == 1 ? data_open(patterns[0], &data, look) : shards_open(patterns, patterns[0], &data);
-    if (status.ok()) status = data_verify(*data);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    if (const int exit = sheet.empty() ? exit_done : out_check(sheet, files_of(patterns, *data), force); exit != exit_done) return exit;
+    if (status = data_verify(*data); !status.ok()) return complain(exit_failed, "{}", status.what);
     const DataInfo& info = data->info();
     std::vector<uint64_t> indices(info.count), counts(info.classes);
     std::vector<int32_t> labels(info.count);
@@ -144,12 +152,13 @@ int command_inspect(const Options& options, const std::vector<std::string>& patt
     return exit_done;
 }
 
-int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns) {
+int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns, bool force) {
     if (!is_manifest(path)) return complain(exit_usage, "{}: the name of a manifest ends in .toml", path);
     std::unique_ptr<DataSet> data;
     Status status = shards_open(patterns, path, &data);
-    if (status.ok()) status = data_verify(*data);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    if (const int exit = out_check(path, files_of(patterns, *data), force); exit != exit_done) return exit;
+    if (status = data_verify(*data); !status.ok()) return complain(exit_failed, "{}", status.what);
     const std::filesystem::path folder = std::filesystem::absolute(path).lexically_normal().parent_path();
     std::string text = fmt::format("digest = \"{}\"\nshards = [\n", data->digest());
     for (const Shard& shard : data->shards()) {

@@ -99,13 +99,14 @@ int run(int argc, char** argv) {
     auto file_argument = [&](CLI::App* command) {
         command->add_option("JOB.toml", path, "the job file (gradcastctl help job); -: from stdin")->required();
     };
+    auto force_flag = [&](CLI::App* on) { on->add_flag("--force", force, "replace the file that is written, where it exists"); };
     auto set_option = [&](CLI::App* command) {
         command->add_option("--set", options.sets, "another value in the job file, as optimiser.lr=0.01; more than once")
             ->allow_extra_args(false);
     };
 
     CLI::App* command = add("run", "train on this machine, on a private cluster that is removed afterwards",
-                            [&] { return command_run(options, path, local, isa, keep, profile, resume); });
+                            [&] { return command_run(options, path, local, isa, keep, profile, resume, force); });
     command->add_option("JOB.toml", path, "the job file (gradcastctl help job); -: from stdin");
     set_option(command);
     command->add_option("--resume", resume, "a checkpoint to go on from; without JOB.toml by the job file that is in it");
@@ -117,6 +118,7 @@ int run(int argc, char** argv) {
         ->capture_default_str();
     command->add_option("--profile", profile,
                         "write what all threads do in one step, the job's profile.step or step 10, to this file: a Chrome trace");
+    force_flag(command);
 
     command = add("submit", "train on a cluster", [&] { return command_submit(options, path, nodes, wait); });
     file_argument(command);
@@ -149,7 +151,7 @@ int run(int argc, char** argv) {
     command->add_option("--base", verify.base, "folder of the job file's relative paths (default: as the job had it)");
     command->add_option("--key", verify.key, "key file of the cluster: check the transcript's HMAC, too");
     command->footer(
-        "exit code 1: a step, a checkpoint or the transcript differs, and is named\n"
+        "exit code 1: a step, the model, a checkpoint or the transcript differs or is damaged, and is named\n"
         "the folder is only read; checkpoints lie at all nodes of a job, and may be copied into one folder");
 
     std::vector<std::string> states, which;
@@ -214,17 +216,19 @@ int run(int argc, char** argv) {
 
     bool quick = false;
     command = add("report", "write a page of HTML that compares jobs: by steps, seconds and bytes, by class, by settings",
-                  [&] { return command_report(options, which, out, data, !quick); });
+                  [&] { return command_report(options, which, out, data, !quick, force); });
     command->add_option("JOB", which, "jobs of this daemon, or folders of runs (run --keep)")->required();
     command->add_option("--out", out, "the page; it needs nothing beside it")->required();
     command->add_option("--data", data, "shards for accuracy by class (default: each job's own test data)");
     command->add_flag("--quick", quick, "leave out accuracy by class, which evaluates each model on this machine");
+    force_flag(command);
 
-    command = add("export", "write a model for other programs", [&] { return command_export(options, model, out, format); });
+    command = add("export", "write a model for other programs", [&] { return command_export(options, model, out, format, force); });
     model_argument(command);
     command->add_option("FILE", out, fmt::format("output file; its ending is the format, one of {}", fmt::join(export_formats(), ", ")))
         ->required();
     command->add_option("--format", format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
+    force_flag(command);
 
     command = add("import", "write a data set as shards", [&] { return command_import(options, import, test); });
     command->add_option("KIND", import.kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
@@ -255,13 +259,15 @@ int run(int argc, char** argv) {
     CLI::App* on_data = app.add_subcommand("data", "look at data sets");
     on_data->require_subcommand(1);
     command = on_data->add_subcommand("inspect", "show what shards hold, and verify every digest");
-    commands.emplace_back(command, [&] { return command_inspect(options, shards, sheet); });
+    commands.emplace_back(command, [&] { return command_inspect(options, shards, sheet, force); });
     command->add_option("SHARDS", shards, "paths or patterns, or a manifest")->required();
     command->add_option("--sheet", sheet, "write a contact sheet to this PNG");
+    force_flag(command);
     command = on_data->add_subcommand("manifest", "make shards one data set: their paths, samples and digest in a TOML file");
-    commands.emplace_back(command, [&] { return command_manifest(options, out, shards); });
+    commands.emplace_back(command, [&] { return command_manifest(options, out, shards, force); });
     command->add_option("OUT", out, "the manifest, a name that ends in .toml")->required();
     command->add_option("SHARDS", shards, "paths or patterns, in the order that the samples shall have")->required();
+    force_flag(command);
 
     std::string key_path, client, role;
     CLI::App* on_key = app.add_subcommand("key", "make keys");

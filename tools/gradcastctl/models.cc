@@ -8,6 +8,7 @@
 #include "runtime/job/onnx.h"
 #include "runtime/job/safetensors.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
@@ -104,13 +105,14 @@ int command_evaluate(const Options& options, const std::string& which, const std
     return exit_done;
 }
 
-int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format) {
+int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format, bool force) {
     const std::string name = format.empty() ? format_of(out) : format;
     auto found = std::find_if(std::begin(formats), std::end(formats), [&](const Format& each) { return each.name == name; });
     if (found == std::end(formats))
         return complain(exit_usage, "{} ends with none of {}: name it so, or say --format", out, fmt::join(export_formats(), ", "));
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
+    if (int exit = out_check(out, {path}, force); exit != exit_done) return exit;
     Model model;
     std::vector<float> parameters;
     Status status = model_read(path, &model, &parameters);

@@ -1,8 +1,10 @@
 // report: a page of HTML that compares runs, and that needs nothing beside it.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "runtime/core/fd.h"
+#include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/plot.h"
 #include "tools/gradcastctl/print.h"
 #include "tools/gradcastctl/run_record.h"
@@ -248,11 +250,17 @@ private:
 }   // namespace
 
 int command_report(const Options& options, const std::vector<std::string>& which, const std::string& out, const std::string& data,
-                   bool evaluate) {
+                   bool evaluate, bool force) {
     if (which.size() > runs_max) return complain(exit_usage, "a report compares {} runs at most, not {}", runs_max, which.size());
     std::vector<RunRecord> runs(which.size());
     for (size_t i = 0; i < which.size(); ++i)
         if (const int exit = run_read(options, which[i], evaluate, data, &runs[i]); exit != exit_done) return exit;
+    std::vector<std::string> inputs;
+    std::error_code error;
+    for (const RunRecord& run : runs)
+        for (std::filesystem::directory_iterator at(run.folder, error), end; !error && at != end; at.increment(error))
+            inputs.push_back(at->path().string());
+    if (const int exit = out_check(out, inputs, force); exit != exit_done) return exit;
     // Runs of one name are told apart.
     std::map<std::string, size_t> names;
     for (const RunRecord& run : runs) ++names[run.name];

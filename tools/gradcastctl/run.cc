@@ -1,4 +1,6 @@
 // run JOB.toml --local N: trains on a private cluster and keeps the results.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include "runtime/job/model_file.h"
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
+#include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
@@ -85,8 +88,42 @@ Status place_checkpoint(const Cluster& cluster, const std::string& path, const M
     std::error_code error;
     std::filesystem::copy_file(path, checkpoint_path(to, model.step), error);
     if (error) return fail(Code::node_io, "cannot copy {} to {}: {}", path, to.string(), error.message());
-    for (const char* name : {"log", "steps.jsonl"})
-        if (std::filesystem::is_regular_file(beside / name, error)) std::filesystem::copy_file(beside / name, to / name, error);
+    for (const auto& each : std::filesystem::directory_iterator(beside, error)) {
+        const std::string name = each.path().filename();   // event files: the new one is named above them
+        if (name == "log" || name == "steps.jsonl" || name.starts_with(event_file_prefix))
+            if (std::filesystem::is_regular_file(each.path(), error)) std::filesystem::copy_file(each.path(), to / name, error);
+    }
+    return {};
+}
+
+/// A folder holds one training: nothing of another one than that which `from` goes on with (null: a new one begins).  Event files and
+/// steps.jsonl do not say whose they are; they are taken for those of the checkpoint `resume` where it lies beside them.
+Status keep_check(const std::string& folder, const std::string& resume, const Model* from) {
+    std::error_code error;
+    auto of_another = [&](const std::string& path) {
+        return fail(Code::invalid, "--keep {}: {} is of another training: choose another folder{}", folder, path,
+                    from ? "" : ", or go on with that one by --resume");
+    };
+    if (std::filesystem::exists(folder + "/final.h5", error))
+        return fail(Code::invalid, "--keep {}: there is a model already, choose another folder", folder);
+    for (const uint64_t steps : checkpoints_in(folder)) {
+        const std::string path = checkpoint_path(folder, steps);
+        Model model;
+        ModelVectors state;
+        if (!from || (checkpoint_read(path, &model, &state).ok() && model.id != from->id)) return of_another(path);
+    }
+    if (from && std::filesystem::equivalent(std::filesystem::absolute(resume).parent_path(), folder, error)) return {};
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+        if (const std::string name = at->path().filename(); name == "steps.jsonl" || name.starts_with(event_file_prefix))
+            return of_another(folder + "/" + name);
+    return {};
+}
+
+/// The folder is this run's until *lock is closed.  Error: another run has it.
+Status keep_lock(const std::string& folder, Fd* lock) {
+    *lock = Fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (*lock && ::flock(lock->get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)   // some file systems lock no folders
+        return fail(Code::conflict, "--keep {}: another run keeps its results there: choose another folder", folder);
     return {};
 }
 
@@ -134,7 +171,13 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         if (dead.ok()) dead = cluster.check();
         if (dead.code == Code::cancelled || (!dead.ok() && id.empty())) return give_up(dead);
         // Its daemon may have ended after the job was accepted, and the others go on.
-        if (id.empty() || (dead.ok() && reply.exit != exit_unreachable)) return complain(reply.exit, "{}", reply.error);
+        if (id.empty() || (dead.ok() && reply.exit != exit_unreachable)) {
+            if (from) {   // the private cluster's copy is gone with it
+                const std::string copy = checkpoint_path(cluster.job_folder(0, from->id), from->step);
+                for (size_t at; (at = reply.error.find(copy)) != std::string::npos;) reply.error.replace(at, copy.size(), resume);
+            }
+            return complain(reply.exit, "{}", reply.error);
+        }
     }
     if (reply.exit == exit_done) id = reply.json.value("id", id);
     if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), config.name, id.substr(0, 8));
@@ -232,7 +275,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 }   // namespace
 
 int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
-                const std::string& profile, const std::string& resume) {
+                const std::string& profile, const std::string& resume, bool force) {
     Isa level;
     if (Status status = isa_parse(isa, &level); !status.ok()) return complain(exit_usage, "--{}", status.what);
     if (job.empty() && resume.empty()) return complain(exit_usage, "run: name a job file, or a checkpoint by --resume");
@@ -257,13 +300,22 @@ int command_run(const Options& options, const std::string& job, uint32_t nodes, 
             return complain(exit_usage, "--profile: {} has a [profile] without a step, or with step 0: give it one, or leave it out", path);
     }
     std::error_code error;
-    if (!keep.empty() && std::filesystem::exists(keep + "/final.h5", error))
-        return complain(exit_usage, "--keep {}: there is a model already, choose another folder", keep);
+    if (!keep.empty())
+        if (Status status = keep_check(keep, resume, resume.empty() ? nullptr : &from); !status.ok())
+            return complain(exit_usage, "{}", status.what);
+    if (!profile.empty())
+        if (int exit = out_check(profile, {job, resume}, force); exit != exit_done) return exit;
     const std::string place = keep.empty() ? keep_default() : keep;
     const bool made = !std::filesystem::exists(place, error);
     if (Status status = make_directories(place); !status.ok())   // checked before the training
         return complain(exit_usage, "--keep: {}", status.what);
     if (::access(place.c_str(), W_OK) != 0) return complain(exit_usage, "--keep {}: {}", place, std::strerror(errno));
+    Fd lock;
+    if (!keep.empty())
+        if (Status status = keep_lock(keep, &lock); !status.ok()) return complain(exit_usage, "{}", status.what);
+    if (!keep.empty())   // once more: another run may have ended since
+        if (Status status = keep_check(keep, resume, resume.empty() ? nullptr : &from); !status.ok())
+            return complain(exit_usage, "{}", status.what);
     // An existing trace stays until the new one replaces it.
     Status traceable;
     if (!profile.empty() && !std::filesystem::is_regular_file(profile, error)) traceable = file_write(profile, "");

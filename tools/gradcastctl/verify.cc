@@ -80,6 +80,7 @@ public:
         if (Status status = audit_read(path, verify_.base, &folder_); !status.ok()) return complain(exit_failed, "{}", status.what);
         json_ = {{"folder", path}, {"notes", Json::array()}};
         note(folder_.notes);
+        findings_ = folder_.findings;
 
         const bool alone = !transcript.empty();   // nothing is computed
         if (!alone && ::access((path + "/transcript.json").c_str(), F_OK) == 0) transcript = path + "/transcript.json";
@@ -92,6 +93,11 @@ public:
             if (verify_.seed.empty()) random_bytes({reinterpret_cast<uint8_t*>(&seed), 4});   // short enough to type
             double missed = 0;
             stretches = audit_sample(folder_, share, seed, &missed);
+            if (stretches.size() == 1 && missed == 0)
+                note(
+                    {fmt::format("{}: no checkpoint divides its steps, so the sample is all of them; the job's folder at a node keeps "
+                                 "checkpoints for audits (job.audit_every), the folder of run --keep does not",
+                                 path)});
             json_["sample"] = {{"seed", seed}, {"stretches", stretches.size()}, {"missed", missed}};
             sample_ = fmt::format("{} stretch{} chosen by --seed {}: a single false step was missed with a probability of {:.1f}%\n",
                                   stretches.size(), stretches.size() == 1 ? "" : "es", seed, missed * 100);
@@ -131,10 +137,18 @@ private:
             findings_.emplace_back(status.what);
             return;
         }
-        findings_ = audit_transcript(folder_, transcript, keys);
-        const std::string signer = keys.empty() || transcript.hmac.empty() ? "" : fmt::format(", HMAC of key {}", transcript.key);
-        json_["transcript"] = {{"id", transcript.id}, {"steps", transcript.steps}, {"digest", transcript.digest}, {"key", transcript.key}};
-        if (findings_.empty())
+        const std::vector<std::string> differs = audit_transcript(folder_, transcript, keys);
+        findings_.insert(findings_.end(), differs.begin(), differs.end());
+        std::string signer;
+        if (!transcript.hmac.empty())
+            signer = keys.empty() ? fmt::format(", its HMAC of key {} not checked (--key FILE)", transcript.key)
+                                  : fmt::format(", HMAC of key {}", transcript.key);
+        json_["transcript"] = {{"id", transcript.id},
+                               {"steps", transcript.steps},
+                               {"digest", transcript.digest},
+                               {"key", transcript.key},
+                               {"hmac_checked", !keys.empty()}};
+        if (differs.empty())
             say("transcript of job {:.8} verified: chain over steps {}..{}{}\n", transcript.id, transcript.first, transcript.steps, signer);
     }
 
@@ -176,7 +190,11 @@ private:
         watch.join();
         if (terminal) fmt::print(stderr, "\r\033[K");
         note(result.notes);
-        if (!status.ok()) return complain(exit_failed, "{}", status.what);
+        if (!status.ok() && findings_.empty()) return complain(exit_failed, "{}", status.what);
+        if (!status.ok()) {   // told beside what was found
+            findings_.emplace_back(status.what);
+            return exit_done;
+        }
         json_["stretches"].push_back(
             {{"first", result.first}, {"last", result.last}, {"from", result.from}, {"compared", result.compared}});
         if (!result.finding.empty()) findings_.push_back(result.finding);
