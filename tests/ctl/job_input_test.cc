@@ -8,14 +8,15 @@ namespace {
 struct CtlInput : Ctl {};
 
 std::string changed(std::string text, const std::string& set) {
-    const Status status = job_set(set, &text);
+    std::string note;
+    const Status status = job_set(set, &text, &note);
     return status.ok() ? text : status.what;
 }
 
 TEST(JobSet, ReplacesOrAdds) {
     const std::string text = "[job]\nsteps = 3 # few\n[optimiser]\nlr = 0.5\n";
     EXPECT_EQ(changed(text, "optimiser.lr=0.1"), "[job]\nsteps = 3 # few\n[optimiser]\nlr = 0.1\n");
-    EXPECT_EQ(changed(text, "job.steps=7"), "[job]\nsteps = 7\n[optimiser]\nlr = 0.5\n");
+    EXPECT_EQ(changed(text, "job.steps=7"), "[job]\nsteps = 7 # few\n[optimiser]\nlr = 0.5\n");
     EXPECT_EQ(changed(text, "job.seed=1"), "[job]\nseed = 1\nsteps = 3 # few\n[optimiser]\nlr = 0.5\n");
     EXPECT_EQ(changed(text, "algorithm.exchange=ring"), text + "\n[algorithm]\nexchange = \"ring\"\n");
     EXPECT_EQ(changed("[job]", "job.seed=1"), "[job]\nseed = 1\n");
@@ -24,6 +25,35 @@ TEST(JobSet, ReplacesOrAdds) {
     for (const char* wrong : {"lr=1", "job.=1", ".lr=1", "job.lr", "job.lr="})
         EXPECT_EQ(changed(text, wrong), "--set " + std::string(wrong) + ": must be section.key=value, as optimiser.lr=0.01");
     EXPECT_EQ(changed(text, "job.name=a\n[net]"), "--set job.name: a value has one line");
+}
+
+// Whatever valid form a file has.
+TEST(JobSet, FindsItsKeyInEveryForm) {
+    struct {
+        const char *text, *set, *is;
+    } cases[] = {
+        {"job = { seed = 1, steps = 3 }\n", "job.steps=7", "job = { seed = 1, steps = 7 }\n"},
+        {"job = { seed = 1 }\n", "job.steps=7", "job = { steps = 7, seed = 1 }\n"},
+        {"job = {}\n", "job.steps=7", "job = { steps = 7 }\n"},
+        {"[ job ] # x\nsteps = 3\n", "job.steps=7", "[ job ] # x\nsteps = 7\n"},
+        {"[ job ] # x\nseed = 3\n", "job.steps=7", "[ job ] # x\nsteps = 7\nseed = 3\n"},
+        {"[\"job\"]\n\"steps\" = 3\n", "job.steps=7", "[\"job\"]\nsteps = 7\n"},
+        {"job.steps = 3\njob.seed = 2\n", "job.steps=7", "job.steps = 7\njob.seed = 2\n"},
+        {"job.seed = 2\n[net]\n", "job.steps=7", "job.steps = 7\njob.seed = 2\n[net]\n"},
+        {"[algorithm]\nweights = [1,\n  2, # two\n 3]\ns = 1\n", "algorithm.weights=[1, 1]", "[algorithm]\nweights = [1, 1]\ns = 1\n"},
+        {"[job]\nname = \"\"\"steps = 1\n[job]\n\"\"\"\nsteps = 3\n", "job.steps=7",
+         "[job]\nname = \"\"\"steps = 1\n[job]\n\"\"\"\nsteps = 7\n"},
+        {"[[net.layers]]\nkind = \"relu\"\n", "net.start=a", "[[net.layers]]\nkind = \"relu\"\n\n[net]\nstart = \"a\"\n"},
+        {"[job]\nname = \"\u00e9\" # \u00e9\r\nsteps = 3\r\n", "job.steps=7", "[job]\nname = \"\u00e9\" # \u00e9\r\nsteps = 7\r\n"},
+        {"[job]\nepochs = 8\nseed = 1\n", "job.steps=7", "[job]\nsteps = 7\nseed = 1\n"},
+        {"job = { steps = 8 }\n", "job.epochs=2", "job = { epochs = 2 }\n"},
+    };
+    for (const auto& each : cases) EXPECT_EQ(changed(each.text, each.set), each.is) << each.text;
+    EXPECT_EQ(changed("[job]\n[[net.layers]]\nkind = \"a\"\n[[net.layers]]\nkind = \"b\"\n", "net.layers=[]"),
+              "--set net.layers: it cannot be changed where the file has it: write the value into the file");
+    std::string text = "[job]\nepochs = 8\n", note;
+    ASSERT_TRUE(job_set("job.steps=7", &text, &note).ok());
+    EXPECT_EQ(note, "--set job.steps takes the place of epochs = 8");
 }
 
 TEST_F(CtlInput, SubmitsStdinWithSets) {

@@ -34,9 +34,18 @@ bool is_toml(const std::string& value) {
     return parsed && parsed.table().size() == 1;
 }
 
+/// Columns count characters of UTF-8.
+size_t offset_of(std::string_view text, toml::source_position position) {
+    size_t at = 0;
+    for (uint32_t line = 1; line < position.line && at < text.size(); ++line) at = std::min(text.find('\n', at), text.size() - 1) + 1;
+    for (uint32_t column = 1; column < position.column && at < text.size(); ++column)
+        for (++at; at < text.size() && (text[at] & 0xC0) == 0x80;) ++at;
+    return at;
+}
+
 }   // namespace
 
-Status job_set(const std::string& set, std::string* text) {
+Status job_set(const std::string& set, std::string* text, std::string* note) {
     const size_t equals = set.find('='), dot = set.find('.');
     if (equals == set.npos || dot == set.npos || dot == 0 || dot + 1 >= equals || equals + 1 == set.size())
         return fail(Code::invalid, "--set {}: must be section.key=value, as optimiser.lr=0.01", set);
@@ -49,25 +58,47 @@ Status job_set(const std::string& set, std::string* text) {
         value = quoted + "\"";
         if (!is_toml(value)) return fail(Code::invalid, "--set {}: the value is no text", set);
     }
-    const std::string line = key + " = " + value + "\n";
-    size_t behind = std::string::npos;   // the section's header
-    bool inside = false;
-    for (size_t at = 0; at < text->size();) {
-        const size_t end = std::min(text->find('\n', at), text->size());
-        const std::string row = trimmed(std::string_view(*text).substr(at, end - at));
-        const size_t next = std::min(end + 1, text->size());
-        if (row.starts_with('[')) {
-            inside = row.starts_with("[" + section + "]");
-            if (inside) behind = next;
-        } else if (inside && trimmed(row.substr(0, row.find('='))) == key) {
-            text->replace(at, next - at, line);
-            return {};
-        }
-        at = next;
+    const toml::parse_result before = toml_parse(*text), made = toml_parse("x = " + value);
+    if (!before) return {};   // job_parse() names its mistake
+    // The table that is wanted, and then the text of that table that is nearest to the one that is there.
+    toml::table wanted = before.table();   // a copy, which does not know where its nodes stand in the text
+    const toml::node* its = before.table().get(section);
+    if (its && !its->is_table()) return {};   // likewise
+    if (!its) wanted.insert(section, toml::table{});
+    toml::table& table = *wanted[section].as_table();
+    const std::string other = section == "job" && key == "steps" ? "epochs" : section == "job" && key == "epochs" ? "steps" : "";
+    const toml::key* old_key = nullptr;
+    const toml::node* old = nullptr;
+    for (const std::string& each : {key, other})
+        if (its)
+            for (auto&& [name, node] : *its->as_table())
+                if (!old && name.str() == each) old_key = &name, old = &node;
+    size_t from = 0, to = 0;   // of the key and its value
+    if (old) {
+        from = offset_of(*text, old_key->source().begin), to = offset_of(*text, old->source().end);
+        if (old_key->str() != key) *note = fmt::format("--set {}.{} takes the place of {}", section, key, text->substr(from, to - from));
+        table.erase(old_key->str());
     }
-    if (behind == std::string::npos) *text += "\n[" + section + "]\n" + line;
-    else text->insert(behind, (*text)[behind - 1] == '\n' ? line : "\n" + line);
-    return {};
+    made.table().get("x")->visit([&](const auto& node) { table.insert_or_assign(key, node); });
+    auto fits = [&](const std::string& changed) {
+        const toml::parse_result parsed = toml_parse(changed);
+        if (!parsed || parsed.table() != wanted) return false;
+        *text = changed;
+        return true;
+    };
+    const std::string line = key + " = " + value;
+    if (old && fits(std::string(*text).replace(from, to - from, line))) return {};
+    if (!old && its) {   // behind the head of the section, "[job]" or "{"
+        const size_t at = offset_of(*text, its->source().begin);
+        const bool in_line = text->compare(at, 1, "{") == 0;
+        const size_t behind = in_line ? at + 1 : std::min(text->find('\n', at), text->size() - 1) + 1;
+        const char* comma = its->as_table()->empty() ? " " : ",";
+        std::string changed = *text;
+        changed.insert(behind, in_line ? " " + line + comma : (text->back() == '\n' || behind < text->size() ? "" : "\n") + line + "\n");
+        if (fits(changed)) return {};
+    }
+    if (!old && (fits(*text + "\n[" + section + "]\n" + line + "\n") || fits(section + "." + line + "\n" + *text))) return {};
+    return fail(Code::invalid, "--set {}.{}: it cannot be changed where the file has it: write the value into the file", section, key);
 }
 
 Status job_input(const std::string& path, const std::vector<std::string>& sets, JobConfig* config) {
@@ -83,7 +114,11 @@ Status job_input(const std::string& path, const std::vector<std::string>& sets, 
         text = config->text;
         base = config->base;
     }
-    for (const std::string& set : sets) GC_TRY(job_set(set, &text));
+    for (const std::string& set : sets) {
+        std::string note;
+        GC_TRY(job_set(set, &text, &note));
+        if (!note.empty()) fmt::print(stderr, "{}\n", note);
+    }
     std::vector<JobMistake> mistakes;
     if (job_parse(text, name, base, config, &mistakes)) return {};
     std::string all;

@@ -7,10 +7,11 @@
 
 namespace gradcast {
 
-/// As job_read().  sets: "section.key=value", the value as TOML or, where that is none, a text; each replaces the line of its key or is
-/// added.
+/// As job_read().  sets: "section.key=value", the value as TOML or, where that is none, a text; each takes the place of its key's value,
+/// in whichever form the file has it, or is added.
 Status job_input(const std::string& path, const std::vector<std::string>& sets, JobConfig* config);
-/// The text with one --set.  Error: names it.
-Status job_set(const std::string& set, std::string* text);
+/// The text with one --set; it parses to what it parsed to before, but for this key.  *note: another key that went with it, for people;
+/// job.steps and job.epochs exclude each other.  Error: names it.  Text that is no TOML stays as it is.
+Status job_set(const std::string& set, std::string* text, std::string* note);
 
 }   // namespace gradcast
