@@ -5,13 +5,17 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "runtime/core/le.h"
 
 namespace gradcast {
 namespace {
+
+constexpr uint64_t number_max = 9'999'999'999'999;   // of 13 digits; a name of more is not ours
 
 /// CRC-32C, rotated and shifted, as a checksum of checksums would be weak.
 uint32_t masked_crc(std::string_view data) {
@@ -62,7 +66,18 @@ void add_record(StepLog& log, const Message& event) {
 }   // namespace
 
 Status EventFile::open(const std::string& folder, const std::string& node, double wall_seconds, bool threaded, const Log& log) {
-    std::string name = fmt::format("{}{:013}.{}", event_file_prefix, static_cast<uint64_t>(wall_seconds * 1e3), node);
+    // TensorBoard reads them in the order of their names, and a clock may have been set back.
+    auto number = static_cast<uint64_t>(wall_seconds * 1e3);
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+        const std::string each = at->path().filename().string();
+        if (uint64_t its = 0; each.starts_with(event_file_prefix)) {
+            const char* digits = each.data() + std::strlen(event_file_prefix);
+            if (std::from_chars(digits, each.data() + each.size(), its).ec == std::errc() && its < number_max)
+                number = std::max(number, its + 1);
+        }
+    }
+    std::string name = fmt::format("{}{:013}.{}", event_file_prefix, number, node);
     std::replace(name.begin(), name.end(), '/', '_');
     GC_TRY(log_.open(folder + "/" + name, threaded, false, log));
     open_ = true;

@@ -19,8 +19,8 @@ struct Scalar {
 class EventFile {
 public:
     bool is_open() const { return open_; }
-    /// Makes events.out.tfevents.<milliseconds>.<node> in the folder; an earlier run's stays, and TensorBoard reads both.  threaded: see
-    /// StepLog.
+    /// Makes events.out.tfevents.<milliseconds>.<node> in the folder, above all that are there; an earlier run's stays, and TensorBoard
+    /// reads both.  threaded: see StepLog.
     Status open(const std::string& folder, const std::string& node, double wall_seconds, bool threaded, const Log& log);
     /// What an earlier run has written of later steps does not count any more.  Before the first scalars.
     void resume(double wall_seconds, uint64_t steps);

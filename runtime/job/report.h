@@ -71,6 +71,7 @@ public:
     void steps_end() { steps_log_.close(), events_.close(); }
     /// Any thread: waits until all records so far are in the file.
     void flush() { steps_log_.flush(), events_.flush(); }
+    void hurry() { steps_log_.hurry(); }
     void samples(uint64_t of_a_step) { batch_ = of_a_step; }
     /// What an earlier run has evaluated last.
     void resumed(double accuracy, double loss);

@@ -56,6 +56,12 @@ void StepLog::add(std::string_view line) {
     if (!threaded_) write(lines_);
 }
 
+void StepLog::hurry() {
+    std::lock_guard lock(mutex_);
+    flush_ = true;
+    wake_.notify_all();
+}
+
 void StepLog::flush() {
     std::unique_lock lock(mutex_);
     if (!threaded_) return;

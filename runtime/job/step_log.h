@@ -24,6 +24,8 @@ public:
     void keep(uint64_t steps);
     /// Trainer thread.  Takes memory only when the disk is far behind.
     void add(std::string_view line);
+    /// Trainer thread.  The lines added so far are written at once, and nobody waits for that.
+    void hurry();
     /// Any thread, before close(): returns when all lines added so far are written, or lost.
     void flush();
     /// Writes what is left.  An error has been logged, once.

@@ -3,7 +3,9 @@
 
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
+#include "runtime/core/clock.h"
 #include "tests/job/runs.h"
 
 namespace gradcast {
@@ -92,6 +94,21 @@ TEST_F(EventFileTest, IsNotThereUnlessItIsWanted) {
     EXPECT_TRUE(files(plain.folders[0]).empty());
 }
 
+// The clock was set back between two runs.
+TEST_F(EventFileTest, ALaterFileHasALaterName) {
+    for (const double seconds : {1'700'000'000.5, 1'600'000'000.0, 1'600'000'000.0, 1'800'000'000.0}) {
+        EventFile file;
+        ASSERT_TRUE(file.open(folder_, "a", seconds, false, Log()).ok());
+    }
+    std::vector<std::string> names;
+    for (const auto& each : std::filesystem::directory_iterator(folder_))
+        if (each.path().filename().string().starts_with(event_file_prefix)) names.push_back(each.path().filename());
+    std::sort(names.begin(), names.end());
+    const std::string prefix = event_file_prefix;
+    EXPECT_EQ(names, (std::vector{prefix + "1700000000500.a", prefix + "1700000000501.a", prefix + "1700000000502.a",
+                                  prefix + "1800000000000.a"}));
+}
+
 TEST_F(EventFileTest, ChecksumsAreOfTheBytes) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     {
@@ -108,6 +125,22 @@ TEST_F(EventFileTest, ChecksumsAreOfTheBytes) {
     bytes[bytes.size() - 6] ^= 1;
     ASSERT_TRUE(file_write(path, bytes).ok());
     (void)read(path, 1);
+}
+
+// A line waits for half a second at most; where it is wanted at once, it does not.
+TEST_F(EventFileTest, LinesThatAreHurriedDoNotWait) {
+    const std::string path = folder_ + "/hurried";
+    StepLog log;
+    ASSERT_TRUE(log.open(path, true, false, Log()).ok());
+    uint64_t least_us = UINT64_MAX;   // of some: the machine may be busy
+    for (uint64_t lines = 1; lines <= 8; ++lines) {
+        const uint64_t from_us = clock_us();
+        log.add("x\n");
+        log.hurry();
+        while (std::filesystem::file_size(path) < 2 * lines) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        least_us = std::min(least_us, clock_us() - from_us);
+    }
+    EXPECT_LT(least_us, 250'000u);
 }
 
 }   // namespace
