@@ -220,7 +220,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
             folder.path, folder.kernel_set, folder.kernels, engine->kernel_set(), engine->kernels());
     if (!folder.data_digest.empty() && engine->data_digest() != folder.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", folder.path, folder.data_digest,
-                    folder.job.train, engine->data_digest());
+                    data_names(folder.job), engine->data_digest());
     Comparison comparison(folder, *result);
     GC_TRY(comparison.open(config.scratch + "/steps.jsonl"));
 

@@ -185,7 +185,9 @@ private:
                                                             : fmt::format("{}", value.number);
             if (option.above ? !(value.number > option.min) : !(value.number >= option.min))
                 return wrong(fmt::format("{} is {} {}", is, option.above ? "not above" : "below", option.bound(option.min)));
-            if (!(value.number <= option.max)) return wrong(fmt::format("{} is above {}", is, option.bound(option.max)));
+            // A whole number is compared as such: as a double 2^53 + 1 is 2^53.
+            if (option.kind == Kind::integer ? value.integer > static_cast<int64_t>(option.max) : !(value.number <= option.max))
+                return wrong(fmt::format("{} is above {}", is, option.bound(option.max)));
         }
         if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return wrong("holds a zero byte");
         if (option.set) option.set(target, value);
@@ -394,6 +396,8 @@ Status job_read(const std::string& path, JobConfig* config) {
     for (const JobMistake& mistake : mistakes) all += (all.empty() ? "" : "\n") + mistake.text;
     return fail(Code::invalid, "{}", all);
 }
+
+std::string data_names(const JobConfig& config) { return config.train + (config.test.empty() ? "" : " and " + config.test); }
 
 std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config) {
     const OptimiserConfig& o = config.optimiser;

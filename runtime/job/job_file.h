@@ -68,6 +68,8 @@ bool job_parse(const std::string& text, const std::string& path, const std::stri
                std::vector<JobMistake>* mistakes);
 /// Reads and parses; the error has one line a mistake.
 Status job_read(const std::string& path, JobConfig* config);
+/// data.train and data.test, for messages.
+std::string data_names(const JobConfig& config);
 /// The keys that fix every bit of a training, as the file writes them, with their values: a state of one job is a state of any other
 /// that has the same.
 std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config);

@@ -28,12 +28,18 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
         if (i < was.size() && i < is.size() && was[i] == is[i]) continue;
         const auto& [key, value] = i < was.size() ? was[i] : is[i];
         const bool both = i < was.size() && i < is.size() && was[i].first == is[i].first;
-        return fail(Code::data, "{}: of another training: {} was {}{}", path, key, i < was.size() ? value : "not set",
-                    both ? fmt::format(" and is {} now", is[i].second) : "");
+        const bool same_net = !key.starts_with("net.") && !key.starts_with("layer ");
+        return fail(Code::data, "{}: of another training: {} was {}{}{}", path, key, i < was.size() ? value : "not set",
+                    both ? fmt::format(" and is {} now", is[i].second) : "",
+                    same_net
+                        ? fmt::format("; a new job can begin with its parameters: gradcastctl export {} NAME.safetensors, and net.start "
+                                      "= \"NAME.safetensors\"",
+                                      path)
+                        : "");
     }
     if (model.data_digest != parts.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
-                    config.job.train, parts.data_digest);
+                    data_names(config.job), parts.data_digest);
     if (model.kernel_set != parts.kernel_set)
         return fail(Code::data,
                     "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set (`isa` in "

@@ -160,6 +160,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"blocks = 8 ", "blocks = 65537 ", "job.toml:7: job.blocks: 65537 is above 65536"},
              {"blocks = 8 ", "blocks = 9223372036854775807 ", "job.toml:7: job.blocks: 9223372036854775807 is above 65536"},
              {"seed = 1", "seed = -1", "job.toml:4: job.seed: -1 is below 0"},
+             {"seed = 1", "seed = 9007199254740993", "job.toml:4: job.seed: 9007199254740993 is above 9007199254740992"},
              {"\"30s\"", "\"500ms\"", "job.toml:8: job.deadline: 500ms is below 4s"},
              {"\"30s\"", "\"30\"", "job.toml:8: job.deadline: \"30\" is not a duration"},
              {"\"30s\"", "\"30 parsecs\"", "job.toml:8: job.deadline: \"30 parsecs\" is not a duration"},
