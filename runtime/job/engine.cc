@@ -1,5 +1,6 @@
 #include "runtime/job/engine.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "runtime/job/model_file.h"
 #include "runtime/job/resume.h"
 #include "runtime/job/session.h"
+#include "runtime/job/tensors.h"
 #include "runtime/job/transcript.h"
 #include "runtime/job/view_records.h"
 #include "runtime/job/view_switch.h"
@@ -375,6 +377,8 @@ private:
             report_.step_end();
             GC_TRY(status);
             if (const uint64_t number = checkpoints_.number(context.step); number > 0) {
+                // A node that is killed goes on from another's checkpoint: by the time that one has its name, these lines are in this file.
+                report_.hurry();
                 GC_TRY(gather(context));
                 if (session_->turn(number)) checkpoints_.snapshot(model(context), algorithm_->state());
             }
@@ -436,6 +440,9 @@ private:
         model_.net = parts_.compute.net->spec();
         model_.mean = parts_.train->info().mean;
         model_.std = parts_.train->info().std;
+        model_.class_names = parts_.train->shards()[0].info.class_names;
+        if (std::vector<std::string> names = class_names_split(model_.class_names); names.size() > model_.net.classes)   // data.classes
+            names.resize(model_.net.classes), model_.class_names = fmt::format("{}", fmt::join(names, ","));
         model_.job = job_.text;
         model_.base = job_.base;
         model_.kernel_set = parts_.kernel_set;

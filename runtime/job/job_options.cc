@@ -137,7 +137,8 @@ constexpr JobOption options[] = {
     {"net", "deterministic", Kind::flag, "true", 0, 1, false, nullptr,
      "cuda: false takes the fastest kernels, whose bits may differ from run to run", set<&JobConfig::deterministic>},
     {"net", "start", Kind::text, "\"\"", 0, 0, false, nullptr,
-     "safetensors file with the initial parameters, as gradcastctl export or PyTorch writes it; empty: drawn with the seed",
+     "safetensors file with the initial parameters, as gradcastctl export or PyTorch writes it, of F32, F16, BF16 or F64; a prefix that all "
+     "its names share is left out; empty: drawn with the seed",
      set<&JobConfig::start>},
     {"net.layers", "kind", Kind::name, "", 0, 0, false, kinds_of_layers, "kind of the layer", set<&LayerSpec::kind>},
     {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, "name in messages; empty: kind and number", set<&LayerSpec::name>},

@@ -6,17 +6,20 @@
 #include "runtime/job/evaluate.h"
 #include "runtime/job/job_file.h"
 #include "runtime/job/model_file.h"
+#include "runtime/job/safetensors.h"
 
 namespace gradcast {
 
 Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal) {
     Model model;
     std::vector<float> parameters;
-    GC_TRY(model_read(path, &model, &parameters));
+    const bool tensors = path.ends_with(".safetensors");
+    GC_TRY(tensors ? safetensors_model(path, &model, &parameters) : model_read(path, &model, &parameters));
     // A model of the first classes of its data is measured on these: its job file says so.
     JobConfig job;
     std::vector<JobMistake> mistakes;
     (void)job_parse(model.job, path, "", &job, &mistakes);   // of another version, perhaps: then it is measured on all
+    if (tensors && model.net.target_scale == 0) job.classes = model.net.classes;
     std::unique_ptr<DataSet> set;
     GC_TRY(data_open(data, &set, {.classes = job.classes, .literal = literal}));
     const DataInfo& info = set->info();

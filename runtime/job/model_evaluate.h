@@ -8,7 +8,8 @@
 
 namespace gradcast {
 
-/// Accuracy (of a regression: the error) of a saved model on a data set, on this machine.
+/// Accuracy (of a regression: the error) of a saved model on a data set, on this machine.  The model: final.h5, a checkpoint, or a file
+/// that ends in .safetensors and was written by safetensors_write(); the latter is computed in float32.
 struct Evaluation {
     uint64_t count = 0, right = 0;
     bool regression = false;   // loss is the mean squared error, and there are no classes

@@ -19,7 +19,7 @@ namespace gradcast {
 namespace {
 
 constexpr char format_name[] = "gradcast model";
-constexpr uint32_t format_version = 2;
+constexpr uint32_t format_version = 3;   // 3: with class_names; without them 2 is written
 constexpr uint64_t text_bytes_max = 1 << 20;
 constexpr uint64_t side_max = 65536;   // C, H, W, pad, classes
 
@@ -177,7 +177,7 @@ std::string digest_of(auto values) { return sha256_hex(std::as_bytes(values)); }
 /// All that a file holds as text, vectors by their SHA-256.
 std::string model_content(const Model& model, const ModelState& state) {
     const NetSpec& net = model.net;
-    const std::string text = fmt::format(
+    std::string text = fmt::format(
         "sample {} {} {} pad {} classes {} target_scale {}\nmean {}\nstd {}\nstep {} state {:016x} agreed {:d}\naccuracy {} test_loss {} "
         "evaluated {}\n"
         "kernel_set {}\ndata_digest {}\nid {}\nbase {}\njob {}\nlayers {}\nparameters {}\noptimiser {}\nexponents {}\nalgorithm {}\n",
@@ -185,6 +185,7 @@ std::string model_content(const Model& model, const ModelState& state) {
         model.state, model.agreed, model.accuracy, model.test_loss, model.evaluated, model.kernel_set, model.data_digest, model.id,
         model.base, digest_of(std::span(model.job)), digest_of(std::span<const char>(layers_text(net))), model.digest,
         digest_of(state.optimiser), digest_of(state.exponents), digest_of(state.algorithm));
+    if (!model.class_names.empty()) text += fmt::format("class_names {}\n", digest_of(std::span(model.class_names)));
     return digest_of(std::span(text));
 }
 
@@ -240,6 +241,7 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     model->agreed = agreed == 1;
     GC_TRY(reader.text("content", content));
     if (reader.has("optimiser")) GC_TRY(reader.vector("optimiser", H5T_IEEE_F32LE, &state->optimiser));
+    if (reader.has("class_names")) GC_TRY(reader.long_text("class_names", &model->class_names));
     GC_TRY(reader.vector("exponents", H5T_STD_I32LE, &state->exponents));
     if (reader.has("algorithm")) GC_TRY(reader.vector("algorithm", H5T_STD_U8LE, &state->algorithm));
     return {};
@@ -269,8 +271,8 @@ Status model_check(const std::string& path, Model* model, ModelVectors* state, s
 
 Status model_reserve(const std::string& path, const Model& model, uint64_t state_bytes) {
     // Beside the data sets: headers, attributes, and the texts.
-    const uint64_t bytes = state_bytes + model.job.size() + model.base.size() + layers_text(model.net).size() + (64 << 10) +
-                           8 * (model.mean.size() + model.std.size());
+    const uint64_t bytes = state_bytes + model.job.size() + model.base.size() + model.class_names.size() + layers_text(model.net).size() +
+                           (64 << 10) + 8 * (model.mean.size() + model.std.size());
     auto failed = [&](int error) {
         Status status = fail_sys(error, "cannot reserve {:.1f} MB for the model in {}", static_cast<double>(bytes) / 1e6,
                                  path.substr(0, path.rfind('/')));
@@ -300,8 +302,8 @@ Status model_write(const std::string& path, const Model& model, const ModelState
             file = Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
         }
         const hid_t h = file.get();
-        const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad,
-                       classes = model.net.classes, agreed = model.agreed ? 1 : 0;
+        const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = model.class_names.empty() ? 2 : format_version,
+                       pad = model.net.pad, classes = model.net.classes, agreed = model.agreed ? 1 : 0;
         bool good =
             file && put_text(h, "format", format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
             put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
@@ -318,6 +320,7 @@ Status model_write(const std::string& path, const Model& model, const ModelState
             put_numbers(h, "state", H5T_NATIVE_UINT64, std::span(&model.state, 1)) &&
             put_numbers(h, "agreed", H5T_NATIVE_UINT64, std::span(&agreed, 1)) && put_text(h, "content", content) &&
             put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net)) &&
+            (model.class_names.empty() || put_long_text(h, "class_names", model.class_names)) &&
             put_vector(h, "parameters", H5T_NATIVE_FLOAT, state.parameters.size(), state.parameters.data()) &&
             (state.optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, state.optimiser.size(), state.optimiser.data())) &&
             put_vector(h, "exponents", H5T_NATIVE_INT32, state.exponents.size(), state.exponents.data()) &&

@@ -21,6 +21,7 @@ struct Model {
     std::vector<float> mean, std;   // [C], of the data that it was trained on
     std::string job, base;          // the text of the job file, and JobConfig::base
     std::string digest, kernel_set, data_digest;
+    std::string class_names;                // of the classes that it tells apart, as in DataInfo; empty: not known
     std::string id;                         // of the job, 32 hex digits; empty in version 1
     uint64_t step = 0;                      // that are done
     uint64_t state = 0;                     // Context::state

@@ -4,6 +4,8 @@
 
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
+
 #include "runtime/core/fd.h"
 #include "runtime/core/version.h"
 #include "runtime/job/tensors.h"
@@ -221,6 +223,8 @@ Status onnx_write(const std::string& path, const Model& model, std::span<const f
         property("mean", fmt::format("[{}]", fmt::join(model.mean, ",")));
         property("std", fmt::format("[{}]", fmt::join(model.std, ",")));
         property("digest", model.digest);
+        property("class_names",
+                 nlohmann::json(class_names_split(model.class_names)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     }
     if (const uint64_t bytes = std::max<uint64_t>(file.bytes().size(), parameters.size_bytes()); bytes > file_bytes_max)
         return fail(Code::unsupported, "{}: an ONNX file holds at most {} bytes, not {}: export to safetensors", path, file_bytes_max,

@@ -309,9 +309,10 @@ void JobParts::refresh() {
 /// Parameters of another training in place of the seed's.
 Status JobParts::start(const JobConfig& job, const Log& log) {
     if (job.start.empty()) return {};
-    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest));
+    std::string told;
+    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &told));
     compute.net->refresh();
-    log.info("begins with the parameters of {}, digest {}", job.start, start_digest);
+    log.info("begins with the parameters of {}, digest {}{}{}", job.start, start_digest, told.empty() ? "" : "; ", told);
     return {};
 }
 

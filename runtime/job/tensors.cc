@@ -1,5 +1,7 @@
 #include "runtime/job/tensors.h"
 
+#include "runtime/core/nearest.h"
+
 namespace gradcast {
 
 std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
@@ -17,6 +19,16 @@ std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
         tensors.push_back({name + ".running_var", {K}, layer.statistics_offset + K, K, true});
     }
     return tensors;
+}
+
+std::vector<std::string> class_names_split(const std::string& names) {
+    std::vector<std::string> split;
+    for (size_t at = 0; at <= names.size() && !names.empty();) {
+        const size_t end = std::min(names.find(',', at), names.size());
+        split.push_back(one_line(names.substr(at, end - at)));
+        at = end + 1;
+    }
+    return split;
 }
 
 }   // namespace gradcast

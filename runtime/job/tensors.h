@@ -25,6 +25,8 @@ struct NetTensor {
         return all;
     }
 };
+/// The names in a text that DataInfo::class_names has.
+std::vector<std::string> class_names_split(const std::string& names);
 /// All of them, layer after layer; only what `layers` have (a bias may be missing).
 std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers);
 

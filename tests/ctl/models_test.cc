@@ -67,6 +67,21 @@ TEST_F(CtlModel, EvaluateTellsClassesAndConfusion) {
     EXPECT_EQ(damaged.out, "");
 }
 
+TEST_F(CtlModel, EvaluateTakesWhatExportWrites) {
+    import();
+    save("final.h5");
+    ASSERT_EQ(run("export final.h5 model.safetensors").exit, 0);
+    const Outcome own = run("evaluate final.h5 --data test.h5 -o json"), other = run("evaluate model.safetensors --data test.h5 -o json");
+    ASSERT_EQ(other.exit, 0) << other.err;
+    EXPECT_EQ(own.out, other.out);
+    std::string bytes = read("model.safetensors");
+    bytes[bytes.find("\"sample\"") + 1] = 'x';
+    write("model.safetensors", bytes);
+    const Outcome outcome = run("evaluate model.safetensors --data test.h5");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("cannot evaluate model.safetensors: its __metadata__ does not say sample")) << outcome.err;
+}
+
 TEST_F(CtlModel, ExportWritesWhatTheEndingSays) {
     save("final.h5");
     Outcome outcome = run("export final.h5 out.safetensors");
@@ -114,7 +129,8 @@ TEST_F(CtlModel, NoCommandWritesOverWhatItReads) {
     write("model.onnx", "mine");
     write("all.toml", "mine");
     write("sheet.png", "mine");
-    for (const char* arguments : {"export final.h5 model.onnx", "data manifest all.toml train.h5", "data inspect train.h5 --sheet sheet.png"}) {
+    for (const char* arguments :
+         {"export final.h5 model.onnx", "data manifest all.toml train.h5", "data inspect train.h5 --sheet sheet.png"}) {
         Outcome outcome = run(arguments);
         EXPECT_EQ(outcome.exit, 2) << arguments;
         EXPECT_TRUE(outcome.says(" exists: --force replaces it, or name another file")) << outcome.err;

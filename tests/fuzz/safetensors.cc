@@ -28,8 +28,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         GC_ASSERT(fd && ::write(fd.get(), data, size) == static_cast<ssize_t>(size));
     }
     std::vector<float> parameters(layers_layout(layers, 1).elements, NAN);
-    std::string digest;
-    Status status = safetensors_read(path, net, parameters, &digest);
+    std::string digest, told;
+    Status status = safetensors_read(path, net, parameters, &digest, &told);
+    Model model;
+    std::vector<float> values;
+    const Status whole = safetensors_model(path, &model, &values);   // by its own metadata
+    GC_ASSERT(whole.ok() || (std::strstr(whole.what, path.c_str()) && !std::strchr(whole.what, '\n')));
     if (status.ok()) {
         fuzz_reaches(0);
         GC_ASSERT(digest.size() == 64);

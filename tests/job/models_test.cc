@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/rng.h"
 #include "runtime/job/onnx.h"
@@ -139,8 +140,8 @@ TEST(Safetensors, ComesBackAsItWas) {
         ASSERT_TRUE(safetensors_write(path, trained.model, trained.parameters).ok());
         EXPECT_EQ(folder.names(), std::vector<std::string>{"model.safetensors"});
         std::vector<float> read(trained.parameters.size(), NAN);
-        std::string digest, again;
-        Status status = safetensors_read(path, spec, read, &digest);
+        std::string digest, again, told;
+        Status status = safetensors_read(path, spec, read, &digest, &told);
         ASSERT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(digest.size(), 64u);
         for (const NetTensor& tensor : net_tensors(trained.layers))
@@ -148,7 +149,7 @@ TEST(Safetensors, ComesBackAsItWas) {
                 if (!tensor.variance) ASSERT_EQ(read[i], trained.parameters[i]) << tensor.name;
                 else ASSERT_NEAR(read[i], trained.parameters[i], 1e-6f * trained.parameters[i]) << tensor.name;
             }
-        ASSERT_TRUE(safetensors_read(path, spec, read, &again).ok());
+        ASSERT_TRUE(safetensors_read(path, spec, read, &again, &told).ok());
         EXPECT_EQ(again, digest);
     }
     EXPECT_FALSE(
@@ -170,6 +171,8 @@ struct SafetensorsFrom : testing::Test {
     const NetSpec spec{.C = 1, .H = 2, .W = 3, .classes = 2, .layers = {fc(2), norm(), loss()}};
     // fc1.weight [2,6], fc1.bias [2], norm1.weight, .bias, .running_mean, .running_var [2]
     static constexpr size_t data_bytes = (12 + 2 + 4 * 2) * 4;
+    std::string told;                                                          // of the last read()
+    std::vector<float> parameters = std::vector<float>(data_bytes / 4, NAN);   // likewise
 
     static Json header() {
         Json json;
@@ -186,9 +189,9 @@ struct SafetensorsFrom : testing::Test {
     }
     Status read(const std::string& bytes) {
         write_file(path, bytes);
-        std::vector<float> parameters(data_bytes / 4);
         std::string digest;
-        return safetensors_read(path, spec, parameters, &digest);
+        told.clear();
+        return safetensors_read(path, spec, parameters, &digest, &told);
     }
     void expect_refused(const std::string& bytes, std::initializer_list<std::string> parts) {
         Status status = read(bytes);
@@ -218,11 +221,92 @@ TEST_F(SafetensorsFrom, TakesWhatPyTorchWrites) {
     EXPECT_TRUE(status.ok()) << status.what;
 }
 
+TEST_F(SafetensorsFrom, LeavesOutAPrefixThatAllNamesShare) {
+    for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod."}) {
+        Json json = {{"__metadata__", {{"format", "pt"}}}};
+        const Json plain = header();
+        for (const auto& [name, value] : plain.items()) json[prefix + name] = value;
+        json[prefix + "norm1.num_batches_tracked"] = {
+            {"dtype", "I64"}, {"shape", Json::array()}, {"data_offsets", {data_bytes, data_bytes + 8}}};
+        Status status = read(file_of(json.dump(), data_bytes + 8));
+        EXPECT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(told, "its names without their common \"" + prefix + "\"");
+    }
+    expect_refused(changed([](Json& json) {
+                       json["module.fc1.weight"] = json["fc1.weight"];
+                       json.erase("fc1.weight");
+                   }),
+                   {"tensor module.fc1.weight: the net has none of this name"});
+}
+
+TEST_F(SafetensorsFrom, ConvertsWhatFloat32Holds) {
+    struct {
+        const char* dtype;
+        std::string one, tiny, max;   // bytes of 1.5, of the least number above 0 (of f64: float32's), of -65504 or the like
+        float least, most;
+    } cases[] = {{"F16", std::string("\x00\x3e", 2), std::string("\x01\x00", 2), std::string("\xff\xfb", 2), 0x1p-24f, -65504},
+                 {"BF16", std::string("\xc0\x3f", 2), std::string("\x01\x00", 2), std::string("\x80\xff", 2).replace(0, 1, "\x7f"),
+                  0x1p-133f, -0x1.fep127f},
+                 {"F64", {}, {}, {}, 0x1p-149f, -65504}};
+    for (auto& each : cases) {
+        SCOPED_TRACE(each.dtype);
+        const bool wide = each.dtype == std::string("F64");
+        auto bytes = [](double value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+        if (wide) each.one = bytes(1.5), each.tiny = bytes(0x1p-149), each.max = bytes(-65504);
+        Json json = header();
+        uint64_t at = 0;
+        for (auto& [name, value] : json.items()) {   // all are of that type
+            const uint64_t size =
+                (value["data_offsets"][1].get<uint64_t>() - value["data_offsets"][0].get<uint64_t>()) / 4 * each.one.size();
+            value["dtype"] = each.dtype;
+            value["data_offsets"] = {at, at + size};
+            at += size;
+        }
+        const uint64_t bias = json["fc1.bias"]["data_offsets"][0].get<uint64_t>(), weight = json["fc1.weight"]["data_offsets"][0];
+        std::string file = file_of(json.dump(), at);
+        const size_t data = file.size() - at;
+        file.replace(data + bias, each.one.size(), each.one);
+        file.replace(data + weight, each.tiny.size(), each.tiny);
+        file.replace(data + weight + each.one.size(), each.max.size(), each.max);
+        Status status = read(file);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(told, std::string(each.dtype) + " converted to F32 exactly");
+        EXPECT_EQ(std::count(parameters.begin(), parameters.end(), 1.5f), 1);
+        EXPECT_EQ(std::count(parameters.begin(), parameters.end(), each.least), 1);
+        EXPECT_EQ(std::count(parameters.begin(), parameters.end(), each.most), 1);
+        if (wide) expect_refused(file.replace(data + bias, 8, bytes(0.1)), {"tensor fc1.bias: 0.1 is F64 and no float32: python3 -c "});
+        else
+            expect_refused(file.replace(data + bias, 2, std::string(each.dtype[0] == 'F' ? "\x00\x7c" : "\x80\x7f", 2)),
+                           {"fc1.bias holds NaN or Inf"});
+    }
+    expect_refused(changed([](Json& json) { json["fc1.bias"]["dtype"] = "I32"; }),
+                   {"its dtype is \"I32\", not F32, F16, BF16 or F64: python3 -c "});
+}
+
+TEST(Safetensors, ExportsHoldTheNamesOfTheClasses) {
+    TestFolder folder;
+    Trained trained(everything());
+    trained.model.class_names = "cat,a \"dog\"";
+    ASSERT_TRUE(safetensors_write(folder.file("a.safetensors"), trained.model, trained.parameters).ok());
+    EXPECT_NE(read_file(folder.file("a.safetensors")).find(R"("class_names":"[\"cat\",\"a \\\"dog\\\"\"]")"), std::string::npos)
+        << read_file(folder.file("a.safetensors")).substr(0, 3000);
+    ASSERT_TRUE(onnx_write(folder.file("a.onnx"), trained.model, trained.parameters).ok());
+    EXPECT_NE(read_file(folder.file("a.onnx")).find(R"(["cat","a \"dog\""])"), std::string::npos);
+    // And the model itself.
+    Model model;
+    std::vector<float> parameters;
+    trained.model.digest = sha256_hex(std::as_bytes(std::span(trained.parameters)));
+    ASSERT_TRUE(model_write(folder.file("final.h5"), trained.model, {trained.parameters, {}, {}, {}}).ok());
+    Status status = model_read(folder.file("final.h5"), &model, &parameters);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(model.class_names, trained.model.class_names);
+}
+
 TEST_F(SafetensorsFrom, NamesWhatIsWrongWithAFile) {
     std::vector<float> none(data_bytes / 4);
     std::string digest;
-    expect_error(safetensors_read(folder.file("absent"), spec, none, &digest), {"cannot start", "absent: No such file"});
-    expect_error(safetensors_read(folder.path.string(), spec, none, &digest), {"a folder, not a file"});
+    expect_error(safetensors_read(folder.file("absent"), spec, none, &digest, &told), {"cannot start", "absent: No such file"});
+    expect_error(safetensors_read(folder.path.string(), spec, none, &digest, &told), {"a folder, not a file"});
     expect_refused("", {"0 bytes are too few"});
     expect_refused("1234567", {"7 bytes are too few"});
     const std::string good = file_of(header().dump(), data_bytes);
@@ -245,7 +329,7 @@ TEST_F(SafetensorsFrom, NamesTheTensorThatDoesNotFit) {
     expect([](Json& json) { json["fc1.weight"]["shape"] = {-2, 6}; }, {"fc1.weight", "[-2,6]", "[2,6]"});
     expect([](Json& json) { json["fc1.weight"]["shape"] = {2, 6, 1}; }, {"fc1.weight", "[2,6,1]"});
     expect([](Json& json) { json["fc1.weight"]["shape"] = "12"; }, {"fc1.weight", "\"12\""});
-    expect([](Json& json) { json["fc1.weight"]["dtype"] = "F16"; }, {"fc1.weight", "F16", "not F32"});
+    expect([](Json& json) { json["fc1.weight"]["dtype"] = "F16"; }, {"fc1.weight", "48 bytes instead of 24"});
     expect([](Json& json) { json["fc1.weight"]["dtype"] = 7; }, {"fc1.weight", "7", "not F32"});
     expect([](Json& json) { json["fc1.weight"] = 7; }, {"fc1.weight", "lacks dtype"});
     expect([](Json& json) { json["fc1.weight"].erase("shape"); }, {"fc1.weight", "lacks dtype"});

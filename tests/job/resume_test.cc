@@ -150,7 +150,7 @@ TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
         Hdf5Lock lock;
         Hid file(H5Fopen(checkpoint_path(folder, 40).c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
         Hid version(H5Aopen(file.get(), "version", H5P_DEFAULT));
-        const uint64_t newer = 3;
+        const uint64_t newer = 4;
         ASSERT_GE(H5Awrite(version.get(), H5T_NATIVE_UINT64, &newer), 0);
     }
     Model model;
@@ -159,7 +159,7 @@ TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
     ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
     EXPECT_EQ(path, checkpoint_path(folder, 30));
     EXPECT_EQ(notes,
-              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 3, this one reads 2"});
+              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 4, this one reads 3"});
 }
 
 TEST_F(ResumeTest, TheStatusTellsTheCheckpointThatIsThereAlready) {
@@ -178,13 +178,16 @@ TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
     auto refused = [&](const std::string& text, const std::string& found = "") -> std::string {
         return run(text, 1, from(found.empty() ? path : found)).status.what;
     };
-    EXPECT_EQ(refused(replaced(job_text(), "blocks = 6", "blocks = 5")), path + ": of another training: job.blocks was 6 and is 5 now");
+    EXPECT_EQ(refused(replaced(job_text(), "blocks = 6", "blocks = 5")),
+              path + ": of another training: job.blocks was 6 and is 5 now; a new job can begin with its parameters: gradcastctl export " +
+                  path + " NAME.safetensors, and net.start = \"NAME.safetensors\"");
     EXPECT_EQ(refused(replaced(job_text(), "outputs = 16", "outputs = 17")).substr(0, path.size() + 30),
               path + ": of another training: layer 1");
     EXPECT_EQ(refused(replaced(job_text(), "epochs = 2", "steps = 40")),
               path + ": all 40 steps of the job are done: more epochs or steps in the job file would go on");
     write("train.h5", 601, 0);
     EXPECT_PRED2(starts, refused(job_text()), path + ": trained on other data: its digest was ");
+    EXPECT_NE(refused(job_text()).find(folder_ + "/train.h5 and " + folder_ + "/test.h5 is "), std::string::npos) << refused(job_text());
     write("train.h5", 600, 0);
     Model model;
     ModelVectors state;

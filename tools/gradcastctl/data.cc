@@ -9,6 +9,7 @@
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
+#include "runtime/job/tensors.h"
 #include "tools/gradcastctl/ctl.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"

@@ -211,7 +211,7 @@ int run(int argc, char** argv) {
     auto model_argument = [&](CLI::App* of) { of->add_option("MODEL", model, "final.h5, or the job whose model it is")->required(); };
     command = add("evaluate", "accuracy of a model, by class, with the confusion matrix; on this machine",
                   [&] { return command_evaluate(options, model, data); });
-    model_argument(command);
+    command->add_option("MODEL", model, "final.h5, a .safetensors file of gradcastctl export, or the job whose model it is")->required();
     command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();
 
     bool quick = false;

@@ -19,7 +19,9 @@ constexpr size_t matrix_classes_max = 20;   // fits a terminal
 /// The file `which`, or final.h5 of the job of that name.
 int find_model(const Options& options, const std::string& which, std::string* path) {
     *path = which;
-    if (which.find('/') != std::string::npos || which.ends_with(".h5") || ::access(which.c_str(), F_OK) == 0) return exit_done;
+    if (which.find('/') != std::string::npos || which.ends_with(".h5") || which.ends_with(".safetensors") ||
+        ::access(which.c_str(), F_OK) == 0)
+        return exit_done;
     JobDetail job;
     Reply reply = Client(options.target).job(which, &job);
     if (reply.exit == exit_unreachable) return complain(reply.exit, "{} is no file, and as a job: {}", which, reply.error);

@@ -11,6 +11,7 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/nearest.h"
+#include "runtime/job/tensors.h"
 #include "tools/gradcastctl/ctl.h"
 
 namespace gradcast {
@@ -63,16 +64,6 @@ std::string text_time(uint64_t unix) {
     ::localtime_r(&at, &parts);
     return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour,
                        parts.tm_min, parts.tm_sec);
-}
-
-std::vector<std::string> class_names_split(const std::string& names) {
-    std::vector<std::string> split;
-    for (size_t at = 0; at <= names.size() && !names.empty();) {
-        const size_t end = std::min(names.find(',', at), names.size());
-        split.push_back(one_line(names.substr(at, end - at)));
-        at = end + 1;
-    }
-    return split;
 }
 
 bool parse_share(std::string_view text, double* share) {

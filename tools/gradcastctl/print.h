@@ -21,8 +21,6 @@ size_t text_columns(std::string_view text);   // code points of UTF-8
 /// A share as a flag has it: "1%" is 0.01.  False: it is none above 0% and up to 100%.
 bool parse_share(std::string_view text, double* share);
 
-/// Of DataInfo::class_names.
-std::vector<std::string> class_names_split(const std::string& names);
 /// The classes by their names, or their numbers.
 std::vector<std::string> labels_of(const Evaluation& evaluation);
 
