@@ -15,10 +15,10 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <thread>
 
 #include "datasets/reader.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/thread.h"
 
 namespace gradcast {
 namespace {
@@ -52,11 +52,10 @@ public:
         GC_ASSERT(images_.host && !thread_.joinable());
         if (!config_.threaded) return {};
         if (config_.uring && !data_.chunked()) ring_start();   // chunks are inflated on this thread, with pread
-        thread_ = std::thread([this] {
+        return thread_.start([this] {
             pthread_setname_np(pthread_self(), "gradcast-loader");
             ring_open_ ? fill_by_ring() : fill_by_pread();
         });
-        return {};
     }
 
     void plan(StepId first, std::vector<uint32_t> blocks) override {
@@ -302,7 +301,7 @@ private:
     Status broken_;
     std::atomic<uint64_t> waited_us_ = 0;
 
-    std::thread thread_;   // owns the members below
+    Thread thread_;   // owns the members below
     io_uring ring_{};
     bool ring_open_ = false, registered_ = false;
     std::vector<Read> reads_;

@@ -56,8 +56,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
         records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
     left_ = std::vector<std::atomic<uint32_t>>(records_.size());
     failed_.resize(blocks), quantise_ns.resize(threads);
-    lanes_.open(threads);
-    return {};
+    return lanes_.open(threads);
 }
 
 Samples NetRig::samples(uint32_t block) const {

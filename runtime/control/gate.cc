@@ -17,11 +17,11 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "runtime/control/channel.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/thread.h"
 #include "transport/link/socket.h"
 
 namespace gradcast {
@@ -80,8 +80,15 @@ public:
           keys_(config.keys),
           wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
         GC_ASSERT(wake_);
-        for (uint32_t i = 0; i < config_.workers; ++i) workers_.emplace_back([this] { work(); });
-        thread_ = std::thread([this] { run(); });
+    }
+
+    Status start() {
+        for (uint32_t i = 0; i < config_.workers; ++i) {
+            Thread worker;
+            GC_TRY(worker.start([this] { work(); }));
+            workers_.push_back(std::move(worker));
+        }
+        return thread_.start([this] { run(); });
     }
 
     ~PollGate() override {
@@ -91,8 +98,8 @@ public:
         }
         there_is_work_.notify_all();
         wake();
-        thread_.join();
-        for (std::thread& worker : workers_) worker.join();
+        if (thread_.joinable()) thread_.join();
+        for (Thread& worker : workers_) worker.join();
     }
 
     void keys(std::shared_ptr<const TlsKeys> keys) override {
@@ -416,14 +423,17 @@ private:
     std::optional<Events> events_;
     std::shared_ptr<const TlsKeys> new_keys_;
     bool stop_ = false;
-    std::vector<std::thread> workers_;
-    std::thread thread_;
+    std::vector<Thread> workers_;
+    Thread thread_;
 };
 
 }   // namespace
 
-std::unique_ptr<Gate> gate_open(const GateConfig& config, Fd listener, GateHandler handler) {
-    return std::make_unique<PollGate>(config, std::move(listener), std::move(handler));
+Status gate_open(const GateConfig& config, Fd listener, GateHandler handler, std::unique_ptr<Gate>* gate) {
+    auto made = std::make_unique<PollGate>(config, std::move(listener), std::move(handler));
+    GC_TRY(made->start());
+    *gate = std::move(made);
+    return {};
 }
 
 }   // namespace gradcast

@@ -62,7 +62,7 @@ public:
     /// Other keys of a gate with TLS.  A connection stays where its key is among them with the same secret and role.  Any thread.
     virtual void keys(std::shared_ptr<const TlsKeys> keys) = 0;
 };
-/// `listener` listens and does not block.
-std::unique_ptr<Gate> gate_open(const GateConfig& config, Fd listener, GateHandler handler);
+/// `listener` listens and does not block.  Error: a thread cannot be made.
+Status gate_open(const GateConfig& config, Fd listener, GateHandler handler, std::unique_ptr<Gate>* gate);
 
 }   // namespace gradcast

@@ -72,11 +72,11 @@ public:
         if (::listen(listener.get(), backlog) != 0) return fail_sys(errno, "cannot listen on {}", config_.socket);
         struct stat info;
         if (::stat(config_.socket.c_str(), &info) == 0) inode_ = info.st_ino;
-        gate_ = gate_open({.connections_max = config_.watchers_max + requests_max,
-                           .body_bytes_max = body_bytes_max,
-                           .head_too_large = head_too_large(),
-                           .role = Role::admin},
-                          std::move(listener), handler(seats_, true));
+        GC_TRY(gate_open({.connections_max = config_.watchers_max + requests_max,
+                          .body_bytes_max = body_bytes_max,
+                          .head_too_large = head_too_large(),
+                          .role = Role::admin},
+                         std::move(listener), handler(seats_, true), &gate_));
         GC_TRY(open_public());
         return open_remote();
     }
@@ -109,27 +109,25 @@ private:
         Fd listener;
         std::string address;
         GC_TRY(listen_tcp("metrics", config_.tcp, &listener, &address));
-        public_gate_ = gate_open({.workers = 2,
-                                  .connections_max = public_connections_max,
-                                  .buffers_bytes_max = 16 << 20,
-                                  .watch_us = 500'000,
-                                  .head_too_large = head_too_large()},
-                                 std::move(listener), handler(public_seats_, false));
-        return {};
+        return gate_open({.workers = 2,
+                          .connections_max = public_connections_max,
+                          .buffers_bytes_max = 16 << 20,
+                          .watch_us = 500'000,
+                          .head_too_large = head_too_large()},
+                         std::move(listener), handler(public_seats_, false), &public_gate_);
     }
 
     Status open_remote() {
         if (config_.remote.empty()) return {};
         Fd listener;
         GC_TRY(listen_tcp("control", config_.remote, &listener, &address_));
-        remote_gate_ = gate_open({.workers = 2,
-                                  .connections_max = remote_connections_max,
-                                  .body_bytes_max = body_bytes_max,
-                                  .buffers_bytes_max = 32 << 20,
-                                  .head_too_large = head_too_large(),
-                                  .keys = std::make_shared<const TlsKeys>(config_.keys)},
-                                 std::move(listener), handler(remote_seats_, false));
-        return {};
+        return gate_open({.workers = 2,
+                          .connections_max = remote_connections_max,
+                          .body_bytes_max = body_bytes_max,
+                          .buffers_bytes_max = 32 << 20,
+                          .head_too_large = head_too_large(),
+                          .keys = std::make_shared<const TlsKeys>(config_.keys)},
+                         std::move(listener), handler(remote_seats_, false), &remote_gate_);
     }
 
     /// Strangers cause these lines.

@@ -125,6 +125,15 @@ Status make_directories(const std::string& path) {
 
 bool file_is_pattern(std::string_view path) { return path.find_first_of("*?[") != path.npos; }
 
+std::vector<std::string> folder_names(const std::string& path) {
+    std::vector<std::string> names;
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
+    while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr)
+        if (const std::string_view name = entry->d_name; name != "." && name != "..") names.emplace_back(name);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
 Status file_glob(const std::string& pattern, std::vector<std::string>* paths, size_t literal) {
     if (pattern.size() >= PATH_MAX)
         return fail(Code::invalid, "a path of {} letters, {} at most are possible: {}…", pattern.size(), PATH_MAX - 1,

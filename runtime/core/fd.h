@@ -47,6 +47,8 @@ bool file_sync(const std::string& path);
 Status file_rename(const std::string& from, const std::string& to);
 /// mkdir -p.
 Status make_directories(const std::string& path);
+/// The names in a folder, sorted; none where it cannot be read.
+std::vector<std::string> folder_names(const std::string& path);
 /// True if the path is a wildcard pattern: it has one of * ? [.
 bool file_is_pattern(std::string_view path);
 /// Files that match a shell pattern, sorted; if a file has the pattern as its name, that one alone.  Bounded: 2 s, 100,000 entries.

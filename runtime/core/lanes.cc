@@ -28,16 +28,20 @@ Lanes::~Lanes() {
         ++begun_;
     }
     wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (Thread& thread : threads_) thread.join();
 }
 
-void Lanes::open(uint32_t count, const std::function<void(uint32_t)>& start) {
+Status Lanes::open(uint32_t count, const std::function<void(uint32_t)>& start) {
     GC_ASSERT(threads_.empty());
-    for (uint32_t lane = 1; lane < count; ++lane)
-        threads_.emplace_back([this, lane, start] {
+    for (uint32_t lane = 1; lane < count; ++lane) {
+        Thread thread;
+        GC_TRY(thread.start([this, lane, start] {
             if (start) start(lane);
             loop(lane);
-        });
+        }));
+        threads_.push_back(std::move(thread));
+    }
+    return {};
 }
 
 void Lanes::run(uint32_t items, const std::function<void(uint32_t, uint32_t)>& task) {

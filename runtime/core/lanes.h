@@ -4,9 +4,9 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "runtime/core/thread.h"
 #include "runtime/core/types.h"
 
 namespace gradcast {
@@ -18,8 +18,8 @@ public:
     Lanes& operator=(const Lanes&) = delete;
     ~Lanes();
     /// Makes count - 1 threads; the caller of run() is lane 0.  Each thread runs `start` first (pinning, thread settings of libraries).
-    /// count 0 is 1.
-    void open(uint32_t count, const std::function<void(uint32_t lane)>& start = {});
+    /// count 0 is 1.  Error: a thread cannot be made.
+    Status open(uint32_t count, const std::function<void(uint32_t lane)>& start = {});
     uint32_t count() const { return static_cast<uint32_t>(threads_.size()) + 1; }
     /// Runs task(lane, i) once for each i = 0 .. items-1; blocks until all are done.  One caller at a time.  Does not allocate.
     void run(uint32_t items, const std::function<void(uint32_t lane, uint32_t item)>& task);
@@ -30,7 +30,7 @@ private:
     void work(std::unique_lock<std::mutex>& lock, uint32_t lane);
     template <typename Until>
     void wait(std::unique_lock<std::mutex>& lock, const std::atomic<uint32_t>& awake, std::condition_variable& asleep, Until until);
-    std::vector<std::thread> threads_;
+    std::vector<Thread> threads_;
     std::mutex mutex_;
     std::condition_variable wake_, done_;
     const std::function<void(uint32_t, uint32_t)>* task_ = nullptr;

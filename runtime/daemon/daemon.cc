@@ -97,12 +97,12 @@ Status Daemon::open(int listen_fd) {
     job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, ring_, *membership_, log_, folder});
     mesh_->attach(mesh_channel, membership_.get());
     membership_->start(mesh_->host(), mesh_channel);
-    network_ = std::thread([this] {
+    GC_TRY(network_.start([this] {
         const Status ended = mesh_->run();
         std::lock_guard lock(mutex_);
         if (!ended.ok()) failed_ = fail(ended.code, "the stream to the other daemons ended: {}", ended.what);
-    });
-    steward_ = std::thread([this] { steward(); });
+    }));
+    GC_TRY(steward_.start([this] { steward(); }));
     const auto take = [this](const JobId& job, std::unique_ptr<AcceptedStream> stream) {
         if (job == JobId{}) return mesh_->adopt(std::move(stream)), true;
         std::lock_guard lock(mutex_);

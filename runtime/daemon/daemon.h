@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "runtime/control/backend.h"
 #include "runtime/daemon/config.h"
@@ -93,7 +92,7 @@ private:
     std::unique_ptr<Membership> membership_;
     std::unique_ptr<Driver> mesh_;   // after its protocol, so that it goes first
     std::unique_ptr<JobHost> job_host_;
-    std::thread network_, steward_;
+    Thread network_, steward_;
     Lookers lookers_;                 // the steward's
     std::atomic<bool> stop_{false};   // read by the steward
 

@@ -52,10 +52,12 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, std::ve
     if (JobDetail before; plan_->resumes && job_record_read(detail_.folder, &before).ok()) before_ = std::move(before);
     ran_before_ =
         before_ || plan_->joins || (plan_->resumes && (!checkpoints_in(detail_.folder).empty() || !model_kept(detail_.folder).empty()));
-    worker_ = std::thread([this] { work(); });
+    if (const Status made = worker_.start([this] { work(); }); !made.ok()) host_.membership.opened(plan_->id, made, "", "", "", 0);
 }
 
-JobRun::~JobRun() { worker_.join(); }
+JobRun::~JobRun() {
+    if (worker_.joinable()) worker_.join();
+}
 
 void JobRun::start(uint64_t deadline_us) {
     std::lock_guard lock(mutex_);
@@ -64,11 +66,14 @@ void JobRun::start(uint64_t deadline_us) {
     changed_.notify_all();
 }
 void JobRun::abort(Status why) {
-    std::lock_guard lock(mutex_);
-    aborted_ = true;
-    ended_with(why);
-    stop_.store(true, std::memory_order_relaxed);
-    changed_.notify_all();
+    {
+        std::lock_guard lock(mutex_);
+        aborted_ = true;
+        ended_with(why);
+        stop_.store(true, std::memory_order_relaxed);
+        changed_.notify_all();
+    }
+    if (!worker_.joinable()) finish();
 }
 void JobRun::close() {
     std::lock_guard lock(mutex_);
@@ -293,7 +298,17 @@ Status JobRun::prepare() {
     engine_ = std::move(engine);
     driver_ = std::move(driver);
     add_later();
-    return {};
+    return network_.start([this] { network(); });
+}
+
+void JobRun::network() {
+    {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return phase_ == Phase::running || aborted_; });
+        if (aborted_) return;
+    }
+    network_status_ = driver_->run();
+    if (!network_status_.ok()) engine_->cancel(network_status_.what);
 }
 
 void JobRun::work() {
@@ -306,20 +321,15 @@ void JobRun::work() {
         changed_.wait(lock, [this] { return started_ || aborted_; });
         if (started_) {
             phase_ = Phase::running;
+            changed_.notify_all();
             ran_ = detail_.started = true;
             if (bench_) detail_.summary.status.state = JobState::running;
             if (!cancelled_.empty()) bench_ ? bench_->cancel() : engine_->cancel(cancelled_);
         }
     }
     if (ran_) {
-        std::thread recorder([this] { record(); });   // the others do not wait for this disk
-        Status network_status;
-        std::thread network;
-        if (!bench_)
-            network = std::thread([&] {
-                network_status = driver_->run();
-                if (!network_status.ok()) engine_->cancel(network_status.what);
-            });
+        Thread recorder;   // the others do not wait for this disk
+        if (!recorder.start([this] { record(); }).ok()) record();
         status = bench_ ? bench_->run() : engine_->run(driver_->host());
         bool unheard = !bench_ && engine_->may_return(), returns = false;   // by the others, or they by it
         {
@@ -333,7 +343,7 @@ void JobRun::work() {
             ended_with(status);
             phase_ = Phase::ended;
         }
-        recorder.join();
+        if (recorder.joinable()) recorder.join();
         record();
         {
             std::unique_lock lock(mutex_);
@@ -342,12 +352,13 @@ void JobRun::work() {
         }
         if (!bench_) {
             driver_->stop();
-            network.join();
+            network_.join();
         }
         std::lock_guard lock(mutex_);
         detail_ = detail_locked();   // with the last bytes counted
-        if (!network_status.ok()) ended_with(network_status);
+        if (!network_status_.ok()) ended_with(network_status_);
     }
+    if (network_.joinable()) network_.join();   // it was not started
     if (ran_) record();
     std::unique_ptr<Engine> engine;
     std::unique_ptr<Driver> driver;
@@ -358,12 +369,16 @@ void JobRun::work() {
     }
     driver.reset();   // before its protocols
     engine.reset();
+    finish();
+}
+
+void JobRun::finish() {
     if (!ran_ && ran_before_) {   // its files stay, and job.json where there is one
         if (!before_ && ::access((detail_.folder + "/job.json").c_str(), F_OK) != 0) record();
     } else if (!ran_) {   // of one that was submitted here the reason stays
         std::error_code ignored;
-        for (const auto& entry : std::filesystem::directory_iterator(detail_.folder, ignored))
-            if (entry.path().filename() != "log") std::filesystem::remove_all(entry.path(), ignored);
+        for (const std::string& name : folder_names(detail_.folder))
+            if (name != "log") std::filesystem::remove_all(detail_.folder + "/" + name, ignored);
         if (self_ != coordinator) std::filesystem::remove_all(detail_.folder, ignored);
         else if (make_directories(detail_.folder).ok()) record();
     }
@@ -407,8 +422,8 @@ void not_resumed(const Status& why, JobDetail* before) {
 std::vector<JobDetail> job_records_read(const std::string& folder, const Log& log) {
     std::vector<JobDetail> details;
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-        std::string name = entry.path().filename().string(), path = entry.path().string();
+    for (const std::string& name : folder_names(folder)) {
+        const std::string path = folder + "/" + name;
         if (name.size() != 32 || name.find_first_not_of("0123456789abcdef") != name.npos) continue;
         // A job may have trained on a disk that had no room for job.json.
         if (::access((path + "/job.json").c_str(), F_OK) != 0 && checkpoints_in(path).empty() && model_kept(path).empty()) {

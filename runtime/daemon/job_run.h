@@ -1,7 +1,9 @@
 // One job at this daemon, from PREPARE to its last packet: the engine, the job's own link, and their two threads.
 //
 //     worker    opens engine and driver, tells membership, waits for start, trains (it is the engine's trainer thread), waits for close
-//     network   the driver's loop, from start until close
+//     network   made when the worker has opened engine and driver; the driver's loop, from start until close
+//
+// Where a thread cannot be made the job is refused, as by any other error of PREPARE.
 //
 // No wait is endless: membership answers each `open` by start or abort and each `ended` by close, within deadlines.
 #pragma once
@@ -10,9 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "runtime/control/backend.h"
+#include "runtime/core/thread.h"
 #include "runtime/daemon/bench_run.h"
 #include "runtime/daemon/config.h"
 #include "runtime/job/engine.h"
@@ -63,6 +65,8 @@ private:
     void end(const std::string& why, bool leaves);
     void work();
     Status prepare();
+    void network();
+    void finish();         // the folder of a job that is over
     void record() const;   // job.json
     JobDetail detail_locked() const;
     void ended_with(Status status);   // holding mutex_
@@ -90,7 +94,8 @@ private:
     std::unique_ptr<Engine> engine_;
     std::unique_ptr<BenchRun> bench_;   // of a benchmark, which has neither engine nor driver here
     std::unique_ptr<Driver> driver_;
-    std::thread worker_;
+    Status network_status_;   // the network thread's, then the worker's
+    Thread worker_, network_;
 };
 
 /// What is kept of a job when it is over, in its folder's job.json.

@@ -65,15 +65,16 @@ bool Search::over(uint64_t now_us) const {
 }
 
 Lookers::~Lookers() {
-    for (Thread& each : threads_) each.thread.join();
+    for (Looker& each : lookers_)
+        if (each.thread.joinable()) each.thread.join();
 }
 
 bool Lookers::start(const Look& look, const std::string& folder) {
-    if (threads_.size() >= looks_max) return false;
-    Thread& thread = threads_.emplace_back();
-    thread.look = look;
-    thread.thread = std::thread([&thread, folder] {
-        Found& found = thread.look.found;
+    if (lookers_.size() >= looks_max) return false;
+    Looker& looker = lookers_.emplace_back();
+    looker.look = look;
+    const Status made = looker.thread.start([&looker, folder] {
+        Found& found = looker.look.found;
         Model model;
         std::string path;
         std::vector<std::string> notes;
@@ -88,21 +89,25 @@ bool Lookers::start(const Look& look, const std::string& folder) {
             if (job_parse(model.job, path, model.base, &config, &mistakes)) found.name = config.name;
         }
         found.notes = fmt::format("{}", fmt::join(notes, "\n"));
-        thread.done.store(true, std::memory_order_release);
+        looker.done.store(true, std::memory_order_release);
     });
+    if (!made.ok()) {
+        looker.look.found.notes = made.what;
+        looker.done.store(true, std::memory_order_release);
+    }
     return true;
 }
 
 std::vector<Lookers::Look> Lookers::take() {
     std::vector<Look> done;
-    for (auto at = threads_.begin(); at != threads_.end();) {
+    for (auto at = lookers_.begin(); at != lookers_.end();) {
         if (!at->done.load(std::memory_order_acquire)) {
             ++at;
             continue;
         }
-        at->thread.join();
+        if (at->thread.joinable()) at->thread.join();
         done.push_back(std::move(at->look));
-        at = threads_.erase(at);
+        at = lookers_.erase(at);
     }
     return done;
 }

@@ -4,11 +4,11 @@
 #include <list>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/control/backend.h"
 #include "runtime/core/log.h"
+#include "runtime/core/thread.h"
 #include "runtime/job/membership.h"
 
 namespace gradcast {
@@ -48,19 +48,19 @@ public:
         uint64_t request = 0;
         Found found = {};
     };
-    /// At most `looks_max` at a time: false.
+    /// At most `looks_max` at a time: false.  Where no thread can be made, the look is done and its notes say so.
     bool start(const Look& look, const std::string& folder);
     /// Those that are done.
     std::vector<Look> take();
 
 private:
     static constexpr size_t looks_max = 4;
-    struct Thread {
+    struct Looker {
         Look look;
         std::atomic<bool> done{false};
-        std::thread thread;
+        Thread thread;
     };
-    std::list<Thread> threads_;
+    std::list<Looker> lookers_;
 };
 
 }   // namespace gradcast

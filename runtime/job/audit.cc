@@ -10,6 +10,7 @@
 
 #include "algos/algorithm.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/thread.h"
 #include "runtime/job/alone.h"
 #include "runtime/job/checkpoint.h"
 #include "runtime/job/engine.h"
@@ -227,10 +228,11 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
     Alone host;
     Status run, compared;
     std::atomic<bool> done{false};
-    std::thread trainer([&] {   // of its own: as a lane it lowers its priority for good
+    Thread trainer;   // of its own: as a lane it lowers its priority for good
+    GC_TRY(trainer.start([&] {
         run = engine->run(host);
         done.store(true, std::memory_order_release);
-    });
+    }));
     while (!done.load(std::memory_order_acquire)) {
         std::this_thread::sleep_for(look_every);
         compared = comparison.go_on();

@@ -73,8 +73,7 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
     arena_.plan("checkpoint", parts.compute.optimiser->state_size() * sizeof(float), &optimiser_);
     arena_.plan("checkpoint", parts.compute.codec->exponents().size_bytes(), &exponents_);
     GC_TRY(arena_.seal());
-    if (threaded_) thread_ = std::thread([this] { loop(); });
-    return {};
+    return threaded_ ? thread_.start([this] { loop(); }) : Status{};
 }
 
 void Checkpoints::begin(uint64_t steps) {

@@ -9,8 +9,8 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
-#include <thread>
 
+#include "runtime/core/thread.h"
 #include "runtime/job/model_file.h"
 #include "runtime/job/parts.h"
 #include "runtime/job/report.h"
@@ -87,7 +87,7 @@ private:
     Phase phase_ = Phase::idle;
     bool confirmed_ = false, stop_ = false;
     uint64_t steps_ = 0;   // of the snapshot
-    std::thread thread_;
+    Thread thread_;
 };
 
 }   // namespace gradcast

@@ -50,7 +50,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     std::copy(parameters.begin(), parameters.end(), net->parameters().begin());
     net->refresh();
     Lanes lanes;
-    lanes.open(threads);
+    GC_TRY(lanes.open(threads));
     std::vector<BatchResult> results(evaluator.batches());
     Progress progress;
     GC_TRY(evaluator.run(*net, lanes, 0, 1, results, progress));

@@ -285,8 +285,8 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     GC_TRY(start(config.job, report.log()));
     GC_TRY(stopped(config));
     if (loader) GC_TRY(resident ? resident_fill(*train, *resident) : loader_start(*loader));
-    lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
-               [cpus = config.cpus](uint32_t lane) { lane_start(lane, cpus); });
+    GC_TRY(lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
+                      [cpus = config.cpus](uint32_t lane) { lane_start(lane, cpus); }));
     return probe(config, report);
 }
 

@@ -16,11 +16,11 @@ constexpr size_t line_bytes_max = 1 << 16;
 Status StepLog::open(const std::string& path, bool threaded, bool append, const Log& log) {
     path_ = path;
     log_ = log;
-    threaded_ = threaded;
     fd_ = Fd(::open(path.c_str(), O_RDWR | O_CREAT | (append ? 0 : O_TRUNC) | O_CLOEXEC, 0644));
     if (!fd_) return fail_sys(errno, "cannot open {}", path);
     lines_.reserve(1 << 20), writing_.reserve(1 << 20);
-    if (threaded) thread_ = std::thread([this] { loop(); });
+    if (threaded) GC_TRY(thread_.start([this] { loop(); }));
+    threaded_ = threaded;
     return {};
 }
 

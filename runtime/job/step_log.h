@@ -4,10 +4,10 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "runtime/core/fd.h"
 #include "runtime/core/log.h"
+#include "runtime/core/thread.h"
 
 namespace gradcast {
 
@@ -42,7 +42,7 @@ private:
     std::string lines_, writing_;
     uint64_t added_ = 0, done_ = 0;   // lines
     bool threaded_ = false, stop_ = false, flush_ = false, failed_ = false;
-    std::thread thread_;
+    Thread thread_;
 };
 
 }   // namespace gradcast

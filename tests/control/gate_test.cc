@@ -37,7 +37,7 @@ struct GateTest : testing::Test {
         address_bytes = sizeof address;
         ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &address_bytes), 0);
         ASSERT_EQ(::listen(listener.get(), 256), 0);
-        gate = gate_open(config, std::move(listener), std::move(handler));
+        EXPECT_TRUE(gate_open(config, std::move(listener), std::move(handler), &gate).ok());
     }
     Fd ask(const std::string& request) const {
         Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

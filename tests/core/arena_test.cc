@@ -12,6 +12,7 @@
 #include <functional>
 
 #include "runtime/core/memory_room.h"
+#include "runtime/core/thread.h"
 #include "tests/memory_group.h"
 
 namespace gradcast {
@@ -72,6 +73,19 @@ TEST_F(Room, OfVersionOneAndOfAContainer) {
     put(root / "sys/fs/cgroup/memory/memory.stat", fmt::format("inactive_file 1\ntotal_inactive_file {}\ntotal_active_file 0\n", 50 * mib));
     EXPECT_EQ(room().bytes, 262 * mib);
     EXPECT_EQ(room().where, "control group /");
+}
+
+TEST_F(Room, TheLimitOfThreadsThatIsReachedIsNamed) {
+    put(root / "proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+    put(root / "proc/self/cgroup", "0::/system.slice/gradcastd.service\n");
+    put(root / "sys/fs/cgroup/system.slice/gradcastd.service/pids.max", "max\n");
+    put(root / "sys/fs/cgroup/system.slice/gradcastd.service/pids.current", "40\n");
+    put(root / "sys/fs/cgroup/system.slice/pids.max", "50\n");
+    put(root / "sys/fs/cgroup/system.slice/pids.current", "50\n");
+    EXPECT_EQ(thread_limit(root.string()),
+              "control group /system.slice may have 50 tasks (pids.max, TasksMax= of systemd) and has 50: raise it");
+    put(root / "sys/fs/cgroup/system.slice/pids.current", "49\n");
+    EXPECT_EQ(thread_limit(root.string()).find("control group"), std::string::npos);
 }
 
 uint64_t faults() {

@@ -128,7 +128,7 @@ TEST(Aead, FindsEveryFlippedBit) {
 TEST(Lanes, RunEveryItemOnce) {
     for (uint32_t count : {0u, 1u, 3u}) {
         Lanes lanes;
-        lanes.open(count);
+        ASSERT_TRUE(lanes.open(count).ok());
         for (int round = 0; round < 50; ++round) {
             std::vector<std::atomic<int>> seen(17);
             lanes.run(17, [&](uint32_t lane, uint32_t item) {
@@ -142,7 +142,7 @@ TEST(Lanes, RunEveryItemOnce) {
 
 TEST(Lanes, WorkSideBySideWithTheCaller) {
     Lanes lanes;
-    lanes.open(3);
+    ASSERT_TRUE(lanes.open(3).ok());
     const std::thread::id caller = std::this_thread::get_id();
     for (int round = 0; round < 20; ++round) {
         std::atomic<uint32_t> begun = 0;

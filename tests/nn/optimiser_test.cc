@@ -148,7 +148,7 @@ TEST(Apply, GivesTheSameBitsWhateverTheLanes) {
     for (const OptimiserConfig& optimiser : {OptimiserConfig{.momentum = 0.9}, OptimiserConfig{.kind = "adam", .lr = 0.01}}) {
         Rig one(spec, sizes({4}, 3), optimiser), three(spec, sizes({4}, 3), optimiser);
         ASSERT_GT(one.net->layout().elements, 200'000u);
-        three.lanes.open(3);
+        ASSERT_TRUE(three.lanes.open(3).ok());
         Data data(spec, 4);
         for (StepId step = 0; step < 3; ++step) {
             one.step(step, one.block(data.samples).gradient, 4);

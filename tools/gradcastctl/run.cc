@@ -41,9 +41,8 @@ std::string keep_default() {
 /// Copies the results from a node's folder, each file whole or not at all; event files, which are named by time, always.
 Status keep_results(const std::string& job, const std::string& folder, std::vector<std::string> names) {
     GC_TRY(make_directories(folder));
-    std::error_code none;
-    for (const auto& each : std::filesystem::directory_iterator(job, none))
-        if (const std::string name = each.path().filename(); name.starts_with(event_file_prefix)) names.push_back(name);
+    for (const std::string& name : folder_names(job))
+        if (name.starts_with(event_file_prefix)) names.push_back(name);
     for (const std::string& name : names) {
         std::filesystem::path from = std::filesystem::path(job) / name;
         std::error_code error;

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 
 #include "runtime/core/clock.h"
 #include "runtime/core/short_texts.h"
+#include "runtime/core/thread.h"
 #include "transport/link/socket.h"
 
 namespace gradcast {
@@ -54,8 +54,7 @@ public:
     Status start(std::function<bool(const JobId&, std::unique_ptr<AcceptedStream>)> take) override {
         GC_ASSERT(!thread_.joinable());
         take_ = std::move(take);
-        thread_ = std::thread([this] { loop(); });
-        return {};
+        return thread_.start([this] { loop(); });
     }
     std::string address() const override { return address_; }
 
@@ -186,7 +185,7 @@ private:
     std::vector<Guest> guests_;
     std::vector<Said> said_;
     uint64_t accepting_at_us_ = 0;
-    std::thread thread_;
+    Thread thread_;
 };
 
 }   // namespace

@@ -359,7 +359,7 @@ Status SimulatorImpl::run() {
         for (Rank r = 0; r < nodes_.size(); ++r) {
             Node& node = nodes_[r];
             if (!node.trainer) continue;
-            node.thread = std::thread([this, r, &node] {
+            Status made = node.thread.start([this, r, &node] {
                 {
                     std::unique_lock lock(mutex_);
                     node.turn.wait(lock, [&] { return node.has_turn; });
@@ -369,6 +369,10 @@ Status SimulatorImpl::run() {
                 ++trainers_done_;
                 pause(r, Trainer::done);
             });
+            if (!made.ok()) {
+                fault(made);
+                break;
+            }
             happen(delay_ns(), Do::resume, r, node.stamp);
         }
     }

@@ -19,9 +19,9 @@
 #include <map>
 #include <mutex>
 #include <queue>
-#include <thread>
 
 #include "runtime/core/digest.h"
+#include "runtime/core/thread.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast::sim {
@@ -207,7 +207,7 @@ private:
         uint64_t deaf_us = never;
         uint64_t bytes_sent = 0, bytes_received = 0;
         std::function<Status(Host&)> trainer;
-        std::thread thread;
+        Thread thread;
         std::condition_variable turn;
         bool has_turn = false;
         Trainer state = Trainer::runs;
