@@ -13,8 +13,8 @@ namespace gradcast {
 Status Thread::start(std::function<void()> run) {
     GC_ASSERT(!runs_);
     auto task = std::make_unique<std::function<void()>>(std::move(run));
-    const auto main = [](void* task) -> void* {
-        const std::unique_ptr<std::function<void()>> own(static_cast<std::function<void()>*>(task));
+    const auto main = [](void* argument) -> void* {
+        const std::unique_ptr<std::function<void()>> own(static_cast<std::function<void()>*>(argument));
         (*own)();
         return nullptr;
     };

@@ -240,6 +240,27 @@ TEST_P(Link, PeerThatNeverComesIsLost) {
     }
 }
 
+// The first address of a name may be dead, as IPv6 where only half of the network has it.
+TEST_P(Link, AllAddressesOfANameAreTried) {
+    WITH_HOSTS("::1 two\n127.0.0.1 two\n", [&] {
+        Two two;
+        two.nodes[1].listen(1);
+        const std::string listener = two.nodes[1].listener->address();
+        const std::vector<std::string> addresses = {"127.0.0.1:1", "two" + listener.substr(listener.rfind(':'))};
+        for (Rank rank : {1u, 0u}) two.open(rank, test_config(kind(), protect(), rank, addresses));
+        for (Rank rank : {0u, 1u}) two.go(rank);
+        for (Rank rank : {0u, 1u}) EXPECT_TRUE(two.wait(rank).ok());
+    });
+    WITH_HOSTS("127.0.0.1 two\n", [&] {
+        Two two;
+        LinkConfig config = test_config(kind(), protect(), 0, {"127.0.0.1:1", "two:1"});
+        config.deadline_us = 100'000;
+        two.open(0, config);
+        const Status status = two.wait(0);
+        EXPECT_TRUE(holds(status.what, "peer 'node1' (rank 1, two:1): cannot connect to 127.0.0.1:1: Connection refused")) << status.what;
+    });
+}
+
 TEST_P(Link, NobodyListens) {
     Two two;
     LinkConfig config = test_config(kind(), protect(), 0, {"127.0.0.1:1", "127.0.0.1:1"});

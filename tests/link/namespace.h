@@ -2,6 +2,8 @@
 #pragma once
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -10,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/core/status.h"
+#include "runtime/core/fd.h"
 
 namespace gradcast {
 
@@ -34,6 +36,24 @@ std::string in_namespace(const std::vector<std::string>& commands, Body body) {
 }
 #define IN_NAMESPACE(...) \
     if (std::string why = in_namespace(__VA_ARGS__); !why.empty()) GTEST_SKIP() << why
+
+/// Runs `body` in a thread in which /etc/hosts has these lines behind localhost's.  Returns why it cannot, else "".
+template <typename Body>
+std::string with_hosts(const std::string& lines, Body body) {
+    const std::string path = testing::TempDir() + "gc-hosts-" + std::to_string(::getpid());
+    if (Status status = file_write(path, "127.0.0.1 localhost\n" + lines); !status.ok()) return status.what;
+    std::string why;
+    std::thread([&] {
+        if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+            ::mount(path.c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr) != 0)
+            why = fmt::format("no mount namespace: {} (needs root)", std::strerror(errno));
+        else body();
+    }).join();
+    ::unlink(path.c_str());
+    return why;
+}
+#define WITH_HOSTS(...) \
+    if (std::string why = with_hosts(__VA_ARGS__); !why.empty()) GTEST_SKIP() << why
 
 inline const std::vector<std::string> lo_up = {"ip link set lo up"};
 inline std::vector<std::string> lo_and(const std::vector<std::string>& more) {

@@ -35,14 +35,7 @@ public:
         if (config_.socket_fd >= 0) {
             socket_ = Fd(config_.socket_fd);
         } else {
-            GC_TRY(address_resolve(config_.address, true, &address));
-            socket_ = Fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-            if (!socket_) return fail_sys(errno, "cannot open a socket for {}", config_.address);
-            int one = 1;
-            (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-            if (::bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0 ||
-                ::listen(socket_.get(), 1024) != 0)
-                return fail_sys(errno, "cannot listen on {}", config_.address);
+            GC_TRY(socket_listen(config_.address, &socket_, &address_));
         }
         address.bytes = sizeof address.storage;
         if (::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.bytes) != 0)

@@ -4,11 +4,16 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string_view>
 
 namespace gradcast {
 
-Status address_resolve(const std::string& text, bool listening, SocketAddress* address) {
+namespace {
+constexpr int backlog = 1024;   // all nodes may connect at once
+}
+
+Status addresses_resolve(const std::string& text, bool listening, std::vector<SocketAddress>* addresses) {
     size_t colon = text.rfind(':');
     std::string host = text.substr(0, colon), port = colon == text.npos ? "" : text.substr(colon + 1);
     if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -19,10 +24,37 @@ Status address_resolve(const std::string& text, bool listening, SocketAddress* a
     hints.ai_flags = AI_NUMERICSERV | (listening ? AI_PASSIVE : 0);
     int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
     if (error) return fail(Code::invalid, "cannot resolve '{}': {}", text, ::gai_strerror(error));
-    std::memcpy(&address->storage, found->ai_addr, found->ai_addrlen);
-    address->bytes = found->ai_addrlen;
+    addresses->clear();
+    for (const addrinfo* each = found; each; each = each->ai_next) {
+        SocketAddress& address = addresses->emplace_back();
+        std::memcpy(&address.storage, each->ai_addr, each->ai_addrlen);
+        address.bytes = each->ai_addrlen;
+    }
     ::freeaddrinfo(found);
     return {};
+}
+
+Status address_resolve(const std::string& text, bool listening, SocketAddress* address) {
+    std::vector<SocketAddress> all;
+    GC_TRY(addresses_resolve(text, listening, &all));
+    *address = all[0];
+    return {};
+}
+
+bool address_loopback(const SocketAddress& address) {
+    if (address.storage.ss_family == AF_INET)
+        return ntohl(reinterpret_cast<const sockaddr_in&>(address.storage).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    return address.storage.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
+}
+
+bool host_loopback(std::string_view host) {
+    return host == "localhost" || host.ends_with(".localhost") || host == "[::1]" || host == "::1" ||
+           (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos);
+}
+
+std::string address_any(std::string_view port) {
+    const Fd six(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return fmt::format("{}:{}", six ? "[::]" : "0.0.0.0", port);
 }
 
 std::string address_text(const SocketAddress& address) {
@@ -35,17 +67,24 @@ std::string address_text(const SocketAddress& address) {
 }
 
 Status socket_listen(const std::string& wanted, Fd* listener, std::string* address) {
-    SocketAddress own;
-    GC_TRY(address_resolve(wanted, true, &own));
-    Fd fd(::socket(own.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    auto* any = reinterpret_cast<sockaddr*>(&own.storage);
-    if (!fd || ::bind(fd.get(), any, own.bytes) != 0 || ::listen(fd.get(), 128) != 0 || ::getsockname(fd.get(), any, &own.bytes) != 0)
-        return fail_sys(errno, "cannot listen on {}", wanted);
-    *address = address_text(own);
-    *listener = std::move(fd);
-    return {};
+    std::vector<SocketAddress> all;
+    GC_TRY(addresses_resolve(wanted, true, &all));
+    Status status;
+    for (SocketAddress& own : all) {
+        const std::string numeric = address_text(own);
+        Fd fd(::socket(own.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        const int on = 1;
+        if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        auto* any = reinterpret_cast<sockaddr*>(&own.storage);
+        if (fd && ::bind(fd.get(), any, own.bytes) == 0 && ::listen(fd.get(), backlog) == 0 &&
+            ::getsockname(fd.get(), any, &own.bytes) == 0) {
+            *address = address_text(own);
+            *listener = std::move(fd);
+            return {};
+        }
+        status = fail_sys(errno, "cannot listen on {}{}", wanted, numeric == wanted ? "" : fmt::format(" ({})", numeric));
+    }
+    return status;
 }
 
 void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {

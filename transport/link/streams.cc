@@ -64,7 +64,7 @@ Status Streams::make_peer() {
     Status resolved;
     const std::vector<std::string>& more = c.peers[rank].rails;
     for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
-        if (Status status = address_resolve(address, false, &peer.addresses.emplace_back()); peer.active && resolved.ok())
+        if (Status status = addresses_resolve(address, false, &peer.addresses.emplace_back()); peer.active && resolved.ok())
             resolved = status;
     for (uint32_t number = 0; number < c.rails; ++number) {
         Rail& rail = *peer.rails.emplace_back(std::make_unique<Rail>(peer, number, stream, pool_));
@@ -167,13 +167,18 @@ void Streams::complete(Op& op, uint64_t now) {
         return;
     }
     if (op.result < 0) {
-        if (op.kind == Op::Kind::connect && op.result == -ECONNREFUSED && provable(peer)) rail.peer.losing = true;
-        if (op.kind == Op::Kind::connect) next_way(rail);
-        const char* what = op.kind == Op::Kind::connect ? "cannot connect" : "the stream broke";
+        std::string what = "the stream broke";
+        if (op.kind == Op::Kind::connect) {
+            rail.refused = op.result == -ECONNREFUSED ? rail.refused + 1 : 0;
+            if (rail.refused >= peer.addresses[rail.way].size() && provable(peer)) rail.peer.losing = true;
+            what = "cannot connect" + to_text(rail);
+            next_way(rail);
+        }
         return fall(rail, fail_text(Code::peer_lost, -op.result, fmt::format("{}: {}", peer.label, what)));
     }
     switch (op.kind) {
         case Op::Kind::connect:
+            rail.refused = 0;
             if (!peer.active) return fall(rail, {});   // it is alive and will connect
             rail.state = Rail::State::greeting;
             rail.greet_us = now + greet_limit_us;
@@ -353,8 +358,22 @@ void Streams::begin_anew(Peer& peer) {
     }
 }
 
-/// The next attempt goes over another interface.
-void Streams::next_way(Rail& rail) const { rail.way = (rail.way + 1) % ways(rail.peer); }
+/// The next attempt goes over another interface, and to the next address there.
+void Streams::next_way(Rail& rail) const {
+    rail.way = (rail.way + 1) % ways(rail.peer);
+    ++rail.turn;
+}
+
+const SocketAddress& Streams::to(const Rail& rail) const {
+    const std::vector<SocketAddress>& all = rail.peer.addresses[rail.way];
+    return all[rail.turn / ways(rail.peer) % all.size()];
+}
+
+/// " to 10.0.0.2:4700", where the label of the peer does not say so.
+std::string Streams::to_text(const Rail& rail) const {
+    const std::string text = address_text(to(rail));
+    return rail.peer.label.find(text) == std::string::npos ? " to " + text : "";
+}
 
 void Streams::lose(Peer& peer) {
     const Identity& expected = config_.peers[peer.rank].identity;
@@ -402,8 +421,10 @@ void Streams::tend(Rail& rail, uint64_t now) {
         case Rail::State::connecting:
         case Rail::State::greeting:
             if (now >= rail.greet_us && rail.state == Rail::State::connecting) {
+                const std::string where = to_text(rail);
                 next_way(rail);
-                fall(rail, {});
+                fall(rail, fail(Code::peer_lost, "{}: no answer{}: is its host up, and does a firewall let this port through?", peer.label,
+                                where.empty() ? "" : " from" + where.substr(3)));
             } else if (now >= rail.greet_us) {
                 next_way(rail);
                 fall(rail, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
@@ -423,7 +444,7 @@ void Streams::tend(Rail& rail, uint64_t now) {
 /// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side
 /// tries to connect, too.
 bool Streams::provable(const Peer& peer) const {
-    return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && peer.addresses[0].bytes != 0;
+    return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && !peer.addresses[0].empty();
 }
 
 // The latest time of the next tend() or pump().

@@ -27,7 +27,9 @@ struct Rail {
         : peer(peer_), number(number_), sender(config, pool), receiver(config) {}
     Peer& peer;
     const uint32_t number;
-    uint32_t way = 0;   // the interface of the next attempt
+    uint32_t way = 0;       // the interface of the next attempt
+    uint32_t turn = 0;      // counts attempts: which of its addresses is next
+    uint32_t refused = 0;   // attempts in a row that were refused
     Fd fd;
     Op connect, receive, send;
     Op watch;   // with a pipe: for the end of the socket
@@ -52,10 +54,10 @@ struct Rail {
 struct Peer {
     explicit Peer(Rank rank_) : rank(rank_) {}
     const Rank rank;
-    bool active = false;                    // this side connects
-    Identity identity;                      // the expected one; after the first handshake the peer's
-    std::string label;                      // "peer 'b' (rank 1, 127.0.0.1:4711)"
-    std::vector<SocketAddress> addresses;   // by interface
+    bool active = false;                                 // this side connects
+    Identity identity;                                   // the expected one; after the first handshake the peer's
+    std::string label;                                   // "peer 'b' (rank 1, 127.0.0.1:4711)"
+    std::vector<std::vector<SocketAddress>> addresses;   // by interface: all that its name has
     std::vector<std::unique_ptr<Rail>> rails;
     uint64_t stream = 0, peer_stream = 0;   // Hello::stream: own, the peer's (0: not known)
     uint32_t key = 0;                       // number of the key to offer next, in `tls`
@@ -154,6 +156,8 @@ private:
     void tend(Peer& peer, uint64_t now);
     void tend(Rail& rail, uint64_t now);
     void next_way(Rail& rail) const;
+    const SocketAddress& to(const Rail& rail) const;   // of its next attempt
+    std::string to_text(const Rail& rail) const;
     uint32_t ways(const Peer& peer) const { return static_cast<uint32_t>(peer.addresses.size()); }
     static constexpr uint64_t packet_cost(uint64_t bytes) { return bytes + packet_head_bytes + tag_bytes; }
     template <typename Each>

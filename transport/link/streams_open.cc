@@ -35,7 +35,7 @@ Hello Streams::own_hello(const Rail& rail) const {
 
 void Streams::connect(Rail& rail, uint64_t now) {
     Peer& peer = rail.peer;
-    const SocketAddress& to = peer.addresses[rail.way];
+    const SocketAddress& to = this->to(rail);
     rail.fd = Fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     rail.retry_us = now + rail.backoff_us;
     if (!rail.fd) {
