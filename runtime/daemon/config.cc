@@ -1,5 +1,6 @@
 #include "runtime/daemon/config.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "runtime/core/toml.h"
 #include "transport/link/interface.h"
 #include "transport/link/rdma.h"
+#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
@@ -72,6 +74,10 @@ const char* address_wrong(std::string_view address, bool port_zero) {
     long number = std::strtol(std::string(port).c_str(), nullptr, 10);
     if (number > 65535) return "the port must be a number up to 65535";
     if (number == 0 && !port_zero) return "nobody can connect to port 0";
+    in6_addr six;
+    if (host.front() == '[' && ::inet_pton(AF_INET6, std::string(host.substr(1, host.size() - 2)).c_str(), &six) == 1 &&
+        IN6_IS_ADDR_LINKLOCAL(&six))
+        return "a link-local address needs its interface: \"[fe80::1%eth0]:4700\"";
     return nullptr;
 }
 
@@ -123,6 +129,14 @@ void read_members(const toml::node& node, Parser& parser) {
     if (list->size() > ranks_max)
         return parser.wrong(node, fmt::format("members: {} nodes, at most {} are allowed", list->size(), ranks_max));
     for (const toml::node& member : *list) read_member(member, parser);
+    const auto here = [](const NodeAddress& each) { return host_loopback(each.host()); };
+    const std::vector<NodeAddress>& members = parser.config.members;
+    const auto local = std::find_if(members.begin(), members.end(), here), other = std::find_if_not(members.begin(), members.end(), here);
+    if (local != members.end() && other != members.end())
+        parser.wrong(*list,
+                     fmt::format("members: {} is {}, which is another machine for each that reads it, and {} is not: give the address "
+                                 "that the others reach",
+                                 local->name, local->address, other->name));
 }
 
 void read_listen(const toml::node& node, Parser& parser) {
@@ -259,6 +273,17 @@ std::string folder_of(const char* variable, const char* otherwise) {
     return set && *set ? std::string(set, std::strcspn(set, ":")) : otherwise;
 }
 
+/// This member's address; all addresses, where the others cannot reach that of its name: in its own /etc/hosts Debian gives a host
+/// 127.0.1.1.
+std::string listen_default(const DaemonConfig& config) {
+    const NodeAddress& own = config.members[config.self()];
+    std::vector<SocketAddress> found;
+    if (config.members.size() == 1 || host_loopback(own.host()) || !addresses_resolve(own.address, true, &found).ok() ||
+        !std::any_of(found.begin(), found.end(), address_loopback))
+        return own.address;
+    return address_any(own.port());
+}
+
 struct Option {
     const char* name;
     const char* fallback;   // for help
@@ -271,7 +296,8 @@ constexpr Option options[] = {
      "all nodes: [\"a=10.0.0.1:4700\", …] or [{ name = \"a\", address = \"10.0.0.1:4700\" }, …]; more whose names sort behind take effect "
      "at SIGHUP",
      read_members},
-    {"listen", "this member's address", "\"host:port\" to listen on; port 0 picks one", read_listen},
+    {"listen", "this member's address",
+     "\"host:port\" to listen on; port 0 picks one; all addresses where this host knows its own name as 127.0.1.1", read_listen},
     {"interface", "none",
      "the network interface (or an address of it) that multicast may use; a list, each in a network of its own: streams use all",
      read_interface},
@@ -306,6 +332,14 @@ constexpr Option options[] = {
 Rank DaemonConfig::self() const {
     return static_cast<Rank>(std::find_if(members.begin(), members.end(), [&](const NodeAddress& each) { return each.name == name; }) -
                              members.begin());
+}
+
+std::string DaemonConfig::setting(std::string_view wanted) const {
+    constexpr std::pair<std::string_view, const char*> options[] = {
+        {"name", "--work and --port"}, {"listen", "--port"}, {"interface", "--interface"}, {"isa", "--isa"}, {"state", "--work"}};
+    for (const auto& [of_file, of_launcher] : options)
+        if (launched() && of_file == wanted) return of_launcher;
+    return fmt::format("`{}`", wanted);
 }
 
 uint32_t DaemonConfig::lanes() const {
@@ -366,7 +400,7 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
         std::stable_sort(mistakes->begin(), mistakes->end(), [&](const std::string& a, const std::string& b) { return line(a) < line(b); });
         return false;
     }
-    if (result.listen.empty()) result.listen = result.members[result.self()].address;
+    if (result.listen.empty()) result.listen = listen_default(result);
     if (NetworkInterface found;
         result.interface.empty() && !parser.rdma_interface.empty() && interface_find(parser.rdma_interface, &found).ok()) {
         result.interface = found.name;

@@ -13,7 +13,9 @@ namespace gradcast {
 constexpr uint16_t multicast_port = 4701;   // of every group: groups differ
 
 struct NodeAddress {
-    std::string name, address;
+    std::string name, address;   // "host:port", "[v6]:port"
+    std::string host() const { return address.substr(0, address.rfind(':')); }
+    std::string port() const { return address.substr(address.rfind(':') + 1); }
     bool operator==(const NodeAddress&) const = default;
 };
 
@@ -34,7 +36,10 @@ struct DaemonConfig {
     Level log = Level::info;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back to epoll
     std::string only;                      // text of the job file that this daemon was launched for (launch.h); "": it takes all jobs
-    Rank self() const;                     // index of `name` in members
+    bool launched() const { return !only.empty(); }
+    /// What messages call a setting: "`listen`" of gradcastd.toml, or the option of a launcher that sets it, "--port".
+    std::string setting(std::string_view wanted) const;
+    Rank self() const;   // index of `name` in members
     uint32_t lanes() const;
     std::string drained_path() const { return state + "/drained"; }   // a file that is there while the node is drained
     bool operator==(const DaemonConfig&) const = default;

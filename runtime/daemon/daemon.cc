@@ -15,6 +15,7 @@
 #include "runtime/daemon/doctor.h"
 #include "runtime/daemon/identity.h"
 #include "transport/link/interface.h"
+#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
@@ -31,6 +32,27 @@ Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* key
     return fail(Code::invalid, "{}: make it once, gradcastctl key new {}, and copy it to all nodes", status.what, config.key);
 }
 
+namespace {
+/// With the way out that gradcastd.toml or the launcher has.
+Status listen_error(const DaemonConfig& config, const Status& status) {
+    const std::string setting = config.setting("listen");
+    if (status.sys == EADDRINUSE)
+        return fail(Code::node_io, "{} is in use (by another gradcastd?): choose another {}", config.listen, setting);
+    if (status.sys == EADDRNOTAVAIL)
+        return fail(Code::node_io, "{} is not an address of this machine: choose another {}", config.listen, setting);
+    if (status.sys == EACCES) return fail(Code::node_io, "{}: choose another {}, with a port from 1024 on", status.what, setting);
+    return status;
+}
+}   // namespace
+
+Status listen_check(const DaemonConfig& config) {
+    Fd listener;
+    std::string address;
+    const Status status = socket_listen(config.listen, &listener, &address);
+    if (status.sys == EADDRINUSE && state_locked(config.state)) return {};   // by the daemon of this file
+    return listen_error(config, status);
+}
+
 Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, std::unique_ptr<Daemon>* daemon) {
     std::unique_ptr<Daemon> made(new Daemon(config, log));
     GC_TRY(made->open(listen_fd));
@@ -42,20 +64,15 @@ Status Daemon::open(int listen_fd) {
     std::vector<ClusterKey> keys;
     GC_TRY(daemon_keys_read(config_, &keys));
     ring_ = std::make_shared<KeyRing>(keys);
-    GC_TRY(identity_open(config_.state, config_.name, &identity_, &lock_));
-    if (listen_fd < 0) GC_TRY(name_check(config_.members[config_.self()].address, identity_, keys));
+    GC_TRY(identity_open(config_.state, config_.name, &identity_, &lock_, config_.setting("state")));
+    if (listen_fd < 0) GC_TRY(name_check(config_.members[config_.self()].address, identity_, keys, config_.setting("name")));
     std::string folder = config_.state + "/jobs";
     GC_TRY(make_directories(folder));
     over_ = job_records_read(folder, log_);
     job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
 
-    Status status = listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .ring = ring_}, log_, &listener_);
-    if (status.sys == EADDRINUSE)
-        return fail(Code::node_io, "{} is in use (by another gradcastd?): choose another `listen`", config_.listen);
-    if (status.sys == EADDRNOTAVAIL)
-        return fail(Code::node_io, "{} is not an address of this machine: choose another `listen`", config_.listen);
-    if (status.sys == EACCES) return fail(Code::node_io, "{}: choose another `listen`, with a port from 1024 on", status.what);
-    GC_TRY(status);
+    GC_TRY(listen_error(
+        config_, listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .ring = ring_}, log_, &listener_)));
     address_ = listener_->address();
     std::vector<std::string> rails;
     if (config_.interfaces.size() > 1) GC_TRY(listen_on_interfaces(&rails));

@@ -20,6 +20,9 @@ namespace gradcast {
 /// The cluster's keys.  Error: says how to make one.
 Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys);
 
+/// Whether Daemon::open() could listen, or the daemon of this file does.  Takes the port for a moment.
+Status listen_check(const DaemonConfig& config);
+
 class Daemon final : public Backend {
 public:
     /// Takes the state folder and the port and starts.  listen_fd: a listening socket to take over, or -1.

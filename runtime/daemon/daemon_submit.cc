@@ -116,9 +116,10 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     random_bytes(plan->id);
     plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
     if (submission.bench) {
-        const std::string& own = config_.members[config_.self()].address;
         plan->listener = std::make_shared<Fd>();
-        GC_TRY(socket_listen(own.substr(0, own.rfind(':')) + ":0", plan->listener.get(), &plan->server));
+        std::string address;
+        GC_TRY(socket_listen(NodeAddress{"", config_.listen}.host() + ":0", plan->listener.get(), &address));
+        plan->server = fmt::format("{}:{}", config_.members[config_.self()].host(), NodeAddress{"", address}.port());
     }
 
     Submitted submitted;
@@ -150,6 +151,9 @@ Status Daemon::isa_check(const JobConfig& job, const std::vector<Member>& member
         if (level(peer.isa) != level(least)) above.push_back(peer.member.name);
     }
     if (above.empty()) return {};
+    if (config_.launched())
+        return fail(Code::invalid, "the nodes compute with different instruction sets ({}): start all with --isa {}", fmt::join(all, ", "),
+                    isa_name(least));
     return fail(
         Code::invalid,
         "the nodes compute with different instruction sets ({}): set isa = \"{}\" in gradcastd.toml of {} and restart gradcastd there",
@@ -162,8 +166,8 @@ uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
     for (const PeerState& peer : membership_->peers()) {
         if (std::none_of(members.begin(), members.end(), [&](const Member& each) { return each.name == peer.member.name; })) continue;
         if (peer.datagram_bytes == 0 && bytes != 0)
-            log_.info("node {} has no `interface` in its gradcastd.toml: multicast exchanges go over TCP, a copy to each node",
-                      peer.member.name);
+            log_.info("node {} has no {}: multicast exchanges go over TCP, a copy to each node", peer.member.name,
+                      config_.launched() ? "--interface" : "`interface` in its gradcastd.toml");
         bytes = std::min(bytes, peer.datagram_bytes);
     }
     return bytes;

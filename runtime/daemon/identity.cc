@@ -19,17 +19,17 @@ namespace {
 constexpr uint64_t name_check_us = 1'000'000;
 constexpr uint32_t state_format = 1;   // of the folders and files below `state`; a state folder without the file has 1
 
-Status lock_take(const std::string& path, const std::string& state, Fd* lock) {
+Status lock_take(const std::string& path, const std::string& state, const std::string& setting, Fd* lock) {
     Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-    if (!fd) return fail_sys(errno, "cannot create {}: let this user write to the state folder, or choose another `state`", path);
+    if (!fd) return fail_sys(errno, "cannot create {}: let this user write to the state folder, or choose another {}", path, setting);
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) return fail_sys(errno, "cannot lock {}", path);
         char pid[32] = "";
         ssize_t got = ::pread(fd.get(), pid, sizeof pid - 1, 0);
         std::string holder(pid, got > 0 ? static_cast<size_t>(got) : 0);
         while (!holder.empty() && holder.back() == '\n') holder.pop_back();
-        return fail(Code::invalid, "{} is used by another gradcastd (pid {}): stop it, or choose another `state`", state,
-                    holder.empty() ? "?" : holder);
+        return fail(Code::invalid, "{} is used by another gradcastd (pid {}): stop it, or choose another {}", state,
+                    holder.empty() ? "?" : holder, setting);
     }
     std::string pid = fmt::format("{}\n", ::getpid());
     if (::ftruncate(fd.get(), 0) != 0 || ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size()))
@@ -48,7 +48,7 @@ Status line_read(const std::string& path, std::string* line) {
 }
 
 /// Refuses a state folder that a newer gradcastd has changed.
-Status format_check(const std::string& state) {
+Status format_check(const std::string& state, const std::string& setting) {
     const std::string path = state + "/format";
     std::string line;
     GC_TRY(line_read(path, &line));
@@ -59,8 +59,51 @@ Status format_check(const std::string& state) {
         return fail(Code::data, "{} is not a number: write {} into it", path, state_format);
     if (format > state_format)
         return fail(Code::data,
-                    "{} was last used by a newer gradcast: format {}, this one reads {}: install the newer one, or choose another `state`",
-                    state, format, state_format);
+                    "{} was last used by a newer gradcast: format {}, this one reads {}: install the newer one, or choose another {}",
+                    state, format, state_format, setting);
+    return {};
+}
+
+/// As name_check(), at one address of the host.
+Status name_check_at(const SocketAddress& to, const std::string& address, const Identity& self, const std::vector<ClusterKey>& keys,
+                     const std::string& setting) {
+    const uint64_t end = clock_us() + name_check_us;
+    auto ready = [&](const Fd& fd, short events) {
+        pollfd poll{fd.get(), events, 0};
+        const uint64_t now = clock_us();
+        return now < end && ::poll(&poll, 1, static_cast<int>((end - now + 999) / 1000)) == 1;
+    };
+    const auto tls = std::make_shared<TlsContext>(keys);
+    for (uint32_t key = 0; key < keys.size(); ++key) {
+        const Fd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.bytes) != 0 && errno != EINPROGRESS) return {};
+        if (!ready(fd, POLLOUT)) return {};
+        Hello own;
+        own.name = self.name;
+        own.uuid = self.uuid;
+        own.incarnation = self.incarnation;
+        own.stream = 1;
+        Handshake handshake(tls, Handshake::Side::connector, own, key);
+        while (handshake.state() == Handshake::State::negotiating) {
+            const auto text = handshake.output();
+            if (!text.empty()) {   // a few hundred bytes, which an empty socket buffer takes
+                if (::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) return {};
+                handshake.wrote(text.size());
+            }
+            std::byte bytes[4096];
+            if (!ready(fd, POLLIN)) return {};
+            const ssize_t got = ::recv(fd.get(), bytes, sizeof bytes, 0);
+            if (got <= 0) return {};
+            (void)handshake.feed({bytes, static_cast<size_t>(got)});
+        }
+        if (handshake.keys_differ()) continue;
+        const Hello& peer = handshake.peer();
+        if (peer.name == self.name)
+            return fail(Code::conflict,
+                        "another gradcastd is named {}: it answers at {}, uuid {}, incarnation {}: stop it, or give this one another {}",
+                        self.name, address, uuid_text(peer.uuid), peer.incarnation >> 32, setting);
+        return {};
+    }
     return {};
 }
 
@@ -101,55 +144,23 @@ Status state_check(const std::string& state) {
     return {};
 }
 
-Status name_check(const std::string& address, const Identity& self, const std::vector<ClusterKey>& keys) {
-    SocketAddress to;
-    if (address.ends_with(":0") || !address_resolve(address, false, &to).ok()) return {};
-    const uint64_t end = clock_us() + name_check_us;
-    auto ready = [&](const Fd& fd, short events) {
-        pollfd poll{fd.get(), events, 0};
-        const uint64_t now = clock_us();
-        return now < end && ::poll(&poll, 1, static_cast<int>((end - now + 999) / 1000)) == 1;
-    };
-    const auto tls = std::make_shared<TlsContext>(keys);
-    for (uint32_t key = 0; key < keys.size(); ++key) {
-        const Fd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.bytes) != 0 && errno != EINPROGRESS) return {};
-        if (!ready(fd, POLLOUT)) return {};
-        Hello own;
-        own.name = self.name;
-        own.uuid = self.uuid;
-        own.incarnation = self.incarnation;
-        own.stream = 1;
-        Handshake handshake(tls, Handshake::Side::connector, own, key);
-        while (handshake.state() == Handshake::State::negotiating) {
-            const auto text = handshake.output();
-            if (!text.empty()) {   // a few hundred bytes, which an empty socket buffer takes
-                if (::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) return {};
-                handshake.wrote(text.size());
-            }
-            std::byte bytes[4096];
-            if (!ready(fd, POLLIN)) return {};
-            const ssize_t got = ::recv(fd.get(), bytes, sizeof bytes, 0);
-            if (got <= 0) return {};
-            (void)handshake.feed({bytes, static_cast<size_t>(got)});
-        }
-        if (handshake.keys_differ()) continue;
-        const Hello& peer = handshake.peer();
-        if (peer.name == self.name)
-            return fail(
-                Code::conflict,
-                "another gradcastd is named {}: it answers at {}, uuid {}, incarnation {}: stop it, or give this one another `name`",
-                self.name, address, uuid_text(peer.uuid), peer.incarnation >> 32);
-        return {};
-    }
+bool state_locked(const std::string& state) {
+    const Fd fd(::open((state + "/lock").c_str(), O_RDONLY | O_CLOEXEC));
+    return fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
+}
+
+Status name_check(const std::string& address, const Identity& self, const std::vector<ClusterKey>& keys, const std::string& setting) {
+    std::vector<SocketAddress> all;
+    if (address.ends_with(":0") || !addresses_resolve(address, false, &all).ok()) return {};
+    for (const SocketAddress& each : all) GC_TRY(name_check_at(each, address, self, keys, setting));
     return {};
 }
 
-Status identity_open(const std::string& state, const std::string& name, Identity* identity, Fd* lock) {
+Status identity_open(const std::string& state, const std::string& name, Identity* identity, Fd* lock, const std::string& setting) {
     if (Status status = make_directories(state); !status.ok())
-        return fail(status.code, "{}: create it for this user, or choose another `state`", status.what);
-    GC_TRY(lock_take(state + "/lock", state, lock));
-    GC_TRY(format_check(state));
+        return fail(status.code, "{}: create it for this user, or choose another {}", status.what, setting);
+    GC_TRY(lock_take(state + "/lock", state, setting, lock));
+    GC_TRY(format_check(state, setting));
     Identity result{name, {}, 0};
     std::string path = state + "/identity", line;
     GC_TRY(line_read(path, &line));

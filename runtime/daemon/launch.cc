@@ -22,6 +22,7 @@
 #include "runtime/daemon/placement.h"
 #include "runtime/job/job_file.h"
 #include "transport/link/interface.h"
+#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {
@@ -193,7 +194,7 @@ Status Launch::configure(DaemonConfig* config) {
     for (const NodeAddress& each : placement_.nodes)
         members += fmt::format("{}{}", members.empty() ? "" : ", ", toml_text(each.name + "=" + each.address));
     // All addresses: what the launcher calls a node may be one that is not its own in its /etc/hosts.
-    const std::string listen = placement_.listener ? self.address : "[::]" + self.address.substr(self.address.rfind(':'));
+    const std::string listen = placement_.listener ? self.address : address_any(self.port());
     std::string text = fmt::format("name = {}\nmembers = [{}]\nlisten = {}\nkey = {}\nstate = {}\nsocket = {}\nisa = {}\n",
                                    toml_text(self.name), members, toml_text(listen), toml_text(key_path), toml_text(own_ + "/state"),
                                    toml_text(run_ + "/control.sock"), toml_text(options_.isa));
@@ -334,8 +335,8 @@ int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
     if (status.code == Code::invalid) return launch_usage;
     if (another) return launch_failed;
     if (status.checkpoint > 0)
-        say("a checkpoint has {} of {} steps: started again with this work folder, on these nodes or others, the job goes on",
-            status.checkpoint, status.steps);
+        say("a checkpoint has {} of {} steps: started again with --work {}, on these nodes or others, the job goes on", status.checkpoint,
+            status.steps, work_);
     return launch_failed;
 }
 

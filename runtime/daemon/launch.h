@@ -19,7 +19,7 @@ struct LaunchOptions {
     std::string hosts;   // of Launcher::hosts
     int rank = -1;       // in hosts; < 0: found by its address
     uint16_t port = 0;   // of rank 0, rank k has port + k; 0: chosen
-    std::string work;    // ""; gradcast-<job of Slurm>, else the job file's name with .run for its ending, in the working folder
+    std::string work;    // ""; gradcast-<job>.<step> of Slurm, else the job file's name with .run for its ending, in the working folder
     std::string key;     // a file; "": the environment's GRADCAST_KEY, else WORK/key, which rank 0 makes
     std::string interface, isa = "auto";
     bool anew = false;       // a job begins anew where all checkpoints of WORK's job are damaged

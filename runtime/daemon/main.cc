@@ -151,7 +151,7 @@ int main_(int argc, char** argv) {
     std::string man, shell;
     bool check = false, debug = false;
     app.add_option("-c,--config", path, "configuration file")->capture_default_str();
-    app.add_flag("--check", check, "check the file, the key and the state folder, then exit");
+    app.add_flag("--check", check, "check the file, the key, the state folder and `listen`, then exit");
     app.add_flag("--debug", debug, "more lines in the log");
     LaunchOptions once;
     bool slurm = false, mpi = false;
@@ -214,9 +214,10 @@ int main_(int argc, char** argv) {
     Keys keys;
     if (status.ok() && check) status = keys_read(config, &keys);
     if (status.ok() && check) status = state_check(config.state);
+    if (status.ok() && check) status = listen_check(config);
     if (status.ok() && check) {
-        fmt::print("{}: valid, as are key and state folder; node {}, {} member{}\n", path, config.name, config.members.size(),
-                   config.members.size() == 1 ? "" : "s");
+        fmt::print("{}: valid, as are key and state folder; node {}, {} member{}, listens on {}\n", path, config.name,
+                   config.members.size(), config.members.size() == 1 ? "" : "s", config.listen);
         return 0;
     }
     if (status.ok()) status = nn_isa(config.isa);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
+#include "runtime/core/digest.h"
+#include "transport/link/interface.h"
 #include "transport/link/socket.h"
 
 namespace gradcast {
@@ -81,31 +84,92 @@ void names_set(const std::vector<std::string>& hosts, Placement* placement) {
     }
 }
 
+/// Where the port begins in "host:port" or "[v6]:port", with its colon; npos: there is none.
+size_t port_at(const std::string& host) {
+    const size_t colon = host.rfind(':'), bracket = host.rfind(']');
+    return bracket == std::string::npos || colon > bracket ? colon : std::string::npos;
+}
+bool host_is_loopback(const std::string& host) { return host_loopback(host.substr(0, port_at(host))); }
+
 std::string host_name() {
     char name[256] = "";
     ::gethostname(name, sizeof name - 1);
     return name;
 }
 
-/// Whether the address is of an interface of this machine.
+/// Whether one of the addresses is of this machine: of an interface, or of loopback, as Debian has 127.0.1.1 for a host's own name.
 bool is_here(const std::string& address) {
-    SocketAddress resolved;
-    if (!address_resolve(address, false, &resolved).ok()) return false;
-    auto same = [&](const sockaddr* other) {
-        if (!other || other->sa_family != resolved.storage.ss_family) return false;
-        if (other->sa_family == AF_INET)
-            return std::memcmp(&reinterpret_cast<const sockaddr_in*>(other)->sin_addr,
-                               &reinterpret_cast<const sockaddr_in*>(&resolved.storage)->sin_addr, sizeof(in_addr)) == 0;
-        return other->sa_family == AF_INET6 &&
-               std::memcmp(&reinterpret_cast<const sockaddr_in6*>(other)->sin6_addr,
-                           &reinterpret_cast<const sockaddr_in6*>(&resolved.storage)->sin6_addr, sizeof(in6_addr)) == 0;
-    };
+    std::vector<SocketAddress> resolved;
+    if (!addresses_resolve(address, false, &resolved).ok()) return false;
     ifaddrs* all = nullptr;
     if (::getifaddrs(&all) != 0) return false;
-    bool here = false;
-    for (const ifaddrs* each = all; each && !here; each = each->ifa_next) here = same(each->ifa_addr);
+    const bool here = std::any_of(resolved.begin(), resolved.end(), [&](const SocketAddress& own) {
+        const auto same = [&](const sockaddr* other) {
+            if (!other || other->sa_family != own.storage.ss_family) return false;
+            if (other->sa_family == AF_INET)
+                return std::memcmp(&reinterpret_cast<const sockaddr_in*>(other)->sin_addr,
+                                   &reinterpret_cast<const sockaddr_in*>(&own.storage)->sin_addr, sizeof(in_addr)) == 0;
+            return other->sa_family == AF_INET6 &&
+                   std::memcmp(&reinterpret_cast<const sockaddr_in6*>(other)->sin6_addr,
+                               &reinterpret_cast<const sockaddr_in6*>(&own.storage)->sin6_addr, sizeof(in6_addr)) == 0;
+        };
+        if (address_loopback(own)) return true;
+        for (const ifaddrs* each = all; each; each = each->ifa_next)
+            if (same(each->ifa_addr)) return true;
+        return false;
+    });
     ::freeifaddrs(all);
     return here;
+}
+
+/// The address from which this machine reaches others by its default route, else one of its addresses; "-": it has none but loopback.
+std::string own_address() {
+    std::string own = "-";
+    const auto take = [&](const sockaddr* from, socklen_t bytes) {
+        SocketAddress address;
+        std::memcpy(&address.storage, from, bytes);
+        address.bytes = bytes;
+        if (own != "-" || address_loopback(address)) return;
+        own = address_text(address);
+        own.resize(own.rfind(':'));
+    };
+    const Fd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    SocketAddress outside, from;
+    from.bytes = sizeof from.storage;
+    // TEST-NET-1 of RFC 5737.  Nothing is sent.
+    if (fd && address_resolve("192.0.2.1:9", false, &outside).ok() &&
+        ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&outside.storage), outside.bytes) == 0 &&
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.bytes) == 0)
+        take(reinterpret_cast<const sockaddr*>(&from.storage), from.bytes);
+    ifaddrs* all = nullptr;
+    if (::getifaddrs(&all) != 0) return own;
+    for (const ifaddrs* each = all; each; each = each->ifa_next)
+        if (each->ifa_addr && each->ifa_addr->sa_family == AF_INET && each->ifa_flags & IFF_UP) take(each->ifa_addr, sizeof(sockaddr_in));
+    ::freeifaddrs(all);
+    return own;
+}
+
+struct MeetingRank {
+    std::string nonce, host, port, place, address;
+    bool chosen = false;   // the host was named by an option
+};
+
+/// What the others connect to, without the port.  Error: machines of one name, of which one has no address.
+Status meeting_hosts(const std::vector<MeetingRank>& all, std::vector<std::string>* hosts) {
+    const bool one_machine =
+        std::all_of(all.begin(), all.end(), [&](const MeetingRank& each) { return each.place == all[0].place && !each.chosen; });
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+        const MeetingRank& own = all[rank];
+        const auto clone = std::find_if(all.begin(), all.end(), [&](const MeetingRank& each) {
+            return each.host == own.host && each.place != own.place && !each.chosen && !own.chosen;
+        });
+        if (clone != all.end() && own.address == "-")
+            return fail(Code::invalid,
+                        "ranks {} and {} are on different machines that both have the name {}: name their network by --interface", rank,
+                        clone - all.begin(), own.host);
+        hosts->push_back(one_machine ? "127.0.0.1" : clone != all.end() ? own.address : own.host);
+    }
+    return {};
 }
 
 }   // namespace
@@ -136,8 +200,16 @@ Status placement_slurm(const Environment& environment, uint16_t port, Placement*
     if (!list) return fail(Code::invalid, "SLURM_STEP_NODELIST is not set: {}", start);
     std::vector<std::string> hosts;
     GC_TRY(hostlist_expand(list, &hosts));
-    uint32_t rank = 0, tasks = 0, job = 0;
-    GC_TRY(variable(environment, "SLURM_PROCID", start, &rank));
+    for (const char* each : {"SLURM_HET_SIZE", "SLURM_PACK_SIZE"})
+        if (const char* components = environment(each))
+            return fail(Code::invalid,
+                        "{}={}: this is a heterogeneous job, whose components have lists of nodes of their own: ask for all nodes by one "
+                        "component",
+                        each, components);
+    uint32_t rank = 0, tasks = 0, job = 0, step = 0, local = 0;
+    GC_TRY(variable(environment, "SLURM_NODEID", start, &rank));
+    GC_TRY(variable(environment, "SLURM_STEP_ID", start, &step));
+    if (environment("SLURM_LOCALID")) GC_TRY(variable(environment, "SLURM_LOCALID", start, &local));
     GC_TRY(variable(environment, environment("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", start, &tasks));
     GC_TRY(variable(environment, environment("SLURM_JOB_ID") ? "SLURM_JOB_ID" : "SLURM_JOBID", start, &job));
     if (tasks < hosts.size())
@@ -145,16 +217,22 @@ Status placement_slurm(const Environment& environment, uint16_t port, Placement*
                     "{} task{} for {} nodes ({}): the allocation has shrunk, or not each node has a task: srun --nodes={} "
                     "--ntasks-per-node=1",
                     tasks, tasks == 1 ? "" : "s", hosts.size(), list, hosts.size());
-    if (tasks > hosts.size())
+    if (tasks > hosts.size() || local > 0)
         return fail(Code::invalid, "{} tasks on {} node{} ({}): one task a node uses all its CPUs: srun --ntasks-per-node=1", tasks,
                     hosts.size(), hosts.size() == 1 ? "" : "s", list);
-    if (rank >= tasks) return fail(Code::invalid, "SLURM_PROCID={} of {} tasks", rank, tasks);
-    const uint32_t first = port ? port : port_slurm + job % ports_slurm;
+    if (rank >= hosts.size()) return fail(Code::invalid, "SLURM_NODEID={} of {} nodes ({})", rank, hosts.size(), list);
+    // With --distribution=arbitrary the list has another order than the nodes' numbers.
+    if (const char* name = environment("SLURMD_NODENAME"))
+        if (const auto own = std::find(hosts.begin(), hosts.end(), name); own != hosts.end())
+            rank = static_cast<uint32_t>(own - hosts.begin());
+    // Jobs and steps that share a node seldom have ports in common, whatever the difference of their numbers.
+    const uint64_t mixed = splitmix64(uint64_t{job} << 32 | step);
+    const uint32_t first = port ? port : port_slurm + static_cast<uint32_t>(mixed % ports_slurm);
     placement->nodes.resize(hosts.size());
     names_set(hosts, placement);
     for (size_t each = 0; each < hosts.size(); ++each) placement->nodes[each].address = fmt::format("{}:{}", hosts[each], first + each);
     placement->rank = rank;
-    placement->id = fmt::format("gradcast-{}", job);
+    placement->id = fmt::format("gradcast-{}.{}", job, step);
     return {};
 }
 
@@ -167,12 +245,17 @@ Status placement_hosts(const std::string& list, int rank, uint16_t port, Placeme
         at = end + 1;
     }
     if (hosts.size() > ranks_max) return too_many();
+    const auto local = std::find_if(hosts.begin(), hosts.end(), host_is_loopback);
+    if (const auto other = std::find_if_not(hosts.begin(), hosts.end(), host_is_loopback); local != hosts.end() && other != hosts.end())
+        return fail(Code::invalid,
+                    "--hosts {}: {} is another machine for each that reads it, and {} is not: give the name that the others reach", list,
+                    *local, *other);
     placement->nodes.resize(hosts.size());
     std::vector<uint32_t> here;
     for (uint32_t each = 0; each < hosts.size(); ++each) {
         std::string& address = placement->nodes[each].address;
-        const size_t colon = hosts[each].rfind(':'), bracket = hosts[each].rfind(']');
-        const bool ported = colon != std::string::npos && (bracket == std::string::npos || colon > bracket);
+        const size_t colon = port_at(hosts[each]);
+        const bool ported = colon != std::string::npos;
         address = ported ? hosts[each] : fmt::format("{}:{}", hosts[each], (port ? port : port_default) + each);
         if (ported) hosts[each].resize(colon);
         for (uint32_t other = 0; other < each; ++other)
@@ -213,8 +296,9 @@ Status mpi_rank(const Environment& environment, MpiRank* mpi) {
                 "neither OMPI_COMM_WORLD_RANK nor PMI_RANK is set: start it by mpirun (Open MPI, MPICH), or name the hosts by --hosts");
 }
 
-// rank-0: "<nonce>"     rank-K: "<nonce of rank 0> <own nonce> <host> <port> <1: the host was chosen>"     list: "<own nonce> <name>
-// <address>" by rank Each nonce is of this run, so what an earlier run has left is never taken: a rank takes the list that has its own.
+// rank-K: "<nonce of rank 0> <own nonce> <host> <port> <1: the host was chosen> <place of the network> <own address>"
+// list: "<own nonce> <name> <address>" by rank
+// Each nonce is of this run, so what an earlier run has left is never taken: a rank takes the list that has its own.
 Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::string& host, uint16_t port, uint64_t deadline_us,
                       Placement* placement) {
     GC_TRY(make_directories(folder));
@@ -237,7 +321,8 @@ Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::
         }
         return all;
     };
-    const std::string tail = fmt::format("{} {} {} {}", nonce, host.empty() ? host_name() : host, own_port, host.empty() ? 0 : 1);
+    const std::string tail = fmt::format("{} {} {} {} {:08x} {}", nonce, host.empty() ? host_name() : host, own_port, host.empty() ? 0 : 1,
+                                         network_place(), own_address());
     std::string first = nonce, quoted;   // the nonce of rank 0
     if (mpi.rank == 0) GC_TRY(file_write(own, nonce + " " + tail + "\n"));
     for (std::string missing;;) {
@@ -252,20 +337,22 @@ Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::
             std::vector<std::vector<std::string>> all(mpi.size);
             for (uint32_t rank = 0; rank < mpi.size; ++rank) {
                 if (file_read(fmt::format("{}/rank-{}", folder, rank), &text).ok()) all[rank] = words(text);
-                if (all[rank].size() != 5 || all[rank][0] != nonce) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+                if (all[rank].size() != 7 || all[rank][0] != nonce) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
             }
             if (missing.empty()) {
                 Placement made;
                 made.nodes.resize(mpi.size);
-                std::vector<std::string> hosts;
-                for (const auto& each : all) hosts.push_back(each[2]);
-                names_set(hosts, &made);
-                const bool one_host =
-                    std::all_of(all.begin(), all.end(), [&](const auto& each) { return each[2] == all[0][2] && each[4] == "0"; });
+                std::vector<MeetingRank> ranks;
+                std::vector<std::string> names, hosts;
+                for (const auto& each : all) {
+                    ranks.push_back({each[1], each[2], each[3], each[5], each[6], each[4] == "1"});
+                    names.push_back(each[2]);
+                }
+                names_set(names, &made);
+                GC_TRY(meeting_hosts(ranks, &hosts));
                 text.clear();
                 for (uint32_t rank = 0; rank < mpi.size; ++rank)
-                    text += fmt::format("{} {} {}:{}\n", all[rank][1], made.nodes[rank].name, one_host ? "127.0.0.1" : hosts[rank],
-                                        all[rank][3]);
+                    text += fmt::format("{} {} {}:{}\n", ranks[rank].nonce, made.nodes[rank].name, hosts[rank], ranks[rank].port);
                 GC_TRY(file_write(list, text));
             }
         }

@@ -31,7 +31,7 @@ TEST(DaemonConfig, ReadsBothWaysOfMembers) {
     DaemonConfig config;
     ASSERT_EQ(mistakes_of(R"(
 name = "b"
-members = ["c=[::1]:4702", "b=10.0.0.2:4701", { name = "a", address = "node-a:4700" }]
+members = ["c=[fd00::1]:4702", "b=10.0.0.2:4701", { name = "a", address = "node-a:4700" }]
 interface = "lo"
 pace = "2.5gbit"
 key = "keys/cluster"
@@ -47,7 +47,7 @@ link = "epoll_tcp"
               std::vector<std::string>());
     ASSERT_EQ(config.members.size(), 3u);
     EXPECT_EQ(config.members[0].name, "a");   // sorted, so that all daemons number them alike
-    EXPECT_EQ(config.members[2].address, "[::1]:4702");
+    EXPECT_EQ(config.members[2].address, "[fd00::1]:4702");
     EXPECT_EQ(config.self(), 1u);
     EXPECT_EQ(config.pace, 2'500'000'000u);
     EXPECT_EQ(config.listen, "10.0.0.2:4701");
@@ -106,6 +106,11 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"members = [\"a=h:99999\"]", "the port must be a number up to 65535"},
         {"members = [\"a=h:x\"]", "the port must be a number up to 65535"},
         {"members = [\"a=::1:4700\"]", "an IPv6 address must be in brackets"},
+        {"members = [\"a=[fe80::1]:1\"]", "a: \"[fe80::1]:1\": a link-local address needs its interface: \"[fe80::1%eth0]:4700\""},
+        {"listen = \"[fe80::1]:1\"", "listen: \"[fe80::1]:1\": a link-local address needs its interface"},
+        {"name = \"a\"\nmembers = [\"a=localhost:1\", \"b=h:1\"]",
+         "d.toml:2: members: a is localhost:1, which is another machine for each that reads it, and b is not: give the address that the "
+         "others reach"},
         {"name = \"d\"\nmembers = [\"a=h:1\", \"b=h:2\"]", "d.toml:1: name: \"d\" is not among the members (a, b): add it there"},
         {"members = [\"no-such-host-of-ours=h:1\"]", "the host's name, is not among the members"},
         {"listen = 4700", "d.toml:1: listen: must be a text in quotes"},

@@ -40,9 +40,17 @@ TEST(SystemDaemon, FlagsAndCheck) {
     EXPECT_EQ(run(version, cluster, {"--version"}).wait(), 0);
     EXPECT_EQ(version.output().find("gradcastd "), 0u) << version.output();
     EXPECT_EQ(run(check, cluster, {"--check", "--config", cluster[0].folder + "/gradcastd.toml"}).wait(), 0);
-    EXPECT_TRUE(has(check.output(), "valid, as are key and state folder; node a, 1 member")) << check.output();
+    EXPECT_TRUE(has(check.output(), "valid, as are key and state folder; node a, 1 member, listens on 127.0.0.1:")) << check.output();
     EXPECT_FALSE(std::filesystem::exists(cluster[0].folder + "/state"));
+    const Fd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in here{};
+    here.sin_family = AF_INET;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    here.sin_port = htons(cluster[0].port);
+    ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&here), sizeof here), 0);
     for (const auto& [key, says] : {std::pair{"key = \"none\"\n", "cannot read the cluster key"},
+                                    {"listen = \"192.0.2.1:4700\"\n", "192.0.2.1:4700 is not an address of this machine"},
+                                    {"isa = \"auto\"\n", "is in use (by another gradcastd?): choose another `listen`"},
                                     {"state = \"gradcastd.toml/x\"\n", "gradcastd.toml is not a folder"}}) {
         cluster.configure(cluster[0], key);
         Process checked;

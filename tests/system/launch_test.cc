@@ -158,7 +158,7 @@ TEST_F(SystemLaunch, WithoutRank0TheNextOneSpeaks) {
     ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
     all[2].kill(SIGKILL);
     EXPECT_EQ(all[0].wait(), 1);
-    EXPECT_NE(output(0).find("started again with this work folder, on these nodes or others, the job goes on"), std::string::npos)
+    EXPECT_NE(output(0).find("started again with --work " + folder + "/ends, on these nodes or others, the job goes on"), std::string::npos)
         << output(0);
 }
 
