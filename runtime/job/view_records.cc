@@ -1,5 +1,7 @@
 #include "runtime/job/view_records.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <ctime>
 #include <span>
@@ -87,6 +89,25 @@ std::vector<ViewRecord> view_records_with(std::vector<ViewRecord> views, ViewRec
     if (views.size() == views_max) views.erase(views.begin());
     views.push_back(std::move(next));
     return views;
+}
+
+std::string view_records_advice(const std::vector<ViewRecord>& views) {
+    constexpr int again = 3;
+    const auto silent = [](const ViewRecord& view, const std::string& name) {
+        return std::find(view.left.begin(), view.left.end(), name) != view.left.end() &&
+               (", " + view.why + ",").find(", " + name + " silent,") != std::string::npos;
+    };
+    if (views.empty()) return "";
+    for (const std::string& name : views.back().left)
+        if (silent(views.back(), name) &&
+            std::count_if(views.begin(), views.end(), [&](const ViewRecord& each) { return silent(each, name); }) == again)
+            return fmt::format(
+                "node {} has been given up {} times because it was silent, and came back: where the network loses packets, exchange = "
+                "\"coded-rs\" with s = 1 waits for no single node, transport.kind = \"tcp\" does without datagrams, and a longer deadline "
+                "is "
+                "more patient",
+                name, again);
+    return "";
 }
 
 Status view_records_spread(Context& context, Session& session, std::vector<ViewRecord> views, Report& report) {

@@ -16,6 +16,8 @@ bool view_records_parse(std::span<const std::byte> bytes, std::vector<ViewRecord
 
 /// With `next` after `views`: its number and time are filled in.
 std::vector<ViewRecord> view_records_with(std::vector<ViewRecord> views, ViewRecord next);
+/// What to do about a node that the newest view has left for the third time because it was silent; "": there is none.
+std::string view_records_advice(const std::vector<ViewRecord>& views);
 /// At all ranks of a session that has begun: blocks until this one has, in `report`, what are `views` at rank 0; where rank 0 is lost, its
 /// own `views`.  Errors as those of a wait for mail.
 Status view_records_spread(Context& context, Session& session, std::vector<ViewRecord> views, Report& report);

@@ -354,6 +354,7 @@ void ViewSwitch::report(Context& context) {
     report_.log().warn("view of {}: {} ({})", fmt::join(view.members, ", "), text, view.why);
     report_.update([&](JobStatus& status) { status.step = context.step; });
     context.why_lost.push_back(text);
+    if (const std::string advice = view_records_advice(report_.views()); !advice.empty()) report_.warn(advice);
 }
 
 }   // namespace gradcast

@@ -145,6 +145,21 @@ TEST(ViewRecords, GoAsTheyCame) {
     EXPECT_EQ(whole, 2u) << "none and the first alone";
 }
 
+TEST(ViewRecords, ANodeThatIsSilentAgainAndAgainIsTold) {
+    std::vector<ViewRecord> views = view_records_with({}, {.first_step = 1, .members = {"a", "b", "c"}});
+    std::string advice;
+    for (int round = 1; round <= 4; ++round) {
+        // Another node of nearly the same name, and another reason, do not count.
+        views = view_records_with(views, {.members = {"a", "bc"}, .left = {"b", "c"}, .why = "b drained, c silent"});
+        EXPECT_EQ(view_records_advice(views).empty(), round != 3) << round;
+        if (round == 3) advice = view_records_advice(views);
+        views = view_records_with(views, {.members = {"a", "b", "c"}, .came = {"b", "c"}, .why = "b joins, c joins"});
+        EXPECT_EQ(view_records_advice(views), "");
+    }
+    EXPECT_EQ(advice.find("node c has been given up 3 times because it was silent"), 0u) << advice;
+    for (const char* way : {"coded-rs", "transport.kind = \"tcp\"", "deadline"}) EXPECT_NE(advice.find(way), std::string::npos) << advice;
+}
+
 TEST(ViewRecords, ThoseOfALongJobFit) {
     std::vector<ViewRecord> views;
     const ViewRecord large{.members = std::vector<std::string>(100, std::string(60, 'n')), .why = "x"};
