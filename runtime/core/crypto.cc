@@ -108,7 +108,8 @@ Status key_lines_read(const std::string& path, const char* what, const char* for
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) return fail_sys(errno, "cannot read the {} {}", what, path);
     if (S_ISREG(info.st_mode) && info.st_mode & 077)
-        return fail(Code::invalid, "the {} {} can be read by others: chmod 600 {}", what, path, path);
+        return fail(Code::invalid, "the {} {} can be read by others: chmod 600 {}, or move it where its file system keeps modes", what,
+                    path, path);
     std::string text;
     GC_TRY(file_read(path, &text));
     std::vector<KeyLine> result;
@@ -149,6 +150,15 @@ Status key_create(const std::string& path, const std::string& words) {
     Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!fd && errno == EEXIST) return fail(Code::conflict, "the key file {} exists already and stays as it is: name another file", path);
     if (!fd) return fail_sys(errno, "cannot create the key file {}", path);
+    struct stat info;
+    if (::fstat(fd.get(), &info) == 0 && info.st_mode & 077) {
+        ::unlink(path.c_str());
+        return fail(
+            Code::unsupported,
+            "the file system of {} keeps no modes (vfat, CIFS, a disk of Windows in WSL), so others may read a key there: name a file on "
+            "another one, or mount it with umask=077 (dmask, fmask); --from-slurm, --from-mpi and --hosts also take GRADCAST_KEY",
+            path);
+    }
     std::array<uint8_t, 32> secret;
     random_bytes(secret);
     const std::string line = words + " " + hex(secret) + "\n";

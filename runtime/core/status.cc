@@ -1,7 +1,10 @@
 #include "runtime/core/status.h"
 #include "runtime/core/short_texts.h"
 
+#include <sys/resource.h>
+
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -96,6 +99,8 @@ Status fail_text(Code code, int sys, std::string_view message) {
     static Texts& long_texts = *new Texts(long_texts_kept, long_text_bytes);
     std::string text(message);
     if (sys != 0) text.append(": ").append(std::strerror(sys));
+    if (rlimit limit; sys == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        text.append(fmt::format(" (RLIMIT_NOFILE is {}: raise it by ulimit -n, or LimitNOFILE= of systemd)", limit.rlim_cur));
     if (const size_t nul = text.find('\0'); nul != std::string::npos) text.resize(nul);
     return {code, sys, short_lived ? keep_short(text) : text.size() < text_bytes ? texts.keep(text) : long_texts.keep(text)};
 }

@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/toml.h"
@@ -320,7 +320,7 @@ constexpr Option options[] = {
      read_clients},
     {"jobs_kept", "100", "how many jobs that are over stay, with model, checkpoints and logs; the oldest go", read_jobs_kept},
     {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
-    {"cpus", "all", "CPUs that compute, one lane each: [0, 1]", read_cpus},
+    {"cpus", "all, or as many as a CPU quota allows", "CPUs that compute, one lane each: [0, 1]", read_cpus},
     {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
      read_isa},
     {"link", "\"auto\"", "auto, uring_tcp, epoll_tcp", read_link},
@@ -342,8 +342,8 @@ std::string DaemonConfig::setting(std::string_view wanted) const {
     return fmt::format("`{}`", wanted);
 }
 
-uint32_t DaemonConfig::lanes() const {
-    return cpus.empty() ? std::max(1u, std::thread::hardware_concurrency()) : static_cast<uint32_t>(cpus.size());
+uint32_t DaemonConfig::lanes(const std::string& root) const {
+    return cpus.empty() ? cpu_room(root).threads() : static_cast<uint32_t>(cpus.size());
 }
 
 bool config_parse(const std::string& text, const std::string& path, const std::string& base, DaemonConfig* config,

@@ -17,6 +17,7 @@
 
 #include "nn/net.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/cpu_room.h"
 #include "runtime/daemon/daemon.h"
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/placement.h"
@@ -41,7 +42,7 @@ std::string toml_text(const std::string& text) {
     return result + "\"";
 }
 
-/// The CPUs of this process.  Processes of one host that may use the same ones divide them.
+/// The CPUs of this process.  Processes of one host that may use the same ones divide them.  Empty: as many as a quota allows.
 std::vector<uint32_t> cpus_own(const Placement& placement) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -49,10 +50,12 @@ std::vector<uint32_t> cpus_own(const Placement& placement) {
     if (::sched_getaffinity(0, sizeof set, &set) == 0)
         for (uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu)
             if (CPU_ISSET(cpu, &set)) all.push_back(cpu);
-    if (all.empty()) return {};
+    const CpuRoom room = cpu_room();
+    if (all.empty() || (placement.locals == 1 && room.threads() < all.size())) return {};
     if (placement.locals == 1 || static_cast<long>(all.size()) < ::sysconf(_SC_NPROCESSORS_ONLN)) return all;   // bound by the launcher
     for (size_t at = placement.local; at < all.size(); at += placement.locals) own.push_back(all[at]);
     if (own.empty()) own.push_back(all[placement.local % all.size()]);
+    own.resize(std::min<size_t>(own.size(), std::max(1u, room.threads() / placement.locals)));
     return own;
 }
 
@@ -68,6 +71,7 @@ private:
     Status key(std::string* path);
     Status configure(DaemonConfig* config);
     Status log_aside();
+    std::string rank_text(const std::string& name) const;
     int fail_with(int exit, const Status& status);
     int follow();
     Status begin(std::optional<JobDetail>* done);
@@ -105,9 +109,15 @@ Launch::~Launch() {
     if (!run_.empty()) std::filesystem::remove_all(run_, ignored);
 }
 
+/// "rank 1 (node2)", as a job names it.
+std::string Launch::rank_text(const std::string& name) const {
+    const auto at =
+        std::find_if(placement_.nodes.begin(), placement_.nodes.end(), [&](const NodeAddress& each) { return each.name == name; });
+    return fmt::format("rank {} ({})", at - placement_.nodes.begin(), name);
+}
+
 int Launch::fail_with(int exit, const Status& status) {
-    const std::string who =
-        placement_.nodes.empty() ? "" : fmt::format("rank {} ({}): ", placement_.rank, placement_.nodes[placement_.rank].name);
+    const std::string who = placement_.nodes.empty() ? "" : rank_text(placement_.nodes[placement_.rank].name) + ": ";
     say("gradcastd: {}{}", who, status.what);
     return exit;
 }
@@ -263,8 +273,8 @@ bool Launch::done_anywhere() const {
 
 /// Rank 0, when all are alive: the job of this folder goes on, or a new one begins.  *done: it had come to its end before.
 Status Launch::begin(std::optional<JobDetail>* done) {
-    Submission submission{
-        .text = text_, .path = path_, .base = base_, .nodes = {}, .count = static_cast<uint32_t>(placement_.nodes.size())};
+    Submission submission{.text = text_, .path = path_, .base = base_, .nodes = {}, .count = 0};
+    for (const NodeAddress& node : placement_.nodes) submission.nodes.push_back(node.name);   // so a rank is the same for job and launcher
     std::string before;
     if (id_.empty() && ::access(job_path().c_str(), F_OK) == 0) GC_TRY(file_read(job_path(), &before));
     while (!before.empty() && before.back() == '\n') before.pop_back();
@@ -387,8 +397,9 @@ int Launch::follow() {
         for (const NodeInfo& each : nodes) {
             if (each.alive || each.self) continue;
             if (each.why.find("keys differ") != std::string::npos)
-                return fail_with(launch_failed, fail(Code::peer_refused, "node {}: {} (--key FILE, or GRADCAST_KEY)", each.name, each.why));
-            if (first() || each.name == leader) missing.push_back(fmt::format("{} ({})", each.name, each.why));
+                return fail_with(launch_failed,
+                                 fail(Code::peer_refused, "{}: {} (--key FILE, or GRADCAST_KEY)", rank_text(each.name), each.why));
+            if (first() || each.name == leader) missing.push_back(fmt::format("{}: {}", rank_text(each.name), each.why));
         }
         if (missing.empty()) met = true;
         if (missing.empty() && first()) {
@@ -398,10 +409,10 @@ int Launch::follow() {
             if (done) return say("the job of this work folder is done already: another --work begins anew"), ended(*done, nodes);
         } else if (!missing.empty() && met && daemon_->running() == 0) {
             if (done_anywhere()) return launch_done;
-            return fail_with(launch_failed, fail(Code::peer_lost, "rank 0 ({}) has ended before a job began: it says why", leader));
+            return fail_with(launch_failed, fail(Code::peer_lost, "{} has ended before a job began: it says why", rank_text(leader)));
         } else if (!missing.empty() && !met && clock_us() > until_us_) {
             return fail_with(launch_failed,
-                             fail(Code::deadline, "not all nodes are there after {} s: {}", options_.wait_s, fmt::join(missing, ", ")));
+                             fail(Code::deadline, "not all nodes are there after {} s: {}", options_.wait_s, fmt::join(missing, "; ")));
         }
     }
 }

@@ -10,7 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/thread.h"
 #include "tests/memory_group.h"
@@ -86,6 +88,29 @@ TEST_F(Room, TheLimitOfThreadsThatIsReachedIsNamed) {
               "control group /system.slice may have 50 tasks (pids.max, TasksMax= of systemd) and has 50: raise it");
     put(root / "sys/fs/cgroup/system.slice/pids.current", "49\n");
     EXPECT_EQ(thread_limit(root.string()).find("control group"), std::string::npos);
+}
+
+TEST_F(Room, TheTightestCpuQuotaCounts) {
+    put(root / "proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+    put(root / "proc/self/cgroup", "0::/system.slice/gradcastd.service\n");
+    EXPECT_EQ(cpu_room(root.string()).quota, 0);
+    EXPECT_EQ(cpu_room(root.string()).threads(), std::max(1u, std::thread::hardware_concurrency()));
+    put(root / "sys/fs/cgroup/system.slice/gradcastd.service/cpu.max", "max 100000\n");
+    put(root / "sys/fs/cgroup/system.slice/cpu.max", "150000 100000\n");
+    EXPECT_EQ(cpu_room(root.string()).quota, 1.5);
+    EXPECT_EQ(cpu_room(root.string()).where, "control group /system.slice");
+    EXPECT_EQ(cpu_room(root.string()).threads(), 1u);
+    EXPECT_EQ((CpuRoom{.cpus = 8, .quota = 3.9, .where = ""}.threads()), 3u);
+    EXPECT_EQ((CpuRoom{.cpus = 8, .quota = 0.2, .where = ""}.threads()), 1u);
+    EXPECT_EQ((CpuRoom{.cpus = 8, .quota = 99, .where = ""}.threads()), 8u);
+    // Version 1: -1 is no quota.
+    put(root / "proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n");
+    put(root / "proc/self/cgroup", "5:cpu,cpuacct:/job\n");
+    put(root / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "50000\n");
+    put(root / "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+    put(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    put(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    EXPECT_EQ(cpu_room(root.string()).quota, 0.5);
 }
 
 uint64_t faults() {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cerrno>
@@ -25,6 +26,14 @@ TEST(Status, KeepsItsText) {
     EXPECT_EQ(status.code, Code::data);
     EXPECT_STREQ(status.what, "shard a.h5 is 7");
     EXPECT_EQ(status.what, fail(Code::data, "shard a.h5 is 7").what);   // equal texts are stored once
+}
+
+TEST(Status, NamesTheLimitOfOpenFiles) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    EXPECT_EQ(fail_sys(EMFILE, "cannot open {}", "x").what,
+              fmt::format("cannot open x: Too many open files (RLIMIT_NOFILE is {}: raise it by ulimit -n, or LimitNOFILE= of systemd)",
+                          limit.rlim_cur));
 }
 
 TEST(Status, KeepsABoundedNumberOfTexts) {

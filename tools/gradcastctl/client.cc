@@ -2,6 +2,7 @@
 
 #include <httplib.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "runtime/control/tls_http.h"
+#include "runtime/core/fd.h"
 
 namespace gradcast {
 namespace {
@@ -104,8 +106,30 @@ Reply Client::submit(const Submission& submission, JobDetail* job, const std::fu
     return failed(status.code == Code::invalid ? exit_usage : exit_failed, status.error);
 }
 
+namespace {
+/// The process that listens on a socket, where it is stopped; 0: it runs, or is not known.
+pid_t stopped_at(const std::string& socket) {
+    const Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket.copy(address.sun_path, sizeof address.sun_path - 1);
+    ucred peer{};
+    socklen_t bytes = sizeof peer;
+    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+        ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0)
+        return 0;
+    std::string stat;
+    if (!file_read(fmt::format("/proc/{}/stat", peer.pid), &stat).ok()) return 0;
+    const size_t state = stat.rfind(") ");   // pid (name) state …
+    return state != stat.npos && (stat[state + 2] == 'T' || stat[state + 2] == 't') ? peer.pid : 0;
+}
+}   // namespace
+
 Reply Client::request(const std::string& route, const std::string* body) const {
     if (!target_.wrong.empty()) return failed(exit_usage, target_.wrong);
+    if (const pid_t stopped = target_.remote() ? 0 : stopped_at(target_.socket); stopped > 0)
+        return failed(exit_unreachable, fmt::format("gradcastd at {} is stopped (process {}, state T): kill -CONT {} lets it go on",
+                                                    target_.socket, stopped, stopped));
     const auto client = client_open(target_, answer_seconds_);
     auto result = body ? client->Post(route, *body, "application/json") : client->Get(route);
     if (!result) return unreachable(words(target_, *client, result.error()));

@@ -62,7 +62,8 @@ Status listener_make(Fd* listener, uint16_t* port) {
     // Above the numbers that a child gives to its own descriptors.
     *listener = Fd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 16));
     *port = ntohs(address.sin_port);
-    return *listener ? Status{} : fail_sys(errno, "cannot listen on 127.0.0.1");
+    if (*listener) return {};
+    return fail_sys(errno == EINVAL ? EMFILE : errno, "cannot listen on 127.0.0.1");   // EINVAL: the limit of descriptors is 16 or less
 }
 
 std::vector<uint32_t> cpus_allowed() {

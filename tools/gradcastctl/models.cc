@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "runtime/core/cpu_room.h"
 #include "runtime/job/model_evaluate.h"
 #include "runtime/job/onnx.h"
 #include "runtime/job/safetensors.h"
@@ -60,7 +60,7 @@ int command_evaluate(const Options& options, const std::string& which, const std
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
     Evaluation evaluation;
-    Status status = model_evaluate(path, data, std::max(1u, std::thread::hardware_concurrency()), &evaluation);
+    Status status = model_evaluate(path, data, cpu_room().threads(), &evaluation);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (evaluation.regression) {
         Json json{{"samples", evaluation.count}, {"mse", evaluation.loss}, {"digest", evaluation.digest}, {"kernels", evaluation.kernels}};

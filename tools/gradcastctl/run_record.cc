@@ -6,8 +6,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/toml.h"
 #include "runtime/job/job_file.h"
@@ -151,7 +151,7 @@ void evaluate_model(const std::string& data, RunRecord* run) {
         return;
     }
     Evaluation evaluation;
-    const Status status = model_evaluate(path, pattern, std::max(1u, std::thread::hardware_concurrency()), &evaluation, literal);
+    const Status status = model_evaluate(path, pattern, cpu_room().threads(), &evaluation, literal);
     if (!status.ok()) run->why = status.what;
     else if (evaluation.regression) run->why = "a regression has no classes";
     else run->evaluation = std::move(evaluation);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "nn/net.h"
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/log.h"
 #include "runtime/job/audit.h"
@@ -173,7 +174,7 @@ private:
                            .last = stretch.last,
                            .from = verify_.from,
                            .scratch = scratch.path,
-                           .lanes = verify_.lanes > 0 ? verify_.lanes : std::max(1u, std::thread::hardware_concurrency()),
+                           .lanes = verify_.lanes > 0 ? verify_.lanes : cpu_room().threads(),
                            .stop = &stop,
                            .progress = [&](uint64_t step, uint64_t last) {
                                if (terminal && step > 0) fmt::print(stderr, "\rstep {} of {} ", step, last);
