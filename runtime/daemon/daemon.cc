@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 
@@ -22,6 +23,7 @@ namespace {
 
 constexpr uint16_t mesh_channel = 0;
 constexpr uint64_t mesh_deadline_us = 2'000'000;   // a daemon whose stream is gone for so long is not alive
+constexpr uint64_t probe_us = 3'000'000;           // how long doctor waits for datagrams that it has sent
 constexpr uint64_t steward_us = 200'000;           // the steward's longest wait
 
 }   // namespace
@@ -105,6 +107,10 @@ Status Daemon::open(int listen_fd) {
     membership.rdma_bytes = config_.rdma_bytes;
     membership.rdma_devices = static_cast<uint32_t>(config_.rdma.size());
     membership.rails = fmt::format("{}", fmt::join(rails, ","));
+    membership.wall_us = [] {
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+    };
     for (const JobDetail& each : over_)
         if (JobId id; each.summary.status.state == JobState::done && job_id_parse(each.summary.id, &id)) membership.over.push_back(id);
     membership_ = std::make_unique<Membership>(membership);
@@ -446,10 +452,15 @@ std::vector<NodeInfo> Daemon::nodes() {
 }
 
 std::vector<Finding> Daemon::doctor() {
+    const uint32_t before = mesh_->datagrams_found().value_or(DatagramsFound{}).round;
+    mesh_->probe();
     std::vector<Finding> findings = doctor_node(config_);
-    std::vector<uint32_t> bytes;
-    for (const PeerState& each : membership_->peers()) bytes.push_back(each.datagram_bytes);
-    for (Finding& each : doctor_cluster(config_, nodes(), bytes, mesh_->datagrams_found())) findings.push_back(std::move(each));
+    std::optional<DatagramsFound> found = mesh_->datagrams_found();
+    for (const uint64_t until = clock_us() + probe_us; found && found->round == before && clock_us() < until;
+         found = mesh_->datagrams_found())
+        ::usleep(20'000);
+    if (found && found->round == before) found->probed = false;
+    for (Finding& each : doctor_cluster(config_, nodes(), membership_->peers(), found)) findings.push_back(std::move(each));
     return findings;
 }
 

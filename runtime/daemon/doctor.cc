@@ -5,15 +5,19 @@
 #include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 
+#include "runtime/core/control_groups.h"
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "transport/link/interface.h"
 #include "transport/link/proactor.h"
@@ -22,7 +26,10 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t lock_wanted = 64 << 20;            // of RDMA: rings of streams and datagrams
+constexpr uint64_t lock_wanted = 64 << 20;      // of RDMA: rings of streams and datagrams
+constexpr int64_t clock_apart_us = 2'000'000;   // HELLO takes some time, too
+constexpr uint64_t disk_wanted = 1 << 30;
+constexpr uint64_t files_wanted = 256;                // of a job's files and of streams to some peers
 constexpr uint64_t receive_buffer_wanted = 4 << 20;   // transport/link/datagram_socket.cc
 
 std::string first_line(const std::string& path) {
@@ -135,6 +142,55 @@ Finding governor() {
     return {"CPU governor", Finding::Verdict::warning, fmt::format("{}: cpupower frequency-set -g performance", fmt::join(texts, ", "))};
 }
 
+Finding cpus(const DaemonConfig& config, const std::string& root) {
+    const CpuRoom room = cpu_room(root);
+    const uint32_t lanes = config.lanes(root);
+    const std::string all = fmt::format("{} lane{} on {} CPU{}", lanes, lanes == 1 ? "" : "s", room.cpus, room.cpus == 1 ? "" : "s");
+    if (room.quota == 0) return {"CPUs", Finding::Verdict::ok, all + ", no quota"};
+    const std::string quota = fmt::format("{}; {} has a quota of {:.1f} CPUs", all, room.where, room.quota);
+    if (lanes <= room.threads() && room.quota >= 1) return {"CPUs", Finding::Verdict::ok, quota};
+    return {"CPUs", Finding::Verdict::warning,
+            quota + ", so lanes are stopped again and again: list fewer in `cpus`, or raise it (cpu.max, CPUQuota= of systemd)"};
+}
+
+Finding threads(const std::string& root) {
+    constexpr uint64_t wanted = 64;   // of a job beside those that compute, of a control plane and of tools
+    uint64_t left = UINT64_MAX;
+    std::string where;
+    control_groups(root, "pids", [&](const ControlGroup& group) {
+        uint64_t most = 0, now = 0;
+        if (!number_in(group.folder + "/pids.max", &most) || !number_in(group.folder + "/pids.current", &now)) return;
+        if (most - std::min(now, most) < left) left = most - std::min(now, most), where = "control group " + group.path;
+    });
+    if (left == UINT64_MAX) return {"threads", Finding::Verdict::ok, "no limit of a control group"};
+    const std::string text = fmt::format("{} has room for {} threads", where, left);
+    if (left >= wanted) return {"threads", Finding::Verdict::ok, text};
+    return {"threads", left == 0 ? Finding::Verdict::error : Finding::Verdict::warning,
+            text + ", and jobs are refused that get none: raise it (pids.max, TasksMax= of systemd)"};
+}
+
+Finding files() {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    const size_t open = folder_names("/proc/self/fd").size();
+    const std::string text = fmt::format("{} of {} are open", open, limit.rlim_cur);
+    if (limit.rlim_cur - std::min<rlim_t>(open, limit.rlim_cur) >= files_wanted) return {"open files", Finding::Verdict::ok, text};
+    return {"open files", Finding::Verdict::warning, text + ": LimitNOFILE=65536 in the unit, or ulimit -n 65536"};
+}
+
+Finding disk(const DaemonConfig& config) {
+    struct statvfs info;
+    if (::statvfs(config.state.c_str(), &info) != 0)
+        return {"disk", Finding::Verdict::error, fmt::format("{}: {}", config.state, std::strerror(errno))};
+    const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
+    const std::string text = fmt::format("{:.1f} GiB free in {}", static_cast<double>(free) / 0x1p30, config.state);
+    if (info.f_flag & ST_RDONLY) return {"disk", Finding::Verdict::error, config.state + " is read-only: no job can keep its files"};
+    if (free >= disk_wanted && info.f_favail > 0) return {"disk", Finding::Verdict::ok, text};
+    return {"disk", Finding::Verdict::warning,
+            text + (info.f_favail == 0 && info.f_files > 0 ? ", and no inode" : "") +
+                ": models and checkpoints need room; jobs_kept and jobs_bytes in gradcastd.toml bound what stays"};
+}
+
 Finding huge_pages() {
     const std::string modes = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
     if (modes.empty()) return {"huge pages", Finding::Verdict::ok, "the kernel has none"};
@@ -153,15 +209,15 @@ Finding clock_synchronised() {
 
 }   // namespace
 
-std::vector<Finding> doctor_node(const DaemonConfig& config) {
-    return {key(config), interface(config), socket_buffers(), memlock(config),     rdma(config),
-            io_uring(),  governor(),        huge_pages(),     clock_synchronised()};
+std::vector<Finding> doctor_node(const DaemonConfig& config, const std::string& root) {
+    return {key(config), interface(config), socket_buffers(), memlock(config), rdma(config), io_uring(),          cpus(config, root),
+            governor(),  threads(root),     files(),          disk(config),    huge_pages(), clock_synchronised()};
 }
 
-std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vector<NodeInfo>& nodes,
-                                    const std::vector<uint32_t>& datagram_bytes, const std::optional<DatagramsFound>& found) {
+std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vector<NodeInfo>& nodes, const std::vector<PeerState>& peers,
+                                    const std::optional<DatagramsFound>& found) {
     std::vector<Finding> findings;
-    std::vector<std::string> versions, isas, sizes;
+    std::vector<std::string> versions, isas, sizes, apart;
     for (size_t i = 0; i < nodes.size(); ++i) {
         const NodeInfo& node = nodes[i];
         if (!node.alive) {
@@ -170,7 +226,10 @@ std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vecto
         }
         versions.push_back(fmt::format("{} {}", node.name, node.version));
         isas.push_back(fmt::format("{} {}", node.name, node.isa));
-        sizes.push_back(fmt::format("{} {}", node.name, datagram_bytes[i]));
+        sizes.push_back(fmt::format("{} {}", node.name, peers[i].datagram_bytes));
+        if (const auto ahead = peers[i].ahead_us; !node.self && ahead && std::abs(*ahead) >= clock_apart_us)
+            apart.push_back(fmt::format("{} is {:.0f} s {}", node.name, static_cast<double>(std::abs(*ahead)) / 1e6,
+                                        *ahead > 0 ? "ahead of" : "behind"));
         if (!node.self) findings.push_back({"node " + node.name, Finding::Verdict::ok, node.address});
     }
     auto differ = [&](const char* check, const std::vector<std::string>& texts, Finding::Verdict verdict, const char* way_out) {
@@ -184,10 +243,20 @@ std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vecto
     differ("bytes of a datagram", sizes, Finding::Verdict::warning,
            "jobs use the smallest: give every interface one MTU (0: no interface is set)");
     if (nodes.size() < 2) return findings;
+    if (apart.empty()) findings.push_back({"clocks", Finding::Verdict::ok, "those of the nodes that answer differ by less than 2 s"});
+    else
+        findings.push_back({"clocks", Finding::Verdict::warning,
+                            fmt::format("{} this one's, so times in logs do not fit together: let all follow one server (chrony, "
+                                        "systemd-timesyncd)",
+                                        fmt::join(apart, ", "))});
     if (!found) findings.push_back({"multicast", Finding::Verdict::warning, "not used: this node has no `interface`"});
     else if (!found->probed)
         findings.push_back(
-            {"multicast", Finding::Verdict::warning, fmt::format("not probed yet on {}: ask again in a second", config.interface)});
+            {"multicast", Finding::Verdict::warning,
+             fmt::format("no answer to what was sent on {} within 3 s: is a node about to start or to end?", config.interface)});
+    else if (found->reached < found->peers || found->peers == 0)
+        findings.push_back({"multicast", Finding::Verdict::warning,
+                            datagrams_text(*found) + ": open UDP in the firewall, and start gradcastd with `interface` at every node"});
     else if (found->multicast) findings.push_back({"multicast", Finding::Verdict::ok, datagrams_text(*found)});
     else
         findings.push_back(

@@ -2,13 +2,15 @@
 #pragma once
 #include "runtime/control/backend.h"
 #include "runtime/daemon/config.h"
+#include "runtime/job/membership.h"
 
 namespace gradcast {
 
 /// The checks of this process and machine alone.  Blocks for some milliseconds.
-std::vector<Finding> doctor_node(const DaemonConfig& config);
-/// The checks of the cluster: which nodes answer, and what the mesh's datagrams have found.
-std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vector<NodeInfo>& nodes,
-                                    const std::vector<uint32_t>& datagram_bytes, const std::optional<DatagramsFound>& found);
+/// root: of /proc and /sys, for limits of control groups (tests use another one).
+std::vector<Finding> doctor_node(const DaemonConfig& config, const std::string& root = "");
+/// The checks of the cluster: which nodes answer (`nodes` and `peers` have the same order), and what the mesh's datagrams have found.
+std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vector<NodeInfo>& nodes, const std::vector<PeerState>& peers,
+                                    const std::optional<DatagramsFound>& found);
 
 }   // namespace gradcast

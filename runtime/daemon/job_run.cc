@@ -246,6 +246,7 @@ Status JobRun::prepare() {
 
     LinkConfig link;
     link.kind = host_.config.link;
+    link.warn = [this](const std::string& text) { tell(text); };
     link.job = plan_->id;
     link.self = host_.identity;
     link.self.incarnation = plan_->members[index_of(self_)].incarnation;   // a later one where it has been a member before

@@ -144,7 +144,8 @@ void Membership::tick(Actions& actions) {
                                                       .draining = own.draining,
                                                       .hinders = own.hinders,
                                                       .returns = asked(actions.now_us),
-                                                      .runs = runs()});
+                                                      .runs = runs(),
+                                                      .wall_us = config_.wall_us ? config_.wall_us() : 0});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
         Peer& state = peers_[peer];
@@ -420,6 +421,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.hinders = std::move(said.hinders);
     peer.returns = std::move(said.returns);
     peer.runs = std::move(said.runs);
+    if (said.wall_us > 0 && config_.wall_us) peer.ahead_us = static_cast<int64_t>(said.wall_us - config_.wall_us());
     for (const JobId& id : peer.runs) std::erase(over_, id);   // it resumes
     peer.heard_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {

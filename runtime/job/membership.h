@@ -17,8 +17,10 @@
 #pragma once
 #include <deque>
 #include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +55,7 @@ struct MembershipConfig {
     std::vector<JobId> over = {};                            // jobs that are done, of which an earlier daemon knew
     uint32_t jobs_max = 16;                                  // sessions at one time
     size_t left_max = 1024;                                  // jobs of before that are known one by one
+    std::function<uint64_t()> wall_us = {};                  // the clock that HELLO tells; null: none
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
 
@@ -78,7 +81,8 @@ struct PeerState {
     bool draining = false;   // it takes no new jobs, and leaves those that go on without it
     std::string hinders;     // draining: its jobs that cannot, and why
     std::vector<JobReturn> returns;
-    std::vector<JobId> runs;   // jobs with `returns` that it is a member of
+    std::vector<JobId> runs;           // jobs with `returns` that it is a member of
+    std::optional<int64_t> ahead_us;   // of its clock before ours, when its last HELLO came; less the time that HELLO took
 };
 
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly

@@ -121,6 +121,7 @@ std::vector<std::byte> hello_write(const NodeHello& hello) {
     for (const JobReturn& each : hello.returns) writer.id(each.id), writer.number(each.incarnation);
     writer.number(hello.runs.size());
     for (const JobId& each : hello.runs) writer.id(each);
+    writer.number(hello.wall_us);
     return std::move(writer.bytes);
 }
 
@@ -143,6 +144,7 @@ bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
     }
     const uint64_t runs = reader.number();
     for (uint64_t i = 0; i < std::min<uint64_t>(runs, runs_told_max); ++i) hello->runs.push_back(reader.id());
+    hello->wall_us = reader.number();
     if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
     hello->isa = static_cast<Isa>(isa);
     return true;

@@ -85,6 +85,7 @@ struct NodeHello {
     std::string hinders;              // see PeerState
     std::vector<JobReturn> returns;   // likewise; returns_max at most
     std::vector<JobId> runs;          // likewise; runs_told_max
+    uint64_t wall_us = 0;             // its clock when it said so, since 1970; 0: it did not tell
 };
 std::vector<std::byte> hello_write(const NodeHello& hello);
 bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello);

@@ -2,9 +2,11 @@
 #include "runtime/daemon/doctor.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/core/fd.h"
 
@@ -32,6 +34,41 @@ TEST(Doctor, AKeyThatOthersMayReadIsAnError) {
     EXPECT_EQ(of(doctor_node(config), "key").verdict, Finding::Verdict::error);
 }
 
+TEST(Doctor, QuotasAndLimitsAreNamed) {
+    const std::string root = testing::TempDir() + "gc-doctor-" + std::to_string(::getpid());
+    const auto put = [&](const std::string& path, const std::string& text) {
+        ASSERT_TRUE(make_directories((root + path).substr(0, (root + path).rfind('/'))).ok());
+        ASSERT_TRUE(file_write(root + path, text).ok());
+    };
+    DaemonConfig config;
+    config.state = testing::TempDir();
+    EXPECT_TRUE(holds(of(doctor_node(config, root), "CPUs"), "no quota"));
+    EXPECT_TRUE(holds(of(doctor_node(config, root), "disk"), " GiB free in " + config.state));
+    put("/proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+    put("/proc/self/cgroup", "0::/g\n");
+    put("/sys/fs/cgroup/g/cpu.max", "100000 100000\n");
+    put("/sys/fs/cgroup/g/pids.max", "50\n");
+    put("/sys/fs/cgroup/g/pids.current", "40\n");
+    EXPECT_EQ(config.lanes(root), 1u);
+    EXPECT_TRUE(holds(of(doctor_node(config, root), "CPUs"), "1 lane on "));
+    EXPECT_TRUE(holds(of(doctor_node(config, root), "CPUs"), "control group /g has a quota of 1.0 CPUs"));
+    EXPECT_EQ(of(doctor_node(config, root), "threads").verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(of(doctor_node(config, root), "threads"), "control group /g has room for 10 threads"));
+    config.cpus = {0, 1};   // more than the quota allows
+    EXPECT_EQ(of(doctor_node(config, root), "CPUs").verdict, Finding::Verdict::warning);
+    rlimit limit{}, low{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    low = {64, limit.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &low);
+    const Finding files = of(doctor_node(config, root), "open files");
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    EXPECT_EQ(files.verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(files, " of 64 are open: LimitNOFILE=65536"));
+    config.state += "/none";
+    EXPECT_EQ(of(doctor_node(config, root), "disk").verdict, Finding::Verdict::error);
+    std::filesystem::remove_all(root);
+}
+
 TEST(Doctor, InterfaceAndDeviceAreLookedAt) {
     DaemonConfig config;
     EXPECT_EQ(of(doctor_node(config), "interface").verdict, Finding::Verdict::warning);
@@ -56,14 +93,19 @@ TEST(Doctor, NodesThatDifferAreNamed) {
     }
     DatagramsFound found;
     found.probed = true;
-    std::vector<Finding> findings = doctor_cluster(config, nodes, {1432, 1432, 1432}, found);
+    found.reached = found.peers = 2;
+    std::vector<PeerState> peers(3);
+    for (PeerState& each : peers) each.datagram_bytes = 1432;
+    std::vector<Finding> findings = doctor_cluster(config, nodes, peers, found);
     EXPECT_TRUE(std::all_of(findings.begin(), findings.end(), [](const Finding& each) { return each.verdict == Finding::Verdict::ok; }));
     nodes[1].version = "2";
     nodes[2].alive = false;
     nodes[2].why = "silent for 6 s";
     found.multicast = false;
     found.without_multicast = {"peer 'b'"};
-    findings = doctor_cluster(config, nodes, {1432, 8936, 0}, found);
+    peers[1].datagram_bytes = 8936;
+    peers[1].ahead_us = -90'000'000;
+    findings = doctor_cluster(config, nodes, peers, found);
     EXPECT_EQ(of(findings, "node c").verdict, Finding::Verdict::error);
     EXPECT_TRUE(holds(of(findings, "node c"), "silent for 6 s"));
     EXPECT_EQ(of(findings, "version").verdict, Finding::Verdict::error);
@@ -71,6 +113,11 @@ TEST(Doctor, NodesThatDifferAreNamed) {
     EXPECT_EQ(of(findings, "bytes of a datagram").verdict, Finding::Verdict::warning);
     EXPECT_EQ(of(findings, "multicast").verdict, Finding::Verdict::warning);
     EXPECT_TRUE(holds(of(findings, "multicast"), "does not reach peer 'b'"));
+    EXPECT_EQ(of(findings, "clocks").verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(of(findings, "clocks"), "b is 90 s behind this one's")) << of(findings, "clocks").text;
+    found.multicast = true;
+    found.reached = 0;   // nobody is there who could be reached
+    EXPECT_EQ(of(doctor_cluster(config, nodes, peers, found), "multicast").verdict, Finding::Verdict::warning);
 }
 
 }   // namespace

@@ -242,6 +242,18 @@ TEST(SystemDaemon, OneDaemonAStateFolder) {
     EXPECT_TRUE(has(cluster.refusal(cluster[1]), "another gradcastd answers at " + cluster[0].socket)) << cluster[1].process->output();
 }
 
+TEST(SystemDaemon, AStoppedOneIsNamedAtOnce) {
+    Cluster cluster(1);
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    cluster[0].process->kill(SIGSTOP);
+    Process client;
+    client.start(
+        {.arguments = {"--socket", cluster[0].socket, "nodes"}, .log = cluster.folder + "/out", .notify = "", .name = "gradcastctl"});
+    EXPECT_EQ(client.wait(10'000'000), 3);
+    EXPECT_TRUE(has(client.output(), "is stopped (process " + std::to_string(cluster[0].process->pid()) + ", state T): kill -CONT "))
+        << client.output();
+}
+
 TEST(SystemDaemon, TakesASocketOver) {
     Cluster cluster(1);
     Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

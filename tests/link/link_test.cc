@@ -261,6 +261,41 @@ TEST_P(Link, AllAddressesOfANameAreTried) {
     });
 }
 
+// A smaller MTU on the way, of which no ICMP tells: small packets pass.
+TEST_P(Link, LargePacketsThatDoNotArriveAreNamed) {
+    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", nft_input + "ip length '>' 1000 drop"}), [&] {
+        std::mutex mutex;   // outlives the network threads
+        std::string told;
+        Two two;
+        std::vector<std::string> addresses(2);
+        for (Rank rank : {0u, 1u}) {
+            two.nodes[rank].listen(rank);
+            addresses[rank] = two.nodes[rank].listener->address();
+        }
+        for (Rank rank : {0u, 1u}) {
+            LinkConfig config = test_config(kind(), protect(), rank, addresses);
+            config.warn = [&](const std::string& text) {
+                std::lock_guard lock(mutex);
+                told = text;
+            };
+            two.chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{100'000});
+            ASSERT_TRUE(two.nodes[rank].open(config).ok());
+            two.nodes[rank].driver->attach(5, two.chatters[rank].get());
+            two.nodes[rank].start();
+        }
+        for (Rank rank : {0u, 1u}) two.go(rank);
+        for (const uint64_t until = clock_us() + wait_us; clock_us() < until; ::usleep(10'000)) {
+            std::lock_guard lock(mutex);
+            if (!told.empty()) break;
+        }
+        std::lock_guard lock(mutex);
+        EXPECT_TRUE(holds(told.c_str(), "peer 'node")) << told;
+        EXPECT_TRUE(holds(told.c_str(),
+                          "times without an answer, in packets of up to 1500 bytes: if a plain ping reaches it and ping -M do -s 1472"))
+            << told;
+    });
+}
+
 TEST_P(Link, NobodyListens) {
     Two two;
     LinkConfig config = test_config(kind(), protect(), 0, {"127.0.0.1:1", "127.0.0.1:1"});

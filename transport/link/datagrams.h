@@ -47,6 +47,11 @@ public:
     void close() override;
     bool busy() const override { return flying_ || proactor_->hearing(); }
     DatagramsFound found() const;
+    /// Once the probe that runs is over.
+    void probe_again() {
+        GC_ASSERT(config_.datagrams.probe_only);
+        if (phase_ == Phase::settled) phase_ = Phase::waiting;
+    }
 
 private:
     static constexpr uint32_t stages = 6;   // 0: the group; 1: one peer; 2..: one peer, smaller sizes

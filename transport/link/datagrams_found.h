@@ -8,6 +8,7 @@ namespace gradcast {
 
 struct DatagramsFound {
     bool probed = false;
+    uint32_t round = 0;      // of the probe that this is the result of
     bool multicast = true;   // false: each peer gets its own copy
     std::string group, interface;
     uint32_t bytes = 0;                // payload of a datagram

@@ -258,6 +258,7 @@ void Datagrams::settle(bool multicast) {
     {
         std::lock_guard lock(found_mutex_);
         found_.probed = true;
+        found_.round = round_;
         found_.multicast = multicast;
         found_.reached = reach;
         found_.peers = peers;

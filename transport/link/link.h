@@ -67,6 +67,7 @@ class KeyRing;
 
 struct LinkConfig {
     LinkKind kind = LinkKind::uring_tcp;
+    std::function<void(const std::string&)> warn = {};   // of what the network does; the network thread calls it, beside the log
     JobId job{};
     uint32_t view = 1;   // of protocols that belong to none; 0 where views are opened beside them
     Identity self;
@@ -127,6 +128,9 @@ public:
     virtual Host& host() = 0;   // for the trainer
     virtual const LinkCounters& counters() const = 0;
     virtual const char* name() const = 0;   // the backend: "uring_tcp", or "epoll_tcp" where io_uring is refused; "rdma_rc"
+    /// Probes the datagrams once more: when it is over, datagrams_found() has another round.  Any thread; nothing without datagrams.  Only
+    /// with DatagramConfig::probe_only, as data would wait for it.
+    virtual void probe() = 0;
     /// "uring_udp", "epoll_udp", "rdma_ud"; "" without datagrams.
     virtual const char* datagrams_name() const = 0;
     /// The result of the start-up probe; nullopt without datagrams.  Any thread.

@@ -70,6 +70,9 @@ void Loop::post(Posted posted) {
     }
     wake();
 }
+void Loop::probe() {
+    if (datagrams_) post({.what = Posted::What::probe, .event = {}, .attachments = {}});
+}
 void Loop::adopt(std::unique_ptr<AcceptedStream> stream) {
     {
         std::lock_guard lock(mutex_);
@@ -257,6 +260,7 @@ void Loop::take_posted() {
     for (const Posted& each : taken_) {
         if (each.what == Posted::What::open_view) begin_view(each);
         else if (each.what == Posted::What::close_view) ending_ = true;   // after the events that were posted before
+        else if (each.what == Posted::What::probe) datagrams_->probe_again();
         // The job gives a rank up, whose stream may be open: tell all protocols.
         else if (each.event.kind == Event::Kind::peer_lost) streams_->give_up(each.event.rank, each.event.status);
         else if (attached(each.channel)) tell(each.channel, each.event);

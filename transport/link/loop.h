@@ -42,6 +42,7 @@ public:
     void stop() override;
     void adopt(std::unique_ptr<AcceptedStream> stream) override;
     void add(const PeerAddress& peer) override;
+    void probe() override;
     Host& host() override { return *this; }
     const LinkCounters& counters() const override { return counters_; }
     const char* name() const override { return rdma_ && config_.rdma.streams ? "rdma_rc" : proactor_->name(); }
@@ -66,7 +67,7 @@ private:
     };
     /// Posted by other threads to the network thread, in order.
     struct Posted {
-        enum class What : uint8_t { event, open_view, close_view } what = What::event;
+        enum class What : uint8_t { event, open_view, close_view, probe } what = What::event;
         uint16_t channel = 0;
         uint32_t view = 0;
         Event event;

@@ -1,5 +1,7 @@
 #include "transport/link/streams.h"
 
+#include <netinet/tcp.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -14,7 +16,9 @@ constexpr uint64_t drain_parts = 8;   // of the deadline, after which a stream i
 constexpr uint64_t backoff_us_max = 200'000, backoff_us_lost = 2'000'000;
 constexpr uint64_t ack_wait_us = 5'000;   // acknowledge after this time,
 constexpr uint64_t ack_bytes = 1 << 20;   // after this many bytes, or with the next packet to the peer
-constexpr uint32_t strikes_max = 3;       // offers of keys to a peer that was never up
+constexpr uint64_t look_every_us = 200'000;
+constexpr uint8_t repeats_told = 3;   // one after another: about a second
+constexpr uint32_t strikes_max = 3;   // offers of keys to a peer that was never up
 
 /// Whoever is not here from the start connects: nobody knocks at nodes that may never come.
 bool connects(const LinkConfig& config, Rank to) {
@@ -60,7 +64,9 @@ Status Streams::make_peer() {
     Peer& peer = *peers_.back();
     peer.identity = c.peers[rank].identity;
     peer.active = connects(c, rank);
-    peer.label = fmt::format("peer '{}' (rank {}, {})", peer.identity.name, rank, c.peers[rank].address);
+    // Between daemons, which have no job, the order of names makes the ranks: they are not those of any job.
+    const std::string by_rank = c.job == JobId{} ? "" : fmt::format("rank {}, ", rank);
+    peer.label = fmt::format("peer '{}' ({}{})", peer.identity.name, by_rank, c.peers[rank].address);
     Status resolved;
     const std::vector<std::string>& more = c.peers[rank].rails;
     for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
@@ -436,9 +442,27 @@ void Streams::tend(Rail& rail, uint64_t now) {
             // An authenticated peer that connects again has given the old stream up, even if it still looks alive here.
             if (rail.next) fall(rail, fail(Code::peer_lost, "{}: it connects again", peer.label));
             else if (!rail.ended.ok() && !rail.pipe->readable()) fall(rail, rail.ended);
+            else if (now >= rail.look_us) look_for_repeats(rail, now);
             break;
         case Rail::State::closing: break;
     }
+}
+
+/// Where a smaller MTU on the way drops large packets and nobody says so, the handshake passes and data does not.
+void Streams::look_for_repeats(Rail& rail, uint64_t now) {
+    rail.look_us = now + look_every_us;
+    tcp_info info{};
+    socklen_t bytes = sizeof info;
+    if (rail.repeats || rail.pipe || ::getsockopt(rail.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
+        info.tcpi_retransmits < repeats_told)
+        return;
+    rail.repeats = true;
+    const std::string text = fmt::format(
+        "{}: what is sent to it was repeated {} times without an answer, in packets of up to {} bytes: if a plain ping reaches it and ping "
+        "-M do -s {} does not, the MTU on the way is smaller than {}: set it on the interfaces, or sysctl net.ipv4.tcp_mtu_probing=1",
+        rail.peer.label, info.tcpi_retransmits, info.tcpi_pmtu, info.tcpi_pmtu - 28, info.tcpi_pmtu);
+    log_.warn("{}", text);
+    if (config_.warn) config_.warn(text);
 }
 
 /// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side
@@ -459,7 +483,12 @@ uint64_t Streams::due_us(const Rail& rail) const {
             return peer.active || provable(peer) ? std::min(rail.retry_us, lost_us) : lost_us;
         case Rail::State::connecting:
         case Rail::State::greeting: return rail.next ? 0 : std::min(rail.greet_us, lost_us);
-        case Rail::State::open: return rail.next ? 0 : rail.ack_us && !rail.send.busy ? rail.ack_us : never;
+        case Rail::State::open: {
+            if (rail.next) return 0;
+            // What is not acknowledged may never be.
+            const uint64_t look_us = rail.repeats || rail.sender.acknowledged() ? never : rail.look_us;
+            return std::min(look_us, rail.ack_us && !rail.send.busy ? rail.ack_us : never);
+        }
         case Rail::State::closing: return in_use(rail) ? never : 0;
     }
     return never;

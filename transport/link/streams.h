@@ -30,6 +30,8 @@ struct Rail {
     uint32_t way = 0;       // the interface of the next attempt
     uint32_t turn = 0;      // counts attempts: which of its addresses is next
     uint32_t refused = 0;   // attempts in a row that were refused
+    uint64_t look_us = 0;   // when to ask the kernel for repeats
+    bool repeats = false;   // was told
     Fd fd;
     Op connect, receive, send;
     Op watch;   // with a pipe: for the end of the socket
@@ -155,6 +157,7 @@ private:
     void lose(Peer& peer);
     void tend(Peer& peer, uint64_t now);
     void tend(Rail& rail, uint64_t now);
+    void look_for_repeats(Rail& rail, uint64_t now);
     void next_way(Rail& rail) const;
     const SocketAddress& to(const Rail& rail) const;   // of its next attempt
     std::string to_text(const Rail& rail) const;
