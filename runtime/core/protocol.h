@@ -35,6 +35,7 @@ enum class PacketType : uint8_t {
     feedback = 8,     // bulk: which packets a receiver has, and which it lacks
     probe = 9,        // link: a datagram that tests the path; on a stream, the result
     mail_word = 10,   // mail: a receiver's word to the sender of messages
+    datagram = 11,    // link: a sealed datagram on a stream
 };
 
 struct Packet {

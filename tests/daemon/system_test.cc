@@ -13,6 +13,7 @@
 #include <regex>
 
 #include "tests/daemon/jobs.h"
+#include "tests/link/namespace.h"
 
 #include "datasets/hdf5.h"
 #include "datasets/shard.h"
@@ -661,6 +662,32 @@ TEST(SystemDaemon, AnMtuThatShrankSinceTheStartIsNamed) {
         EXPECT_TRUE(has(datagrams_text(*status.datagrams), "on lo reaches 1 of 1 at 1432 bytes")) << datagrams_text(*status.datagrams);
     })
         .join();
+    if (!skip.empty()) GTEST_SKIP() << skip;
+}
+
+// A firewall is closed while a job runs over datagrams.
+TEST(SystemDaemon, AJobOutlivesUdp) {
+    const std::string skip =
+        in_namespace(lo_and({"nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }'"}), [] {
+            Cluster cluster(2);
+            for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"lo\"\n");
+            std::string text = job_text(make_data(cluster.folder + "/data.h5"), 100'000, "j", "6s");
+            text.replace(text.find("\"ring\""), 6, "\"multicast\"");
+            ASSERT_NO_FATAL_FAILURE(cluster.up());
+            const std::string id = cluster[0].submit(text).value("id", "");
+            ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 20; })) << logs(cluster);
+            ASSERT_EQ(std::system("nft add rule inet t c meta l4proto udp drop"), 0);
+            std::string warnings;
+            ASSERT_TRUE(eventually([&] {
+                warnings = cluster[0].job(id)["status"]["warnings"].dump();
+                return has(warnings, "no datagram (UDP) from interface lo reaches");
+            })) << warnings
+                << logs(cluster);
+            const uint64_t step = cluster[0].step(id);
+            EXPECT_TRUE(eventually([&] { return cluster[0].step(id) > step + 200; })) << cluster[0].job(id).dump() << logs(cluster);
+            cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+            EXPECT_EQ(cluster[0].ended(id).state, JobState::cancelled) << cluster[0].ended(id).error;
+        });
     if (!skip.empty()) GTEST_SKIP() << skip;
 }
 

@@ -179,6 +179,7 @@ void Datagrams::send(const Send& send, uint32_t ticket) {
         std::memcpy(queued.send.payload.host, send.payload.host, send.payload.bytes);
     }
     data_.push(queued);
+    sent_ = true;
 }
 
 void Datagrams::append(Burst& burst, std::byte* bytes, size_t count) {
@@ -203,6 +204,7 @@ Datagrams::Burst* Datagrams::next_burst() {
     burst.open = 1;
     burst.aimed = false;
     burst.closing = false;
+    burst.probes = &queue == &trains_;
     burst.to = queue.front().send.to;
     burst.to_group = queue.front().to_group;
     burst.copies = queue.front().send.copies;
@@ -243,11 +245,12 @@ const SocketAddress* Datagrams::aim(Burst& burst) {
         if (!burst.to.bits) {
             burst.next = static_cast<Rank>(mates_.size());
             const Mate& mate = mates_[burst.to.rank];
-            if (mate.addressed) return &mate.address;
+            if (mate.addressed && (burst.probes || !mate.by_stream)) return &mate.address;
             break;
         }
         ++burst.next;
-        if ((burst.to.bits[rank / 64] >> rank % 64 & 1) && mates_[rank].addressed) return &mates_[rank].address;
+        const Mate& mate = mates_[rank];
+        if ((burst.to.bits[rank / 64] >> rank % 64 & 1) && mate.addressed && (burst.probes || !mate.by_stream)) return &mate.address;
     }
     return nullptr;
 }
@@ -281,7 +284,10 @@ void Datagrams::pump(uint64_t now) {
     if (flying_) return;
     uint64_t bytes = 0;
     while (flying_ < shots_max && bytes < flight_bytes_max) {
-        if (!current_ && !(current_ = next_burst())) break;
+        if (!current_) {
+            if (!(current_ = next_burst())) break;
+            if (by_streams_ > 0 && !current_->probes) detour(*current_);
+        }
         if (const SocketAddress* to = aim(*current_)) {
             load(shots_[flying_], *current_, *to);
             if (flying_) shots_[flying_ - 1].op.next = &shots_[flying_].op;
@@ -293,6 +299,26 @@ void Datagrams::pump(uint64_t now) {
         }
     }
     if (flying_) proactor_->start(shots_[0].op);
+}
+
+void Datagrams::detour(Burst& burst) {
+    flat_.clear();
+    for (uint32_t i = 0; i < burst.vectors_used; ++i) {
+        const auto* bytes = static_cast<const std::byte*>(burst.vectors[i].iov_base);
+        flat_.insert(flat_.end(), bytes, bytes + burst.vectors[i].iov_len);
+    }
+    for (Rank rank = 0; rank < mates_.size(); ++rank) {
+        const bool wanted = burst.to.bits ? burst.to.bits[rank / 64] >> rank % 64 & 1 : burst.to.rank == rank;
+        if (!wanted || !mates_[rank].by_stream) continue;
+        burst.aimed = true;
+        for (size_t at = 0; at < flat_.size(); at += burst.segment_bytes) {
+            Send send;
+            send.to.rank = rank;
+            send.type = PacketType::datagram;
+            send.payload = {flat_.data() + at, nullptr, std::min<size_t>(burst.segment_bytes, flat_.size() - at)};   // the stream copies it
+            owner_.tell(rank, send);
+        }
+    }
 }
 
 void Datagrams::release(Burst& burst) {
@@ -405,6 +431,7 @@ void Datagrams::packet(const Packet& packet) {
     const ProbeBody body = body_of<ProbeBody>(packet);
     Mate& mate = mates_[packet.sender];
     const uint32_t stage = body.stage.get();
+    if (stage == watch_stage) return void(++mate.watch_heard);
     if (stage >= stages) return;
     if (body.round.get() != mate.round) {
         mate.round = body.round.get();

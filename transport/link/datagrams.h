@@ -24,6 +24,9 @@ namespace gradcast {
 ///
 /// A view of the job (Host::open_view) has its own channels, keys and replay windows.  Each rank makes a key for it and sends it on the
 /// streams before anything else of that view.
+///
+/// Where datagrams to a peer stop arriving, as behind a firewall that is closed in mid-job, they go by its stream, sealed as they are: the
+/// peer opens them like others.
 class Datagrams final : public Link, private DatagramSink {
 public:
     Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner);
@@ -55,6 +58,8 @@ public:
 
 private:
     static constexpr uint32_t stages = 6;   // 0: the group; 1: one peer; 2..: one peer, smaller sizes
+    // While data is sent, each peer is asked by its stream whether datagrams still come: see ask().
+    static constexpr uint32_t watch_stage = stages, watch_question = 0xffff, watch_datagrams = 2, silent_max = 4;
     static constexpr uint32_t burst_max = 16, shots_max = 32;
     static constexpr uint32_t frame_bytes = datagram_overhead_bytes;
 
@@ -65,7 +70,10 @@ private:
         bool beside = true;   // in our network namespace, unless its key says otherwise
         uint64_t up_us = 0;
         uint32_t had[stages] = {}, rate_mbit = 0;   // of our trains, by its answers
+        uint32_t silent = 0;                        // answers in a row that none of ours has come
+        bool by_stream = false;                     // what is for it goes by its stream
         // The peer's trains.
+        uint32_t watch_heard = 0;                                     // since its last question
         uint32_t round = 0, heard[stages] = {}, train[stages] = {};   // heard: packets of the newest train
         uint32_t reports = 0;                                         // bits: stages to report
         uint32_t key_view = 0;                                        // the newest view whose key it has sent
@@ -104,6 +112,7 @@ private:
         RankSet to;
         bool to_group, copies, aimed;   // aimed: at least one receiver has an address
         bool closing;                   // its view has ended
+        bool probes;                    // of the link itself
         Rank next;                      // copies: the next receiver
         uint32_t open;                  // shots in flight, plus one while receivers are left
     };
@@ -132,6 +141,11 @@ private:
     void report();
 
     void probe(uint64_t now);
+    void watch(uint64_t now);
+    void ask(Rank rank);
+    void answered(Rank rank, uint32_t count);
+    void detour(Burst& burst);
+    uint64_t watch_every_us() const { return std::max<uint64_t>(config_.deadline_us / 16, 100'000); }
     void train(uint32_t stage, Rank rank);   // rank = ranks: the group
     bool reached(const Mate& mate, uint32_t stage) const { return mate.had[stage] >= train_datagrams(stage) * 3 / 4; }
     uint32_t train_datagrams(uint32_t stage) const {   // longer with few ranks, to measure a rate
@@ -174,6 +188,10 @@ private:
     uint32_t round_ = 0, sizes_[stages] = {};   // sizes_: payload by stage, 0: none
     uint64_t next_try_us_ = 0, deadline_us_ = 0, give_up_us_ = 0, probe_sequence_ = 0;
     uint32_t trains_sent_ = 0;
+    uint64_t watch_us_ = 0;         // the next time of ask()
+    bool sent_ = false;             // data since the last one
+    uint32_t by_streams_ = 0;       // mates with by_stream
+    std::vector<std::byte> flat_;   // of detour()
     Arriving arriving_;
     std::vector<std::byte> blank_;   // the payload of probes
     mutable std::mutex found_mutex_;

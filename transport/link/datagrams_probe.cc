@@ -40,6 +40,7 @@ void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view)
 }
 
 void Datagrams::lost(Rank rank) {
+    by_streams_ -= mates_[rank].by_stream;
     mates_[rank] = {};
     mates_[rank].lost = true;
     receiver_.forget(rank);
@@ -57,9 +58,15 @@ void Datagrams::tend_loop() {
 
 void Datagrams::told(const Packet& packet) {
     Mate& mate = mates_[packet.sender];
+    if (packet.type == PacketType::datagram) {
+        const auto fault = static_cast<size_t>(take({packet.payload.host, packet.payload.bytes}));
+        if (fault) add(counters_.datagrams_dropped[fault], uint64_t{1});
+        return;
+    }
     if (packet.type == PacketType::probe) {
         const ProbeBody body = body_of<ProbeBody>(packet);
         const uint32_t stage = body.stage.get();
+        if (stage == watch_stage) return answered(packet.sender, body.count.get());
         if (body.round.get() != round_ || stage >= stages) return;
         mate.had[stage] = std::max<uint32_t>(mate.had[stage], body.count.get());
         if (body.rate_mbit.get()) mate.rate_mbit = body.rate_mbit.get();
@@ -156,7 +163,7 @@ void Datagrams::probe(uint64_t now) {
     if (phase_ == Phase::settled) {
         // Late reports correct a verdict that was too early.
         if (!multicast_ && all_reached(0)) settle(true);
-        return;
+        return watch(now);
     }
     if (phase_ == Phase::waiting) {
         for (Rank rank = 0; rank < mates_.size(); ++rank) {
@@ -209,10 +216,70 @@ void Datagrams::probe(uint64_t now) {
     }
 }
 
+void Datagrams::watch(uint64_t now) {
+    if (!sent_ || now < watch_us_ || config_.datagrams.probe_only) return;
+    sent_ = false;
+    watch_us_ = now + watch_every_us();
+    for (Rank rank = 0; rank < mates_.size(); ++rank)
+        if (concerns(rank) && mates_[rank].ready && mates_[rank].addressed && !mates_[rank].by_stream) ask(rank);
+}
+
+/// Sends some small datagrams and asks, by the stream, how many have come since the last question.  So a peer that is stopped, whose stream
+/// is silent as well, is not taken for one that UDP does not reach.
+void Datagrams::ask(Rank rank) {
+    ProbeBody body{};
+    body.stage.set(watch_stage);
+    Queued queued{{}, ticket_none, false, false};
+    queued.send.to.rank = rank;
+    queued.send.type = PacketType::probe;
+    queued.send.body = body_bytes(body);
+    queued.send.channel = datagram_channel_probe;
+    for (uint32_t i = 0; i < watch_datagrams; ++i) {
+        queued.send.sequence = ++probe_sequence_;
+        trains_.push(queued);
+    }
+    body.count.set(watch_question);
+    Send question;
+    question.to.rank = rank;
+    question.type = PacketType::probe;
+    question.body = body_bytes(body);
+    owner_.tell(rank, question);
+}
+
+/// A question of the peer, or its answer to ours.
+void Datagrams::answered(Rank rank, uint32_t count) {
+    Mate& mate = mates_[rank];
+    if (count == watch_question) {
+        ProbeBody body{};
+        body.stage.set(watch_stage);
+        body.count.set(static_cast<uint16_t>(std::min(std::exchange(mate.watch_heard, 0), watch_question - 1)));
+        Send answer;
+        answer.to.rank = rank;
+        answer.type = PacketType::probe;
+        answer.body = body_bytes(body);
+        owner_.tell(rank, answer);
+        return;
+    }
+    if (count > 0) mate.silent = 0;
+    else if (!mate.by_stream && ++mate.silent == silent_max) {
+        mate.by_stream = true;
+        ++by_streams_;
+        const std::string text = fmt::format(
+            "{}: no datagram (UDP) from interface {} reaches {} any more, is a firewall closed on the way? What is for it goes by its "
+            "stream "
+            "from now on, which is slower",
+            owner_.label(rank), sockets_.interface, address_text(mate.address));
+        log_.warn("{}", text);
+        if (config_.warn) config_.warn(text);
+    }
+}
+
 uint64_t Datagrams::due_us() const {
     uint64_t due = ~uint64_t{0};
     switch (phase_) {
-        case Phase::settled: break;
+        case Phase::settled:
+            if (sent_ && !config_.datagrams.probe_only) due = watch_us_;
+            break;
         case Phase::waiting:
             for (Rank rank = 0; rank < mates_.size(); ++rank)
                 if (const Mate& mate = mates_[rank]; concerns(rank) && mate.up && !mate.ready && mate.up_us + verdict_us > now_us_)

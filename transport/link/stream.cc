@@ -30,9 +30,10 @@ bool Sender::push(const Send& send, uint32_t ticket) {
     uint32_t bytes = static_cast<uint32_t>(send.payload.bytes);
     Queued& packet = at(end_++);
     packet = {send.payload.host, bytes, ticket, send.view, send.channel, send.type, Memory::borrowed, send.body};
-    if (bytes == 0 || bytes > inline_bytes_max) return true;
-    packet.memory = Memory::pooled;
-    packet.payload = pool_.take();
+    const bool fits = bytes <= inline_bytes_max;
+    if (bytes == 0 || (!fits && !link_packet(send.type))) return true;
+    packet.memory = fits ? Memory::pooled : Memory::owned;
+    packet.payload = fits ? pool_.take() : new std::byte[bytes];
     std::memcpy(packet.payload, send.payload.host, bytes);
     return true;
 }

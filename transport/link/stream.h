@@ -120,7 +120,7 @@ private:
 };
 
 /// The link's own packets about datagrams, which have no channel.
-constexpr bool link_packet(PacketType type) { return type == PacketType::key || type == PacketType::probe; }
+constexpr bool link_packet(PacketType type) { return type == PacketType::key || type == PacketType::probe || type == PacketType::datagram; }
 
 /// The callbacks of Receiver.
 struct ReceiverSink {
