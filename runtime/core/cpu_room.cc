@@ -10,11 +10,12 @@ namespace gradcast {
 
 uint32_t CpuRoom::threads() const {
     // A thread more than the quota is stopped for a part of each period, and the others of its step wait for it.
-    return quota > 0 ? std::clamp(static_cast<uint32_t>(std::min(quota, double{cpus})), 1u, cpus) : cpus;
+    return quota > 0 && quota < cpus ? std::max(static_cast<uint32_t>(quota), 1u) : cpus;
 }
 
 CpuRoom cpu_room(const std::string& root) {
-    CpuRoom room{.cpus = std::max(1u, std::thread::hardware_concurrency())};
+    CpuRoom room;
+    room.cpus = std::max(1u, std::thread::hardware_concurrency());
     control_groups(root, "cpu", [&](const ControlGroup& group) {
         uint64_t quota = 0, period = 0;
         std::string text;

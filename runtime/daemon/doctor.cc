@@ -185,9 +185,10 @@ Finding disk(const DaemonConfig& config) {
     const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
     const std::string text = fmt::format("{:.1f} GiB free in {}", static_cast<double>(free) / 0x1p30, config.state);
     if (info.f_flag & ST_RDONLY) return {"disk", Finding::Verdict::error, config.state + " is read-only: no job can keep its files"};
-    if (free >= disk_wanted && info.f_favail > 0) return {"disk", Finding::Verdict::ok, text};
+    const bool full = info.f_favail == 0 && info.f_files > 0;   // some file systems do not count inodes
+    if (free >= disk_wanted && !full) return {"disk", Finding::Verdict::ok, text};
     return {"disk", Finding::Verdict::warning,
-            text + (info.f_favail == 0 && info.f_files > 0 ? ", and no inode" : "") +
+            text + (full ? ", and no inode" : "") +
                 ": models and checkpoints need room; jobs_kept and jobs_bytes in gradcastd.toml bound what stays"};
 }
 
