@@ -16,8 +16,8 @@
 // (waiting for the others).
 #pragma once
 #include <deque>
-#include <map>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>

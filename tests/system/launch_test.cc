@@ -189,9 +189,7 @@ TEST_F(SystemLaunch, NodesThatDoNotCome) {
     Process alone;
     start(alone, 0, 2, file, {"--wait", "1"});
     EXPECT_EQ(alone.wait(), 1);
-    EXPECT_NE(
-        output(0).find("rank 0 (127.0.0.1.0): not all nodes are there after 1 s: rank 1 (127.0.0.1.1): "),
-        std::string::npos)
+    EXPECT_NE(output(0).find("rank 0 (127.0.0.1.0): not all nodes are there after 1 s: rank 1 (127.0.0.1.1): "), std::string::npos)
         << output(0);
     start(alone, 1, 2, file, {"--wait", "1", "--work", "nowhere"});
     EXPECT_EQ(alone.wait(), 1);
