@@ -266,8 +266,7 @@ void Datagrams::answered(Rank rank, uint32_t count) {
         ++by_streams_;
         const std::string text = fmt::format(
             "{}: no datagram (UDP) from interface {} reaches {} any more, is a firewall closed on the way? What is for it goes by its "
-            "stream "
-            "from now on, which is slower",
+            "stream from now on, which is slower",
             owner_.label(rank), sockets_.interface, address_text(mate.address));
         log_.warn("{}", text);
         if (config_.warn) config_.warn(text);

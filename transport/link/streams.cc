@@ -371,8 +371,9 @@ void Streams::next_way(Rail& rail) const {
 }
 
 const SocketAddress& Streams::to(const Rail& rail) const {
+    static const SocketAddress none;
     const std::vector<SocketAddress>& all = rail.peer.addresses[rail.way];
-    return all[rail.turn / ways(rail.peer) % all.size()];
+    return all.empty() ? none : all[rail.turn / ways(rail.peer) % all.size()];
 }
 
 /// " to 10.0.0.2:4700", where the label of the peer does not say so.
