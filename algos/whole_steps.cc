@@ -12,8 +12,11 @@ Status WholeSteps::begin(Context& context, StepId step) {
     blocks_.resize(context.blocks);   // allocates in the first round only
     Status status;
     uint32_t given = 0;
-    for (; given < context.blocks && status.ok(); ++given)
-        status = context.loader->get({step, given}, context.deadline_us, &blocks_[given]);
+    {
+        const Span span(context.profile, Profile::trainer, StepPhase::load);
+        for (; given < context.blocks && status.ok(); ++given)
+            status = context.loader->get({step, given}, context.deadline_us, &blocks_[given]);
+    }
     if (!status.ok()) --given;
     if (status.ok()) {
         context.optimiser.step(step);
@@ -44,13 +47,7 @@ Status WholeSteps::round(Context& context, StepRecord* record) {
     GC_TRY(context.net.step_end(&done));
     int64_t loss = 0;
     for (const double each : done.losses) loss += loss_units(each, context.blocks);
-    const Layout& layout = context.net.layout();
-    for (uint32_t bucket = 0; bucket < layout.buckets.size(); ++bucket) {
-        Sum sum;
-        sum.bucket = bucket;
-        sum.maxima = done.maxima.subspan(layout.buckets[bucket].group, layout.buckets[bucket].group_count);
-        context.codec.commit(sum);
-    }
+    context.codec.commit_all(context.net.layout(), done.maxima);
     record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
     record->clipped = done.clipped;
     record->digest = done.digest;

@@ -89,6 +89,9 @@ enum class Precision : uint8_t { f32, bf16, tf32 };
 std::span<const char* const> precision_names();
 Precision precision_of(std::string_view name);
 
+/// A whole step is one graph, whose size is in proportion to its blocks.
+constexpr uint32_t step_blocks_max = 64;
+
 struct NetConfig {
     uint32_t lanes = 1;
     uint32_t samples_max = 0;   // the most of an evaluation batch, and of a block if block_sizes is empty
@@ -99,11 +102,11 @@ struct NetConfig {
     uint64_t seed = 1;
     Precision precision = Precision::f32;   // on CPUs bf16 needs Isa::avx512_bf16 or Isa::amx
     bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
-    /// The size of each block of a whole step (Net::step_begin); empty: no whole steps.
+    /// The size of each block of a whole step (Net::step_begin), step_blocks_max at most; empty: no whole steps.
     std::vector<uint32_t> step_blocks = {};
 };
 
-/// What a whole step has found (Net::step_end).  Valid until the next step_begin().
+/// What a whole step has found (Net::step_end).  Valid until the next step_end().
 struct WholeStep {
     std::span<const double> losses = {};   // by block: the sum over its samples
     std::span<const float> maxima = {};    // by group of the layout: the largest |x| over all blocks, before clipping
@@ -153,7 +156,7 @@ struct Net {
     virtual Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) = 0;
 
     // Whole steps: a device that computes all blocks of a step also sums, applies and digests them, in one launch and with the bits of
-    // block(), Codec::finish() and apply().  Trainer thread; no other call between step_begin() and its step_end().
+    // block(), Codec::finish() and apply().  Trainer thread.  While a step is under way, no call but these two.
     /// The most whole steps that may be under way; 0: this net computes none.
     virtual uint32_t steps_ahead() const { return 0; }
     /// Enqueues a step and returns before the device has done it.  blocks: all of the step, in the sizes of NetConfig::step_blocks; their
@@ -162,8 +165,8 @@ struct Net {
         (void)step, (void)blocks;
         return fail(Code::unsupported, "this net computes no whole steps");
     }
-    /// Waits for the oldest step that was begun.  Error: Code::diverged; the state is then that before the step, also where a later one
-    /// was begun.
+    /// Waits for the oldest step that was begun.  Error: Code::diverged; the state is then that before the step, and a later step that was
+    /// begun is dropped.
     virtual Status step_end(WholeStep* done) {
         (void)done;
         return fail(Code::unsupported, "this net computes no whole steps");

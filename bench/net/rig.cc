@@ -134,13 +134,7 @@ Status NetRig::whole_begin() {
 Status NetRig::whole_end() {
     WholeStep done;
     GC_TRY(net().step_end(&done));
-    const Layout& layout = net().layout();
-    for (uint32_t bucket = 0; bucket < records_.size(); ++bucket) {
-        Sum sum;
-        sum.bucket = bucket;
-        sum.maxima = done.maxima.subspan(layout.buckets[bucket].group, layout.buckets[bucket].group_count);
-        compute_.codec->commit(sum);
-    }
+    compute_.codec->commit_all(net().layout(), done.maxima);
     return {};
 }
 

@@ -132,7 +132,7 @@ public:
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
     std::array<uint64_t, place_count> bytes{};   // the largest need of any block size
-    uint64_t engines = 0;                        // digest of cuDNN's engines and knobs
+    uint64_t engines = 0;                        // Net::engines()
     std::vector<std::string> engine_list;        // Net::engine_list()
     /// By layer.
     struct Copy {

@@ -14,6 +14,7 @@ struct CopyTask {
     uint32_t count;
     WeightCopy copy[copies_max];
 };
+static_assert(sizeof(CopyTask) <= 4096);
 
 /// Block (32, 8).
 template <typename To>

@@ -84,7 +84,8 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
 
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     const uint64_t channels = up(spec_.C * sizeof(float));
-    input_.scale = 256;   // after BlockHeader
+    input_.scale = 256;
+    static_assert(sizeof(BlockHeader) <= 256);
     input_.shift = input_.scale + channels;
     input_.seeds = input_.shift + channels;
     input_.labels = input_.seeds + up(dropout_seeds_.size() * sizeof(uint64_t));

@@ -1,5 +1,5 @@
 // The net on GPUs, as one class over several files: net.cc plans it, block.cc computes blocks, update.cc changes the
-// parameters, whole.cc computes whole steps.  In these files only.
+// parameters, whole.cc computes whole steps.  Only these files include this header.
 //
 // A block is one CUDA graph: copy of the samples, forward pass, backward pass.  When a bucket's gradient is complete, the codec quantises
 // it in the same graph, or an event is recorded; both overlap with the rest of the backward pass.
@@ -77,11 +77,11 @@ private:
     /// Whole steps, on one GPU.  Two may be under way; each has a parity, with a graph and page-locked memory of its own.
     struct Whole {
         bool on = false;
-        uint32_t lanes = 0;                               // block b is computed by lane b % lanes
-        uint64_t staged_bytes = 0, result_bytes = 0;      // of a block
-        uint32_t thread_blocks = 0;                       // of the update
-        std::array<Buffer, 2> staged, results;            // by parity: inputs of the blocks; uint64_t digest, then the blocks' results
-        Buffer groups, group_of_block, task, task_here;   // UpdateGroup [group], uint32_t [thread block], UpdateTask [parity]
+        uint32_t lanes = 0;                            // block b is computed by lane b % lanes
+        uint64_t staged_bytes = 0, result_bytes = 0;   // of a block
+        uint32_t thread_blocks = 0;                    // of the update
+        std::array<Buffer, 2> staged, results;         // by parity: inputs of the blocks; uint64_t digest, then the blocks' results
+        Buffer groups, group_of_block, task;           // UpdateGroup [group], uint32_t [thread block], UpdateTask [parity]
         std::array<GraphExec, 2> graphs;
         std::array<Event, 2> done;
         std::array<StepId, 2> step{};

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <array>
 
 #include "runtime/core/digest.h"
 
@@ -101,6 +101,30 @@ Status describe(const ProductShape& shape, Precision precision, void* bias, void
     return {};
 }
 
+// What an algorithm is: its number, tile, stages and so on, each in at most 32 bits.  Its bytes are the library's own.
+constexpr std::array algorithm_attributes = {CUBLASLT_ALGO_CONFIG_ID,
+                                             CUBLASLT_ALGO_CONFIG_TILE_ID,
+                                             CUBLASLT_ALGO_CONFIG_STAGES_ID,
+                                             CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                             CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                             CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
+                                             CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
+                                             CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID,
+                                             CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID};
+/// 0 where the library does not tell.
+std::array<uint32_t, algorithm_attributes.size()> choice_of(const cublasLtMatmulAlgo_t& algorithm) {
+    std::array<uint32_t, algorithm_attributes.size()> values{};
+    for (size_t i = 0; i < values.size(); ++i) {
+        const bool narrow = algorithm_attributes[i] == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ||
+                            algorithm_attributes[i] == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
+        size_t written = 0;
+        if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, algorithm_attributes[i], &values[i], narrow ? 2 : 4, &written) !=
+            CUBLAS_STATUS_SUCCESS)
+            values[i] = 0;
+    }
+    return values;
+}
+
 }   // namespace
 
 uint64_t mask_bytes(uint64_t N, uint32_t C) { return N * mask_width(C) / 8; }
@@ -108,12 +132,13 @@ uint64_t mask_bytes(uint64_t N, uint32_t C) { return N * mask_width(C) / 8; }
 Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
     shape_ = shape;
     precision_ = b.config.precision;
-    made_.assign(b.device.gpus().size(), {});
+    algorithms_.assign(b.device.gpus().size(), {});
     const auto lanes = static_cast<uint32_t>(b.device.lanes().size());
     gpu_of_lane_.resize(lanes);
-    std::vector<bool> chosen(made_.size());
+    std::vector<bool> chosen(algorithms_.size());
     *offered = true;
     uint64_t engines = 0;
+    std::array<uint32_t, algorithm_attributes.size()> choice{};
     for (uint32_t lane = lanes; lane-- > 0;) {   // down to 0, so that its GPU is current afterwards
         const CudaDevice::Lane& with = b.device.lanes()[lane];
         gpu_of_lane_[lane] = with.gpu;
@@ -121,7 +146,7 @@ Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
         if (chosen[with.gpu]) continue;
         chosen[with.gpu] = true;
         Call call;
-        void* const aligned = reinterpret_cast<void*>(uintptr_t{256});   // stands for memory, which is not yet taken
+        void* const aligned = reinterpret_cast<void*>(uintptr_t{16});   // in place of memory, which is not yet taken: its alignment counts
         GC_TRY(describe(shape_, precision_, aligned, aligned, &call));
         cublasLtMatmulPreference_t made = nullptr;
         GC_CUDA(cublasLtMatmulPreferenceCreate(&made));
@@ -143,15 +168,16 @@ Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
             *offered = false;
             continue;
         }
-        made_[with.gpu].algorithm = found.algo;
-        for (const uint64_t part : found.algo.data) engines = splitmix64(engines + part);
+        algorithms_[with.gpu] = found.algo;
+        choice = choice_of(found.algo);
+        for (const uint32_t part : choice) engines = splitmix64(engines + part);
     }
     if (!*offered) return {};
     b.engines = splitmix64(b.engines + engines + static_cast<uint64_t>(shape.epilogue));
     constexpr const char* passes[] = {"forward", "backward (weights)", "backward (data)"};   // by ProductPass
-    b.engine_list.push_back(fmt::format("{} {}, {} x {} x {}, epilogue {}: algorithm {:x}", b.layer->spec.name,
+    b.engine_list.push_back(fmt::format("{} {}, {} x {} x {}, epilogue {}: algorithm {}", b.layer->spec.name,
                                         passes[static_cast<size_t>(shape.pass)], shape.N, shape.K, shape.C,
-                                        static_cast<int>(shape.epilogue), fmt::join(made_[0].algorithm.data, " ")));
+                                        static_cast<int>(shape.epilogue), fmt::join(choice, " ")));
     return {};
 }
 
@@ -167,7 +193,7 @@ Status Product::run(const Frame& f, const ProductMemory& memory) const {
     // Row-major factors change places.
     return check(
         cublasLtMatmul(f.cublas, call.operation.get(), &one, memory.b, call.a.get(), memory.a, call.b.get(), &zero, memory.to, call.d.get(),
-                       memory.to, call.d.get(), &made_[gpu_of_lane_[f.lane]].algorithm, f.workspace, cublas_workspace_bytes, f.stream),
+                       memory.to, call.d.get(), &algorithms_[gpu_of_lane_[f.lane]], f.workspace, cublas_workspace_bytes, f.stream),
         "cublasLtMatmul");
 }
 

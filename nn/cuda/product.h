@@ -42,20 +42,17 @@ uint64_t mask_bytes(uint64_t N, uint32_t C);
 class Product {
 public:
     /// Takes the first algorithm that the heuristics of cuBLASLt propose for the precision, with the sum kept in float.  It depends on GPU,
-    /// library and shape alone.  *offered: false if there is none with this epilogue, and the caller computes it by a kernel of its own.
-    /// Error: none for the product itself.
+    /// library and shape alone.  *offered: false if there is none with this epilogue; the caller then computes it by a kernel of its own.
+    /// Error: Code::unsupported if there is none for Epilogue::none.
     Status choose(Build& b, const ProductShape& shape, bool* offered);
     Status choose(Build& b, const ProductShape& shape);   // of Epilogue::none
     /// Enqueues it.
     Status run(const Frame& f, const ProductMemory& memory) const;
 
 private:
-    struct Made {
-        cublasLtMatmulAlgo_t algorithm;
-    };
     ProductShape shape_{};
     Precision precision_{};
-    std::vector<Made> made_;   // by GPU
+    std::vector<cublasLtMatmulAlgo_t> algorithms_;   // by GPU
     std::vector<uint32_t> gpu_of_lane_;
 };
 

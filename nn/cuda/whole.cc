@@ -11,11 +11,12 @@ namespace gradcast::cuda {
 
 void CudaNet::plan_whole() {
     const auto blocks = static_cast<uint32_t>(config_.step_blocks.size());
+    GC_ASSERT(blocks <= step_blocks_max);
     whole_.on = blocks > 0 && gpus_.size() == 1;
     if (!whole_.on) return;
     whole_.lanes = std::min({blocks, static_cast<uint32_t>(lanes_.size()), CudaDevice::StepWords::lanes_max});
     whole_.losses.resize(blocks);
-    const uint32_t most = programs_.back().samples;
+    const uint32_t most = *std::ranges::max_element(config_.step_blocks);
     auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
     whole_.staged_bytes = up(input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)));
     whole_.result_bytes = up(sizeof(LossResult) + most * sizeof(int32_t));
@@ -140,7 +141,11 @@ Status CudaNet::step_end(WholeStep* done) {
     GC_TRY(wait(whole_.done[parity]));
     ++whole_.ended;
     CudaDevice::StepFound found;
-    GC_TRY(device_.follower->found(whole_.step[parity], parity, &found));
+    if (const Status status = device_.follower->found(whole_.step[parity], parity, &found); !status.ok()) {
+        GC_CUDA(cudaStreamSynchronize(gpus_[0].stream));   // the later step, which has changed nothing
+        whole_.ended = whole_.begun;
+        return status;
+    }
     for (size_t block = 0; block < whole_.losses.size(); ++block)
         whole_.losses[block] = reinterpret_cast<const LossResult*>(whole_.results[parity].host + (block + 1) * whole_.result_bytes)->loss;
     *done = {whole_.losses, found.maxima, found.clipped, *whole_.results[parity].as<uint64_t>()};

@@ -189,7 +189,8 @@ Facts JobParts::facts(const JobConfig& job) const {
 }
 
 Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report) {
-    const uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
+    uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
+    if (compute.net->steps_ahead() > 0) ahead = std::max(ahead, config.job.blocks);   // whole steps take all blocks at once
     if (compute.device && config.job.resident) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
     if (!resident)
         return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
@@ -252,7 +253,7 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
                   .seed = job.seed,
                   .precision = job.precision,
                   .deterministic = job.deterministic};
-    if (compute.device && !local && config.nodes() == 1) net.step_blocks = block_sizes;
+    if (compute.device && !local && config.nodes() == 1 && block_sizes.size() <= step_blocks_max) net.step_blocks = block_sizes;
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;

@@ -47,6 +47,32 @@ TEST_F(SystemLocal, AGpuTrainsFromFilesWhereTheJobSaysSo) {
     EXPECT_EQ(digest(resident.out), digest(files.out));
 }
 
+// One node computes whole steps, two exchange; a step has more blocks than lanes.
+TEST_F(SystemLocal, WholeStepsOfAGpuHaveTheBitsOfAnExchange) {
+    program = fs::path(program).parent_path() / "host/gradcastctl";
+    if (::access((fs::path(program).parent_path() / "libgradcast_cuda.so").c_str(), R_OK) != 0)
+        GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
+    import();
+    std::string job = good_job;
+    job.replace(job.find("\"lenet5\""), 8, "\"lenet5\"\ndevice = \"cuda\"");
+    job.replace(job.find("test = \"test.h5\"\n"), 17, "crop = 2\n");
+    write("job.toml", job);
+    const std::string with = " --set job.steps=4 --set job.blocks=16";
+    const Outcome alone = run("run job.toml --local 1 --keep alone" + with),
+                  files = run("run job.toml --local 1 --set net.resident=no" + with),
+                  saved = run("run job.toml --local 1 --keep saved --set job.checkpoint_every=3" + with),
+                  two = run("run job.toml --local 2" + with);
+    auto digest = [](const Outcome& outcome) { return outcome.out.substr(std::min(outcome.out.find("digest "), outcome.out.size())); };
+    ASSERT_EQ(alone.exit, 0) << alone.err;
+    for (const Outcome* each : {&files, &saved, &two}) {
+        EXPECT_EQ(each->exit, 0) << each->err;
+        EXPECT_EQ(digest(*each), digest(alone));
+    }
+    const Outcome resumed = run("run --resume saved/checkpoint-0000000003.h5 --local 1");
+    EXPECT_EQ(resumed.exit, 0) << resumed.err;
+    EXPECT_EQ(digest(resumed), digest(alone));
+}
+
 TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
     import();
     std::string job = good_job;

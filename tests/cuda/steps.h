@@ -146,14 +146,13 @@ public:
     }
     Status end_whole(WholeStep* done) {
         GC_TRY(net->step_end(done));
-        for (uint32_t b = 0; b < net->layout().buckets.size(); ++b) {
-            const Bucket& bucket = net->layout().buckets[b];
-            Sum sum;
-            sum.bucket = b;
-            sum.maxima = done->maxima.subspan(bucket.group, bucket.group_count);
-            codec->commit(sum);
-        }
+        codec->commit_all(net->layout(), done->maxima);
         return {};
+    }
+    /// Begins a step by buckets and leaves it: one block is computed and quantised, and no bucket is finished.
+    Status one_block(StepId step, const Samples& samples) {
+        for (auto& left : left_) left.store(block_count);
+        return net->block(0, {step, 0}, part(samples, 0), *this);
     }
     WholeStep whole_step(StepId step, const Samples& samples) {
         WholeStep done;
@@ -221,8 +220,8 @@ private:
     void after() {
 #ifdef GC_CUDA_HOST
         const CudaHostCounts now = cuda_host_counts();
-        counts = {now.run - counts.run, now.allocations - counts.allocations, now.synchronisations - counts.synchronisations,
-                  now.kernels - counts.kernels, now.graphs - counts.graphs, now.sleeps - counts.sleeps};
+        counts = {now.run - counts.run,         now.allocations - counts.allocations, now.synchronisations - counts.synchronisations,
+                  now.kernels - counts.kernels, now.graphs - counts.graphs,           now.sleeps - counts.sleeps};
 #endif
     }
 

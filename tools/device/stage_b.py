@@ -153,7 +153,7 @@ def beside_rival(check, seconds, speed):
 
 
 def layers(check, seconds):
-    """Times of layers and passes, launched one by one, and the engines that cuDNN's heuristics chose."""
+    """Times of layers and passes, launched one by one, and the engines that cuDNN and cuBLASLt proposed first."""
     rows = bench(check, "layers", seconds, **{**lists(check), "repeat": 1 if check.host else 20})
     check.results.report["layers"] = rows
     if not [row for row in rows if row["rows"] and "error" not in row]:

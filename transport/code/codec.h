@@ -94,6 +94,15 @@ struct Codec {
     virtual std::span<int32_t> exponents() = 0;
     /// Not null: add() takes gradients in device memory, and words may stay there.
     virtual DeviceWords* device() { return nullptr; }
+    /// commit() of all buckets of a layout, whose groups have these maxima.
+    void commit_all(const Layout& layout, std::span<const float> maxima) {
+        for (uint32_t bucket = 0; bucket < layout.buckets.size(); ++bucket) {
+            Sum sum;
+            sum.bucket = bucket;
+            sum.maxima = maxima.subspan(layout.buckets[bucket].group, layout.buckets[bucket].group_count);
+            commit(sum);
+        }
+    }
 };
 
 struct CodecConfig {

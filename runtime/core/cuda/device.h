@@ -37,7 +37,7 @@ public:
         Stream codec;        // quantising, concurrent with the backward pass
         Worker beside;       // gradients of weights, concurrent with those of activations
     };
-    /// The sum of a whole step, as the update of the parameters reads it: for each group the sum over the lanes' words, which wrap.
+    /// The words of a whole step.  The update of the parameters adds those of all lanes, and the sum wraps.
     struct StepWords {
         static constexpr uint32_t lanes_max = 64;
         Word word{};
@@ -65,7 +65,7 @@ public:
         virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) = 0;
 
         // Whole steps (Net::step_begin).  On the device the scales of a step follow from the maxima of the step before.
-        /// Whether it takes part in whole steps; if not, none of the calls below is made.
+        /// Whether it takes part in whole steps.  The calls below are made only if it does.
         virtual bool whole_steps() const = 0;
         virtual StepGroup step_group(uint32_t group) const = 0;
         /// Enqueues the quantising of block `block`'s gradient [layout.elements] into the lane's words, which the first block of a lane
@@ -76,7 +76,8 @@ public:
         virtual Status close(uint32_t lanes, uint32_t parity, cudaStream_t stream) = 0;
         /// The words that are complete after close().
         virtual StepWords step_words(uint32_t lanes) const = 0;
-        /// Enqueues the copy of the host's scales to the device.  While no whole step is under way.
+        /// Enqueues the copy of the host's scales to the device, and clears what unfinished steps have left.  While no whole step is under
+        /// way.
         virtual Status scales(cudaStream_t stream) = 0;
         /// Reads what a whole step has found; the host has waited for it.  Error: Code::diverged, with step, layer and block.
         virtual Status found(StepId step, uint32_t parity, StepFound* found) = 0;

@@ -180,6 +180,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t name,
+                                                    void* value, size_t bytes, size_t* written) {
+    const bool narrow = name == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || name == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
+    if (bytes != (narrow ? 2u : 4u)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (name != CUBLASLT_ALGO_CONFIG_ID) return CUBLAS_STATUS_NOT_SUPPORTED;
+    std::memcpy(value, algorithm->data, bytes);
+    *written = bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta, const void* C,
                               cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
@@ -460,7 +470,7 @@ void convolve(const Work& work, int engine, void* X, void* W, void* Y, void* B) 
         const std::vector<float> added = take(B, bias);
         for (size_t i = 0; i < sums.size(); ++i) {
             sums[i] += added[i % K];
-            if (sums[i] < 0) sums[i] = 0;
+            if (!(sums[i] > 0)) sums[i] = 0;   // NaN too
         }
     }
     for (size_t i = 0; i < sums.size(); ++i) store(to, narrow, i, alpha, sums[i] * fuzz, beta);

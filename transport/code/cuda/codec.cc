@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/cuda/device.h"
@@ -218,6 +219,11 @@ public:
             const_cast<int32_t*>(to.limits)[g] = scale_of(g).limit;
         }
         *to.halted = 0;
+        for (Lane& lane : lanes_) {   // a step by buckets that was begun and not finished has left values
+            bool left = false;
+            for (Use& use : lane.uses) left = std::exchange(use.step, no_step) != no_step || left;
+            if (left) GC_CUDA(cudaMemsetAsync(lane.found.device, 0, lane.found.bytes, stream));
+        }
         GC_CUDA(cudaMemcpyAsync(scales_.device, scales_here_.host, scales_.bytes, cudaMemcpyHostToDevice, stream));
         return check(cudaEventRecord(scaled_.get(), stream), "cudaEventRecord");
     }

@@ -42,6 +42,7 @@ struct QuantiseTask {
     uint32_t first, groups;   // of those that `found` and `factors` begin with
     QuantiseGroup group[quantise_groups_max];
 };
+static_assert(sizeof(QuantiseTask) <= 4096);
 /// words = q(gradient), or words += q(gradient); found is added to.
 Status quantise(QuantiseTask& task, cudaStream_t stream);
 
