@@ -161,7 +161,7 @@ TEST_F(CudaSmoke, CublasEpiloguesAreAsDefined) {
     }
     // The mask of a layer of C outputs that reads one input of w's columns: relu(v) [N, C], whose gradient the next layer's data pass
     // masks.
-    const DeviceVector<float> V(x), one(std::vector<float>(C * C)), zero(std::vector<float>(C)), R(N * C);
+    const DeviceVector<float> V(x), zero(std::vector<float>(C, 0.0f)), R(N * C);
     std::vector<float> identity(C * C);
     for (uint32_t c = 0; c < C; ++c) identity[c * C + c] = 1;
     const DeviceVector<float> I(identity);
