@@ -203,11 +203,12 @@ Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
 
 }   // namespace
 
-Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
+Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wrong) {
     if (spec.C == 0 || spec.H == 0 || spec.W == 0 || spec.C > 65536 || spec.H > 65536 || spec.W > 65536 || spec.pad > 65536)
         return fail(Code::invalid, "samples of {}x{}x{}, padded by {}: C, H and W must be 1 to 65536, the padding at most 65536", spec.C,
                     spec.H, spec.W, spec.pad);
     if (spec.classes < 2) return fail(Code::invalid, "a net needs at least 2 classes, not {}", spec.classes);
+    size_t none, &at = wrong ? *wrong : none;
     auto is_loss = [](const LayerSpec& layer) { return layer.kind == "softmax_cross_entropy" || layer.kind == "squared_loss"; };
     if (spec.layers.empty() || !is_loss(spec.layers.back()))
         return fail(Code::invalid, "the last layer of a net must be a loss: softmax_cross_entropy or squared_loss");
@@ -215,6 +216,7 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
     std::array<uint32_t, kind_count> numbers{};
     uint64_t offset = 0;
     for (const LayerSpec& each : spec.layers) {
+        at = result.size();
         auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& candidate) { return each.kind == candidate.name; });
         if (row == rows.end()) {
             std::string near = nearest(each.kind, std::vector<std::string>(names.begin(), names.end()));
@@ -241,10 +243,13 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers) {
                         text(layer.out), elements_max);
         result.push_back(std::move(layer));
     }
+    at = spec.layers.size();
     if (offset == 0) return fail(Code::invalid, "the net has no layer with weights, so there is nothing to train");
     for (Layer& layer : result) {
-        if (layer.takers == 0 && &layer != &result.back())
+        if (layer.takers == 0 && &layer != &result.back()) {
+            at = static_cast<size_t>(&layer - result.data());
             return fail(Code::invalid, "layer {}: no layer takes its output {}", layer.spec.name, text(layer.out));
+        }
         layer.statistics_offset = offset;
         offset += layer.statistics;
     }

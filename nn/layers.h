@@ -47,8 +47,9 @@ struct Layer {
     uint64_t parameters() const { return weights + biases; }
 };
 
-/// Checks the whole list.  Error: names the layer and both shapes.
-Status layers_check(const NetSpec& spec, std::vector<Layer>* layers);
+/// Checks the whole list.  Error: names the layer and both shapes; *wrong, where given, becomes that layer's number in the list, unless the
+/// error is about the whole net.
+Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wrong = nullptr);
 
 /// For blocks of so many samples.  Error: batch norm of one value a channel, whose output is its bias and whose gradient is 0.
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);

@@ -36,6 +36,14 @@ bool plain(std::string_view name) {
     });
 }
 
+uint32_t line_of(const toml::node& node) { return static_cast<uint32_t>(node.source().begin.line); }
+/// Of the key, else of its section, else the first.
+uint32_t line_of(const toml::table& root, std::string_view dotted) {
+    toml::node_view<const toml::node> node = root.at_path(dotted);
+    if (!node) node = root.at_path(dotted.substr(0, dotted.find('.')));
+    return node ? line_of(*node.node()) : 1;
+}
+
 /// "30s", "500ms", "2min" -> seconds.
 std::optional<double> duration(std::string_view text) {
     double number;
@@ -86,8 +94,6 @@ public:
     }
 
 private:
-    static uint32_t line_of(const toml::node& node) { return static_cast<uint32_t>(node.source().begin.line); }
-
     void unknown(const toml::node& node, const std::string& section, std::string_view key, const std::vector<std::string>& names) {
         std::string near = nearest(key, names), full = section.empty() ? std::string() : section + ".";
         mistake(line_of(node), full + one_line(key),
@@ -195,11 +201,7 @@ private:
 
     /// What no single key can tell.
     void whole(const toml::table& root) {
-        auto line = [&](std::string_view dotted) {   // of the key, else of its section, else the first
-            toml::node_view<const toml::node> node = root.at_path(dotted);
-            if (!node) node = root.at_path(dotted.substr(0, dotted.find('.')));
-            return node ? line_of(*node.node()) : 1;
-        };
+        auto line = [&](std::string_view dotted) { return line_of(root, dotted); };
         auto has = [&](std::string_view dotted) { return static_cast<bool>(root.at_path(dotted)); };
 
         if (has("job.epochs") && has("job.steps")) mistake(line("job.steps"), "job.steps", "either epochs or steps, not both");
@@ -381,6 +383,16 @@ bool job_parse(const std::string& text, const std::string& path, const std::stri
     if (!mistakes->empty()) return false;
     *config = std::move(job);
     return true;
+}
+
+JobMistake job_mistake(const std::string& text, const std::string& path, std::string_view key, std::string_view what) {
+    const std::string_view first = what.substr(0, what.find_first_of(": "));
+    bool named = false;
+    for (const JobOption& option : job_options()) named = named || first == fmt::format("{}.{}", option.section, option.key);
+    if (named) key = first;
+    const toml::parse_result parsed = toml_parse(text);
+    const uint32_t line = parsed ? line_of(parsed.table(), key) : 1;
+    return {line, fmt::format("{}:{}: {}{}", path, line, named ? "" : fmt::format("{}: ", key.substr(0, key.find('['))), what)};
 }
 
 Status job_read(const std::string& path, JobConfig* config) {

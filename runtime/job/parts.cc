@@ -9,7 +9,6 @@
 
 #include "algos/worker_sum.h"
 #include "datasets/resident.h"
-#include "nn/layers.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
@@ -58,22 +57,27 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: cpus outside of our cgroup are told by the daemon when it starts
 }
 
-Status JobParts::open_data(const EngineConfig& config, Report& report) {
+Status JobParts::open_data(const EngineConfig& config, bool verify, Report& report) {
     const JobConfig& job = config.job;
-    auto options = [&](const std::string& pattern) {
-        return DataOptions{
-            .classes = job.classes, .literal = job.literal(pattern), .confidential = config.confidential, .stop = config.stop};
+    auto open = [&](const std::string& pattern, std::unique_ptr<DataSet>* data) {
+        const Status status =
+            data_open(pattern, data,
+                      {.classes = job.classes, .literal = job.literal(pattern), .confidential = config.confidential, .stop = config.stop});
+        if (std::string_view(status.what).starts_with("classes = ")) about = "data.classes";
+        return status;
     };
-    GC_TRY(data_open(job.train, &train, options(job.train)));
+    about = "data.train";
+    GC_TRY(open(job.train, &train));
     if (job.stop_at > 0 && train->info().target_scale > 0)
         return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job.train);
     if (job.settings.evaluate_workers && train->info().target_scale > 0)
         return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, but {} is a regression: leave it out", job.train);
-    GC_TRY(data_verify(*train, config.stop));
+    if (verify) GC_TRY(data_verify(*train, config.stop));
     data_digest = train->digest();
     if (job.test.empty()) return {};
-    GC_TRY(data_open(job.test, &test, options(job.test)));
-    GC_TRY(data_verify(*test, config.stop));
+    about = "data.test";
+    GC_TRY(open(job.test, &test));
+    if (verify) GC_TRY(data_verify(*test, config.stop));
     const DataInfo &a = train->info(), &b = test->info();
     if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
         return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job.test, b.C, b.H,
@@ -199,12 +203,32 @@ Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment,
     return {};
 }
 
-Status JobParts::plan(const EngineConfig& config, Report& report) {
+/// The net against the samples and the blocks.
+Status JobParts::check_net(const JobConfig& job) {
+    about = job.preset.empty() ? "net.layers" : "net.preset";
+    auto of_layer = [&](size_t layer) {
+        if (job.preset.empty() && layer < job.layers.size()) about = fmt::format("net.layers[{}]", layer);
+    };
+    GC_TRY(net_spec(job, train->info(), &spec));
+    size_t wrong = spec.layers.size();
+    if (const Status status = layers_check(spec, &layers, &wrong); !status.ok()) return of_layer(wrong), status;
+    for (const Layer& layer : layers) {
+        if (job.algorithm != "dane" || layer.kind != Kind::dropout) continue;
+        of_layer(static_cast<size_t>(&layer - layers.data()));
+        return fail(Code::invalid, "layer {}: it draws what it drops, and dane needs gradients without that", layer_name(layer));
+    }
+    about = "job.blocks";
+    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    return blocks_check(layers, *std::min_element(sizes.begin(), sizes.end()));
+}
+
+Status JobParts::examine(const EngineConfig& config, bool verify, Report& report) {
     const JobConfig& job = config.job;
     GC_TRY(algorithm_find(job.algorithm, &algorithm));
     exact_ = exact(job);
     deadline_us = job.deadline_us;
-    GC_TRY(open_data(config, report));
+    GC_TRY(open_data(config, verify, report));
+    about = "job";
     const DataInfo& info = train->info();
     if (static_cast<uint32_t>(config.self) >= config.roster.size() || config.roster.size() > ranks_max)
         return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, static_cast<uint32_t>(config.self),
@@ -227,26 +251,27 @@ Status JobParts::plan(const EngineConfig& config, Report& report) {
                     UINT32_MAX);
     if (!local)
         for (uint32_t block = 0; block < job.blocks; ++block) block_sizes.push_back(sampler->block_size(block));
-    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
-    std::set<uint32_t> distinct(sizes.begin(), sizes.end());
-
     if (job.crop >= std::min(info.H, info.W))
         return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
                     job.train, info.H, info.W);
+    return check_net(job);
+}
 
+Status JobParts::plan(const EngineConfig& config, Report& report) {
+    GC_TRY(examine(config, true, report));
+    return plan_examined(config, algorithm->workers ? "cpu" : config.job.device, report);
+}
+
+Status JobParts::plan_examined(const EngineConfig& config, const std::string& device, Report& report) {
+    const JobConfig& job = config.job;
+    const DataInfo& info = train->info();
+    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    const std::set<uint32_t> distinct(sizes.begin(), sizes.end());
     uint32_t lane_count = std::max(config.lanes, 1u);
     std::string why;
-    GC_TRY(compute.open(algorithm->workers ? "cpu" : job.device, {.lanes_max = std::min(lane_count, job.blocks)}, &why));
+    GC_TRY(compute.open(device, {.lanes_max = std::min(lane_count, job.blocks)}, &why));
     if (!why.empty()) report.warn(why);
     if (compute.device) lane_count = compute.device->lane_count();
-    NetSpec spec;
-    GC_TRY(net_spec(job, info, &spec));
-    std::vector<Layer> layers;
-    GC_TRY(layers_check(spec, &layers));
-    GC_TRY(blocks_check(layers, *distinct.begin()));
-    for (const Layer& layer : layers)
-        if (job.algorithm == "dane" && layer.kind == Kind::dropout)
-            return fail(Code::invalid, "net: layer {} draws what it drops, and dane needs gradients without that", layer_name(layer));
     NetConfig net{.lanes = lane_count,
                   .samples_max = test || algorithm->gathers ? evaluation_batch : *distinct.rbegin(),
                   .block_sizes = {distinct.begin(), distinct.end()},

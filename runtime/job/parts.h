@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "algos/algorithm.h"
+#include "nn/layers.h"
 #include "runtime/job/cuda_module.h"
 #include "runtime/job/evaluate.h"
 #include "runtime/job/model_file.h"
@@ -20,8 +21,13 @@ struct JobParts {
     JobParts(const JobParts&) = delete;
     JobParts& operator=(const JobParts&) = delete;
 
+    /// The first part of plan(), which needs neither the nodes' devices nor their kernels: data, workers, steps, layers.  verify: all bytes
+    /// of the data are read and compared with their digests.
+    Status examine(const EngineConfig& config, bool verify, Report& report);
     /// Opens and checks the data, plans the net and all that does not depend on the view.
     Status plan(const EngineConfig& config, Report& report);
+    /// The same after examine(), on a CPU or on the job's device.
+    Status plan_examined(const EngineConfig& config, const std::string& device, Report& report);
     /// The deadline that all members have.
     void agree(uint64_t agreed_us, Report& report);
     /// When everybody has planned: takes the memory, fills in the parameters, starts loader and lanes, computes the probe block.
@@ -65,6 +71,11 @@ struct JobParts {
     Progress progress;
     Lanes lanes;
 
+    /// What examine() looks at, as a key of the job file: "data.train", "net.layers[2]".  It stays where examine() fails; an error that
+    /// begins with another key is about that one.
+    std::string about;
+    NetSpec spec;
+    std::vector<Layer> layers;
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
     uint64_t updates = 0;                // of a server in a round; 0: there is none
@@ -78,7 +89,8 @@ struct JobParts {
 
 private:
     bool exact_ = false;   // local problems are solved in double, whose means take two sums
-    Status open_data(const EngineConfig& config, Report& report);
+    Status open_data(const EngineConfig& config, bool verify, Report& report);
+    Status check_net(const JobConfig& job);
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);

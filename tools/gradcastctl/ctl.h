@@ -8,6 +8,7 @@
 // report.cc   report: a page that compares runs, of run_record.* and plot.*
 // jobs.cc     submit, resume, list, describe, watch, logs, cancel      nodes.cc  nodes, drain, undrain, force-view
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
+// check.cc    check, and what run and submit check before
 // data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify;  out_file.*  which files they may write
 #pragma once
 #include <fmt/format.h>
@@ -41,6 +42,8 @@ int complain(Exit exit, fmt::format_string<Args...> format, Args&&... args) {
 }
 
 // Each returns the exit code.  force: a file that exists may be replaced; see out_check().
+/// Of a job file: what needs no cluster; shows its net, steps and memory.
+int command_check(const Options& options, const std::string& path);
 int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait);
 /// path: of a job file that takes the place of the job's; may be empty.
 int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait,

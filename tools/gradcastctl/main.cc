@@ -26,7 +26,9 @@ int command_help(const CLI::App& app, const std::string& topic) {
     else if (topic == "shard") fmt::print("{}", shard_help());
     else if (topic.empty()) fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal));
     else if (!named.empty()) fmt::print("{}", named.front()->help("gradcastctl"));
-    else return complain(exit_usage, "there is no help on {}: name a command, job for the job file, or shard for data sets", topic);
+    else
+        return complain(exit_usage,
+                        "there is no help on {}: name a command, job for the job file, or shard for data sets", topic);
     return exit_done;
 }
 
@@ -119,6 +121,12 @@ int run(int argc, char** argv) {
     command->add_option("--profile", profile,
                         "write what all threads do in one step, the job's profile.step or step 10, to this file: a Chrome trace");
     force_flag(command);
+
+    command = add("check", "check a job file and its data without a cluster; show its net, steps and memory",
+                  [&] { return command_check(options, path); });
+    file_argument(command);
+    set_option(command);
+    command->footer("exit code 2: a mistake, named with its line\nthe data are read and compared with their digests, as each node does");
 
     command = add("submit", "train on a cluster", [&] { return command_submit(options, path, nodes, wait); });
     file_argument(command);

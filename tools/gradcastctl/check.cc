@@ -1,0 +1,79 @@
+// check JOB.toml, and the same check before run, submit and resume give a job to daemons.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/core/log.h"
+#include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/job_input.h"
+#include "tools/gradcastctl/print.h"
+
+namespace gradcast {
+namespace {
+
+std::string text(const Shape& shape) { return fmt::format("{}x{}x{}", shape.C, shape.H, shape.W); }
+Json numbers(const Shape& shape) { return Json::array({shape.C, shape.H, shape.W}); }
+const char* plural(uint64_t count) { return count == 1 ? "" : "s"; }
+
+Json json_of(const JobConfig& job, const JobCheck& check, uint32_t lanes) {
+    Json layers = Json::array(), purposes = Json::object();
+    for (const Layer& layer : check.layers)
+        layers.push_back({{"name", layer.spec.name},
+                          {"kind", layer.spec.kind},
+                          {"input", numbers(layer.in)},
+                          {"output", numbers(layer.out)},
+                          {"parameters", layer.parameters()}});
+    for (const auto& [purpose, bytes] : check.memory.bytes) purposes[purpose] = bytes;
+    Json json = {{"name", job.name},
+                 {"data", {{"train", check.train}, {"test", check.test}, {"sample", numbers(check.sample)}, {"classes", check.classes}}},
+                 {"layers", layers},
+                 {"parameters", check.parameters},
+                 {"steps", check.steps},
+                 {"epochs", check.epochs},
+                 {"warnings", check.warnings}};
+    json["memory"] = check.memory.bytes.empty() ? Json() : Json{{"bytes", check.memory.total()}, {"lanes", lanes}, {"purposes", purposes}};
+    return json;
+}
+
+void print(const JobConfig& job, const JobCheck& check, uint32_t lanes) {
+    auto line = [](const char* name, const std::string& value) { fmt::print("{:<11} {}\n", name, value); };
+    line("job", job.name);
+    line("data", fmt::format("{} samples of {}{} to train on, {} to test on", check.train, text(check.sample),
+                             check.classes > 0 ? fmt::format(" in {} classes,", check.classes) : " of a regression,", check.test));
+    std::vector<std::vector<std::string>> rows = {{"layer", "kind", "input", "output", "parameters"}};
+    for (const Layer& layer : check.layers)
+        rows.push_back({layer.spec.name, layer.spec.kind, text(layer.in), text(layer.out), std::to_string(layer.parameters())});
+    print_table(rows);
+    line("parameters", std::to_string(check.parameters));
+    line("steps", fmt::format("{}, in {} epoch{}", check.steps, check.epochs, plural(check.epochs)));
+    line("memory", check.memory.bytes.empty()
+                       ? "depends on the nodes: GPUs, or kernels for bf16"
+                       : fmt::format("{} a node with {} lane{} (CPUs of this machine); exchange and checkpoints take more",
+                                     text_bytes(check.memory.total()), lanes, plural(lanes)));
+    for (const std::string& warning : check.warnings) line("warning", warning);
+}
+
+}   // namespace
+
+Status job_checked(const std::string& path, const std::vector<std::string>& sets, const JobConfig& job, const JobCheckOptions& options,
+                   JobCheck* check) {
+    log_level(Level::error);   // warnings are in *check
+    const Status status = job_check(job, path == "-" ? "stdin" : path, options, check);
+    if (status.ok() || sets.empty()) return status;
+    return fail(status.code, "{} (with --set {})", status.what, fmt::join(sets, ", "));
+}
+
+int command_check(const Options& options, const std::string& path) {
+    JobConfig job;
+    JobCheck check;
+    const uint32_t lanes = std::max(1u, std::thread::hardware_concurrency());
+    if (Status status = job_input(path, options.sets, &job); !status.ok()) return complain(exit_usage, "{}", status.what);
+    if (Status status = job_checked(path, options.sets, job, {.lanes = lanes}, &check); !status.ok())
+        return complain(exit_usage, "{}", status.what);
+    if (options.json) fmt::print("{}\n", json_text(json_of(job, check, lanes), 2));
+    else print(job, check, lanes);
+    return exit_done;
+}
+
+}   // namespace gradcast
