@@ -1,4 +1,4 @@
-// check: what a job file and its data tell without a cluster.
+// check, and the same check in run, submit and resume: mistakes of a job file and its data are found before a daemon has the job.
 #include "tests/ctl/ctl.h"
 
 namespace gradcast {
@@ -15,6 +15,8 @@ struct Check : CtlData {
         write("job.toml", text);
     }
 };
+
+constexpr char layers_of_7[] = "[[net.layers]]\nkind = \"inner_product\"\noutputs = 7\n[[net.layers]]\nkind = \"softmax_cross_entropy\"";
 
 TEST_F(Check, ShowsNetStepsAndMemory) {
     import();
@@ -41,6 +43,57 @@ TEST_F(Check, ShowsNetStepsAndMemory) {
     EXPECT_NE(outcome.out.find("warning     optimiser.warm_up = 9 is more than the 6 steps"), outcome.out.npos) << outcome.out;
     EXPECT_EQ(outcome.err, "");
     expect_nothing_left();
+}
+
+TEST_F(Check, MistakesHaveTheirLineBeforeADaemonRuns) {
+    import();
+    serve();
+    struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"\"test.h5\"", "\"t10k-labels-idx1-ubyte\"", "job.toml:9: data.test: "},
+        {"\"test.h5\"", "\"test.h5\"\nclasses = 20", "job.toml:10: data.classes: classes = 20 is more than the 10 of "},
+        {"\"test.h5\"", "\"test.h5\"\ncrop = 28", "job.toml:10: data.crop: 28 zeros"},
+        {"preset = \"lenet5\"", layers_of_7, "job.toml:14: net.layers: layer loss1: its input 7x1x1 does not fit 10 classes"},
+        {"preset = \"lenet5\"", "preset = \"ridge\"", "job.toml:11: net.preset: layer loss1: its input 1x1x1 does not fit 10 classes"},
+        {"\"ssgd\"", "\"ma\"\nworkers = 400", "job.toml:17: algorithm.workers: 400 workers are more than the 320 samples of "},
+        {"\"ssgd\"", "\"dane\"\nsolver = \"exact\"", "job.toml:17: algorithm.solver: exact is for the nets ridge and logistic"},
+    };
+    for (const auto& each : cases) {
+        job(each.from, each.to);
+        std::string first;
+        for (const char* command : {"check job.toml", "run job.toml --local 2", "submit job.toml", "resume aaaa job.toml"}) {
+            const Outcome outcome = ask(command);
+            EXPECT_EQ(outcome.exit, 2) << command << each.to << outcome.err;
+            EXPECT_TRUE(outcome.says(std::string("gradcastctl: ") + each.says)) << command << "\n" << outcome.err;
+            if (first.empty()) first = outcome.err;
+            EXPECT_EQ(outcome.err, first) << command;
+        }
+    }
+    job();
+    Outcome outcome = run("check job.toml --set data.classes=20");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("(with --set data.classes=20)")) << outcome.err;
+    EXPECT_FALSE(fs::exists(folder + "/state"));
+    expect_nothing_left();
+}
+
+TEST_F(Check, DataThatOnlyNodesHaveAreLeftToThem) {
+    serve();
+    job();
+    Outcome outcome = run("check job.toml");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("job.toml:8: data.train: ")) << outcome.err;
+    EXPECT_EQ(run("run job.toml --local 1").err, outcome.err);
+    (void)ask("submit job.toml");
+    EXPECT_EQ(backend.submissions().size(), 1u);
+    import();
+    fs::remove(folder + "/test.h5");
+    job("\"lenet5\"", "\"ridge\"");
+    outcome = ask("submit job.toml");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("job.toml:11: net.preset: ")) << outcome.err;
+    EXPECT_EQ(backend.submissions().size(), 1u);
 }
 
 }   // namespace

@@ -207,7 +207,7 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     on.replace(on.find("lenet5"), 6, "lenet3");
     write("on.toml", on);
     outcome = run("run on.toml --local 2 --keep none");
-    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_EQ(outcome.exit, 2);
     EXPECT_TRUE(outcome.says("tensor fc2.bias: the net has none of this name: did you mean fc1.bias?")) << outcome.err;
     EXPECT_FALSE(fs::exists(folder + "/none/final.h5"));
 }

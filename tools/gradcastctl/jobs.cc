@@ -137,13 +137,26 @@ int send_job(const Options& options, const Submission& submission, bool wait, co
     fmt::print("{}\n", options.json ? json_text(reply.json, 2) : "job " + id);
     return exit_done;
 }
+
+/// Reads a job file for daemons, and checks it by what this machine has of its data.
+Exit take_job(const Options& options, const std::string& path, Submission* submission) {
+    JobConfig config;
+    JobCheck unused;
+    Status status = job_input(path, options.sets, &config);
+    const uint32_t nodes = submission->nodes.empty() ? submission->count : static_cast<uint32_t>(submission->nodes.size());
+    if (status.ok()) status = job_checked(path, options.sets, config, {.nodes = nodes, .verify = false, .here = false}, &unused);
+    if (!status.ok()) return complain(exit_usage, "{}", status.what), exit_usage;
+    submission->text = config.text;
+    submission->path = path;
+    submission->base = config.base;
+    return exit_done;
+}
 }   // namespace
 
 int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
-    JobConfig config;
-    if (Status status = job_input(path, options.sets, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
-    Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = 0};
+    Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
+    if (Exit exit = take_job(options, path, &submission); exit != exit_done) return exit;
     return send_job(options, submission, wait, {});
 }
 
@@ -152,14 +165,9 @@ int command_resume(const Options& options, const std::string& job, const std::st
     Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
     submission.force = force;
     if (path.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it after the job");
-    if (!path.empty()) {
-        JobConfig config;
-        if (Status status = job_input(path, options.sets, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
-        submission.text = config.text;
-        submission.path = path;
-        submission.base = config.base;
-    }
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
+    if (!path.empty())
+        if (Exit exit = take_job(options, path, &submission); exit != exit_done) return exit;
     return send_job(options, submission, wait, job);
 }
 

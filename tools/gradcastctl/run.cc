@@ -298,6 +298,9 @@ int command_run(const Options& options, const std::string& job, uint32_t nodes, 
         if (!job_parse(text, path, config.base, &config, &mistakes))   // a valid file fails only by a [profile] that it has
             return complain(exit_usage, "--profile: {} has a [profile] without a step, or with step 0: give it one, or leave it out", path);
     }
+    JobCheck unused;
+    if (Status status = job_checked(path, options.sets, config, {.nodes = nodes, .verify = false}, &unused); !status.ok())
+        return complain(exit_usage, "{}", status.what);
     std::error_code error;
     if (!keep.empty())
         if (Status status = keep_check(keep, resume, resume.empty() ? nullptr : &from); !status.ok())
