@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "nn/net.h"
+#include "nn/layers.h"
+#include "nn/presets.h"
 #include "runtime/core/nearest.h"
 
 namespace gradcast {
@@ -35,7 +36,6 @@ Status square_32(const char* name, NetSpec& spec) {
     return {};
 }
 
-// 61,706 parameters with C = 1 and 10 classes.
 Status lenet5(NetSpec& spec) {
     GC_TRY(square_32("lenet5", spec));
     spec.layers = {conv(5, 6), relu(), max_pool(2), conv(5, 16), relu(),           max_pool(2),
@@ -43,7 +43,6 @@ Status lenet5(NetSpec& spec) {
     return {};
 }
 
-// 878,538 parameters with C = 3 and 10 classes.
 Status cnn(NetSpec& spec) {
     GC_TRY(square_32("cnn", spec));
     spec.layers = {conv(5, 32), relu(), max_pool(2), conv(5, 64), relu(), max_pool(2), fc(512), relu(), fc(spec.classes), loss()};
@@ -82,7 +81,7 @@ Status lenet5_wide(NetSpec& spec) {
     return {};
 }
 
-// Network in network (Lin, Chen, Yan 2014): 966,986 parameters with C = 3 and 10 classes, 984,356 with 100.
+// Network in network (Lin, Chen, Yan 2014).
 Status nin(NetSpec& spec) {
     GC_TRY(square_32("nin", spec));
     spec.layers = {
@@ -92,8 +91,7 @@ Status nin(NetSpec& spec) {
     return {};
 }
 
-// Page's residual net of nine layers with weights (2018), pooling to one pixel before its last layer: 6,573,130 parameters with C = 3 and
-// 10 classes.
+// Page's residual net of nine layers with weights (2018), pooling to one pixel before its last layer.
 Status resnet9(NetSpec& spec) {
     GC_TRY(square_32("resnet9", spec));
     auto residual = [&](const char* name, uint32_t outputs) {
@@ -110,7 +108,7 @@ Status resnet9(NetSpec& spec) {
     return {};
 }
 
-// Samples as they are; 2,383,370 parameters for 28x28 and 10 classes.
+// Samples as they are.
 Status mlp(NetSpec& spec) {
     spec.layers = {fc(1024), relu(), fc(1024), relu(), fc(512), relu(), fc(spec.classes), loss()};
     return {};
@@ -132,11 +130,23 @@ Status logistic(NetSpec& spec) {
 struct Row {
     const char* name;
     Status (*make)(NetSpec& spec);
+    const char *sides, *purpose;   // for people
+    Shape sample;                  // that presets_help() counts parameters for, with 10 classes
 };
+constexpr char any[] = "any", square[] = "28x28 or 32x32";
+constexpr Shape grey{1, 28, 28}, colour{3, 32, 32};
 constexpr std::array rows = {
-    Row{"lenet5", lenet5},           Row{"cnn", cnn},           Row{"mlp", mlp}, Row{"lenet3", lenet3},   Row{"lenet3-wide", lenet3_wide},
-    Row{"lenet5-wide", lenet5_wide}, Row{"cnn-norm", cnn_norm}, Row{"nin", nin}, Row{"resnet9", resnet9}, Row{"ridge", ridge},
-    Row{"logistic", logistic}};
+    Row{"lenet5", lenet5, square, "LeNet-5 with ReLU and max pooling, for digits and clothes", grey},
+    Row{"cnn", cnn, square, "two convolutions and a wide inner product, for small photographs", colour},
+    Row{"mlp", mlp, any, "inner products alone: many parameters and little computing, for comparing exchanges", grey},
+    Row{"lenet3", lenet3, square, "two convolutions and one inner product: a small net for first tries", grey},
+    Row{"lenet3-wide", lenet3_wide, square, "lenet3 with more channels and batch norm", colour},
+    Row{"lenet5-wide", lenet5_wide, square, "LeNet-5 with more channels and batch norm", colour},
+    Row{"cnn-norm", cnn_norm, square, "cnn with batch norm after each convolution", colour},
+    Row{"nin", nin, square, "network in network: convolutions and dropout, no inner product, for small photographs", colour},
+    Row{"resnet9", resnet9, square, "residual net of nine layers with weights, for small photographs", colour},
+    Row{"ridge", ridge, any, "least squares for regressions, as import ridge makes them", {1, 1, 500}},
+    Row{"logistic", logistic, any, "multinomial logistic regression: one inner product", grey}};
 constexpr auto names = [] {
     std::array<const char*, rows.size()> result{};
     std::transform(rows.begin(), rows.end(), result.begin(), [](const Row& row) { return row.name; });
@@ -146,6 +156,24 @@ constexpr auto names = [] {
 }   // namespace
 
 std::span<const char* const> preset_names() { return names; }
+
+std::string presets_help() {
+    std::string text = fmt::format("{:<12} {:<15} {:>10}  {:<8} {}\n", "preset", "samples", "parameters", "for", "purpose");
+    for (const Row& row : rows) {
+        NetSpec spec;
+        std::vector<Layer> layers;
+        GC_ASSERT(preset_find(row.name, row.sample.C, row.sample.H, row.sample.W, 10, &spec).ok());
+        spec.target_scale = spec.layers.back().kind == "squared_loss" ? 1 : 0;
+        GC_ASSERT(layers_check(spec, &layers).ok());
+        uint64_t parameters = 0;
+        for (const Layer& layer : layers) parameters += layer.parameters();
+        text += fmt::format("{:<12} {:<15} {:>10}  {:<8} {}\n", row.name, row.sides, parameters,
+                            fmt::format("{}x{}x{}", row.sample.C, row.sample.H, row.sample.W), row.purpose);
+    }
+    return text +
+           "\nParameters are those for such samples in 10 classes.  Samples of 28x28 are padded to 32x32 where a net needs that.\n"
+           "gradcastctl check shows the layers of a job's net.\n";
+}
 
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec) {
     std::string known;

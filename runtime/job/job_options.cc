@@ -123,7 +123,7 @@ constexpr JobOption options[] = {
      "augmentation: zeros added on each side of a training sample, before a random part of its own size is cut out", set<&JobConfig::crop>},
     {"data", "flip", Kind::flag, "false", 0, 1, false, nullptr,
      "augmentation: half of the training samples, drawn anew in each epoch, are mirrored left to right", set<&JobConfig::flip>},
-    {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name, or [[net.layers]]", set<&JobConfig::preset>},
+    {"net", "preset", Kind::name, "", 0, 0, false, presets, "a net by name (gradcastctl help presets), or [[net.layers]]", set<&JobConfig::preset>},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side of a sample, with [[net.layers]]",
      set<&JobConfig::net_pad>},
     {"net", "precision", Kind::name, "\"f32\"", 0, 0, false, precisions,

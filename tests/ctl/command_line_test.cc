@@ -51,6 +51,7 @@ TEST_F(Ctl, HelpAndVersionGoToStdout) {
     EXPECT_EQ(run("help").out, run("--help").out);
     EXPECT_NE(run("help job").out.find("exchange"), std::string::npos);
     EXPECT_NE(run("help submit").out.find("--wait"), std::string::npos);
+    EXPECT_TRUE(run("help presets").out.starts_with("preset ")) << run("help presets").out;
 }
 
 /// Whether a tool is installed.

@@ -1,4 +1,5 @@
 // Shapes, names, parameter counts, groups and buckets; presets; initial weights.
+#include "nn/presets.h"
 #include "tests/nn/rig.h"
 
 namespace gradcast {
@@ -20,6 +21,15 @@ std::string mistake(std::vector<LayerSpec> layers, NetSpec spec = {.C = 16, .H =
     std::unique_ptr<Net> net;
     EXPECT_STREQ(net_cpu_plan(spec, {.lanes = 1, .samples_max = 1}, arena, &net).what, status.what);
     return status.what;
+}
+
+TEST(Presets, HelpHasALineForEach) {
+    const std::string help = presets_help();
+    for (const char* name : preset_names()) EXPECT_NE(help.find(fmt::format("\n{:<12} ", name)), help.npos) << name;
+    for (const char* line : {"lenet5       28x28 or 32x32       61706  1x28x28  ", "cnn          28x28 or 32x32      878538  3x32x32  ",
+                             "mlp          any                2383370  1x28x28  ", "nin          28x28 or 32x32      966986  3x32x32  ",
+                             "resnet9      28x28 or 32x32     6573130  3x32x32  ", "ridge        any                    500  1x1x500  "})
+        EXPECT_NE(help.find(line), help.npos) << line << "\n" << help;
 }
 
 TEST(Presets, HaveTheirParameterCounts) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "datasets/import.h"
+#include "nn/presets.h"
 #include "runtime/control/cli.h"
 #include "runtime/control/cli_docs.h"
 #include "runtime/core/version.h"
@@ -24,11 +25,12 @@ int command_help(const CLI::App& app, const std::string& topic) {
     auto named = app.get_subcommands([&](const CLI::App* each) { return each->get_name() == topic; });
     if (topic == "job") fmt::print("{}", job_help());
     else if (topic == "shard") fmt::print("{}", shard_help());
+    else if (topic == "presets") fmt::print("{}", presets_help());
     else if (topic.empty()) fmt::print("{}", app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal));
     else if (!named.empty()) fmt::print("{}", named.front()->help("gradcastctl"));
     else
         return complain(exit_usage,
-                        "there is no help on {}: name a command, job for the job file, or shard for data sets", topic);
+                        "there is no help on {}: name a command, job for the job file, presets for nets, or shard for data sets", topic);
     return exit_done;
 }
 
@@ -294,8 +296,8 @@ int run(int argc, char** argv) {
         "    key = \"lab.key\"      relative to the file\n"
         "or, in place of host and key, socket = \"PATH\"");
 
-    command = add("help", "help on a command, on the job file, or on shards", [&] { return command_help(app, topic); });
-    command->add_option("TOPIC", topic, "a command, job, or shard");
+    command = add("help", "help on a command, on the job file, on presets, or on shards", [&] { return command_help(app, topic); });
+    command->add_option("TOPIC", topic, "a command, job, presets, or shard");
 
     command = add("completion", "print completion for a shell: source <(gradcastctl completion bash)", [&] {
         fmt::print("{}", completion(app, shell));
