@@ -141,7 +141,10 @@ constexpr JobOption options[] = {
      "its names share is left out; empty: drawn with the seed",
      set<&JobConfig::start>},
     {"net.layers", "kind", Kind::name, "", 0, 0, false, kinds_of_layers, "kind of the layer", set<&LayerSpec::kind>},
-    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, "name in messages; empty: kind and number", set<&LayerSpec::name>},
+    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, 
+     "by which messages, `from` and the tensors of state_dicts (conv1.weight) name the layer; empty: kind and number, as conv1, fc1 "
+     "(inner_product), pool1 (max_pool), average1, global1, relu1, dropout1, norm1 (batch_norm), add1, loss1",
+     set<&LayerSpec::name>},
     {"net.layers", "outputs", Kind::integer, "0", 0, 1 << 24, false, nullptr, "channels or features (conv, inner_product)",
      set<&LayerSpec::outputs>},
     {"net.layers", "kernel", Kind::integer, "0", 0, 1024, false, nullptr, "side of the window (conv, max_pool, average_pool)",

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <regex>
+#include <set>
 
+#include "nn/layers.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -77,6 +80,39 @@ TEST(JobFile, ExampleOfTheDesign) {
     EXPECT_EQ(job.optimiser.momentum, 0.9);
     EXPECT_EQ(job.exchange, "ring");
     EXPECT_EQ(job.protect, Protect::auth);
+}
+
+// The names of layers without a name of their own, as the help of net.layers.name tells them, with their kind where it is another word.
+TEST(JobFile, LayersAreNamedAsTheHelpSays) {
+    std::string help;
+    for (const FileKey& each : job_keys())
+        if (each.section == "[[net.layers]]" && each.key == "name") help = each.help;
+    std::set<std::string> told, named;
+    const std::regex name("\\b[a-z]+1\\b(?: \\([a-z_]+\\))?");
+    for (std::sregex_iterator at(help.begin(), help.end(), name), end; at != end; ++at) told.insert(at->str());
+    const NetSpec spec{.C = 1,
+                       .H = 8,
+                       .W = 8,
+                       .classes = 2,
+                       .layers = {{.kind = "conv", .outputs = 2, .kernel = 3},
+                                  {.kind = "batch_norm"},
+                                  {.kind = "relu"},
+                                  {.kind = "add", .from = "norm1"},
+                                  {.kind = "max_pool", .kernel = 2},
+                                  {.kind = "average_pool", .kernel = 2},
+                                  {.kind = "global_average_pool"},
+                                  {.kind = "dropout", .rate = 0.5},
+                                  {.kind = "inner_product", .outputs = 2},
+                                  {.kind = "softmax_cross_entropy"}}};
+    std::vector<Layer> layers;
+    const Status status = layers_check(spec, &layers);
+    ASSERT_TRUE(status.ok()) << status.what;
+    for (const Layer& layer : layers) {
+        const std::string& own = layer.spec.name;
+        const bool same = layer.spec.kind.starts_with(own.substr(0, own.size() - 1)) || own == "loss1";
+        named.insert(same ? own : fmt::format("{} ({})", own, layer.spec.kind));
+    }
+    EXPECT_EQ(told, named);
 }
 
 TEST(JobFile, DefaultsAreThoseOfTheHelp) {
