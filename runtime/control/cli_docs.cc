@@ -10,6 +10,7 @@ namespace gradcast {
 namespace {
 
 using Apps = std::vector<const CLI::App*>;
+using Commands = std::map<std::string, std::string>;   // by argument: prints its values
 
 Apps commands_of(const CLI::App& app) {
     return app.get_subcommands([](const CLI::App* each) { return !each->get_group().empty(); });
@@ -41,6 +42,18 @@ std::vector<std::string> values_of(const CLI::Option& option) {
         at = comma + 1;
     }
     return values;
+}
+
+/// Of the arguments of a command: the words that they list, and the command that prints others; it may be empty.
+std::pair<std::vector<std::string>, std::string> arguments_of(const CLI::App& app, const Commands& commands) {
+    std::vector<std::string> words;
+    std::string command;
+    for (const CLI::Option* argument : options_of(app, true)) {
+        const std::vector<std::string> listed = values_of(*argument);
+        words.insert(words.end(), listed.begin(), listed.end());
+        if (const auto at = commands.find(argument->get_name(true)); at != commands.end()) command = at->second;
+    }
+    return {words, command};
 }
 
 // ---- man -----------------------------------------------------------------------------------------------------------------------
@@ -138,7 +151,7 @@ std::vector<const CLI::Option*> flags_of(const CLI::App& app) {
 }
 
 /// A case for each command by its words, "gradcastctl data inspect".
-std::string bash(const CLI::App& app) {
+std::string bash(const CLI::App& app, const Commands& commands) {
     Apps all;
     each_command(app, all);
     std::string known, words, values;
@@ -156,7 +169,10 @@ std::string bash(const CLI::App& app) {
                     values += fmt::format("        {}) {} ;;\n", single(path_of(*each) + " " + name),
                                           allowed.empty() ? "return" : fmt::format("words='{}'", fmt::join(allowed, " ")));
         }
-        words += fmt::format("        {}) words={} ;;\n", single(path_of(*each)), single(fmt::format("{}", fmt::join(names, " "))));
+        const auto [listed, command] = arguments_of(*each, commands);
+        names.insert(names.end(), listed.begin(), listed.end());
+        words += fmt::format("        {}) words={}{} ;;\n", single(path_of(*each)), single(fmt::format("{}", fmt::join(names, " "))),
+                             command.empty() ? "" : fmt::format("; [[ $current == -* ]] || words+=\" $({})\"", command));
     }
     return fmt::format(R"(# bash completion for {0}, made from its options.
 _{1}() {{
@@ -192,7 +208,7 @@ std::string zsh_function(const CLI::App& app) {
     return "_" + CLI::detail::find_and_replace(CLI::detail::find_and_replace(path_of(app), "-", "_"), " ", "_");
 }
 
-std::string zsh(const CLI::App& app) {
+std::string zsh(const CLI::App& app, const Commands& dynamic) {
     Apps all;
     each_command(app, all);
     std::string text = fmt::format("#compdef {0}\n# zsh completion for {0}, made from its options.\n", app.get_name());
@@ -210,7 +226,11 @@ std::string zsh(const CLI::App& app) {
         const Apps commands = commands_of(*each);
         text += fmt::format("\n{}() {{\n", zsh_function(*each));
         if (commands.empty()) {
-            text += fmt::format("    _arguments{} \\\n        '*:argument:_files'\n}}\n", arguments);
+            const auto [listed, command] = arguments_of(*each, dynamic);
+            const std::string action = !command.empty() ? fmt::format("{{compadd -- $({}); _files}}", command)
+                                       : listed.empty() ? "_files"
+                                                        : fmt::format("({})", fmt::join(listed, " "));
+            text += fmt::format("    _arguments{} \\\n        {}\n}}\n", arguments, single("*:argument:" + action));
             continue;
         }
         std::string list, cases;
@@ -228,7 +248,7 @@ std::string zsh(const CLI::App& app) {
     return text + fmt::format("\n{} \"$@\"\n", zsh_function(app));
 }
 
-std::string fish(const CLI::App& app) {
+std::string fish(const CLI::App& app, const Commands& commands) {
     std::string text = fmt::format("# fish completion for {0}, made from its options.\n", app.get_name());
     Apps all;
     each_command(app, all);
@@ -246,6 +266,10 @@ std::string fish(const CLI::App& app) {
         for (const CLI::App* command : commands_of(*each))
             text += fmt::format("complete -c {} -n {} -a {} -d {}\n", app.get_name(), single(when), command->get_name(),
                                 single(summary(*command)));
+        const auto [listed, command] = arguments_of(*each, commands);
+        std::string values = fmt::format("{}", fmt::join(listed, " "));
+        if (!command.empty()) values += fmt::format("{}({})", values.empty() ? "" : " ", command);
+        if (!values.empty()) text += fmt::format("complete -c {} -n {} -a {}\n", app.get_name(), single(when), single(values));
         for (const CLI::Option* option : flags_of(*each)) {
             std::string line = fmt::format("complete -c {}{}", app.get_name(), when.empty() ? "" : " -n " + single(when));
             for (const std::string& name : option->get_snames()) line += " -s " + name;
@@ -285,8 +309,10 @@ std::string man_page(std::string_view name, std::string_view what, const std::ve
     return text + tail(see_also);
 }
 
-std::string completion(const CLI::App& app, std::string_view shell) {
-    return shell == "bash" ? bash(app) : shell == "zsh" ? zsh(app) : fish(app);
+std::string type_of_words(const std::vector<std::string>& words) { return fmt::format("TEXT:{{{}}}", fmt::join(words, ",")); }
+
+std::string completion(const CLI::App& app, std::string_view shell, const Commands& commands) {
+    return shell == "bash" ? bash(app, commands) : shell == "zsh" ? zsh(app, commands) : fish(app, commands);
 }
 
 }   // namespace gradcast

@@ -104,6 +104,29 @@ TEST_F(Ctl, ShellsCompleteCommandsFlagsAndValues) {
     EXPECT_EQ(completes("gradcastctl -o json data inspect --she"), "--sheet\n");
     EXPECT_EQ(completes("gradcastctl list --output ''"), "text json\n");
     EXPECT_EQ(completes("gradcastctl submit --nodes ''"), "\n");   // then files, by the shell
+    for (const char* command : {"run", "verify"})
+        EXPECT_EQ(completes(fmt::format("gradcastctl {} --isa ''", command)), "auto portable avx2 avx512 avx512-bf16 amx\n");
+    EXPECT_EQ(completes("gradcastctl import cif"), "cifar10 cifar100\n");
+    EXPECT_EQ(completes("gradcastctl help pre"), "presets\n");
+    EXPECT_EQ(completes("gradcastctl help dra"), "drain\n");
+    // Jobs are asked of the daemon of the context.
+    serve();
+    backend.add(id_a, "tiny");
+    fs::create_directories(folder + "/gradcast");
+    write("gradcast/contexts.toml", "[lab]\nsocket = \"" + socket + "\"\n");
+    const std::string environment =
+        fmt::format("export XDG_CONFIG_HOME='{}' GRADCAST_CONTEXT=lab PATH='{}':$PATH\n", folder, fs::path(program).parent_path().string());
+    write("bash", environment + read("bash"));
+    EXPECT_EQ(completes("gradcastctl describe aa"), "aaaa0000\n");
+    EXPECT_EQ(completes("gradcastctl job add-node aa"), "aaaa0000\n");
+    EXPECT_EQ(completes("gradcastctl logs --fol"), "--follow\n");
+    for (const auto& [shell, jobs, kinds] :
+         {std::tuple{"zsh", "'*:argument:{compadd -- $(gradcastctl list", "'*:argument:(fashion-mnist "},
+          {"fish", "complete -c gradcastctl -n '__fish_seen_subcommand_from describe' -a '(gradcastctl list",
+           "complete -c gradcastctl -n '__fish_seen_subcommand_from import' -a 'fashion-mnist "}}) {
+        EXPECT_NE(read(shell).find(jobs), std::string::npos) << shell;
+        EXPECT_NE(read(shell).find(kinds), std::string::npos) << shell;
+    }
 }
 
 TEST_F(Ctl, NoDaemonIsExitThree) {

@@ -11,6 +11,7 @@
 #include "nn/presets.h"
 #include "runtime/control/cli.h"
 #include "runtime/control/cli_docs.h"
+#include "runtime/core/isa.h"
 #include "runtime/core/version.h"
 #include "runtime/job/job_file.h"
 #include "tools/gradcastctl/client.h"
@@ -43,6 +44,15 @@ int command_man(const CLI::App& app, const std::string& page) {
                                   job_keys(), "gradcastctl(1)"));
     else fmt::print("{}", man_page(app, 1, "gradcastd(8), gradcast-bench(1), gradcast-job(5), gradcastd.toml(5)"));
     return exit_done;
+}
+
+/// For completion: the ids of the jobs that the daemon knows, as `list` shows them.
+constexpr char jobs_command[] = "gradcastctl list 2>/dev/null | sed \"1d;s/ .*//\"";
+
+std::vector<std::string> isa_words() {
+    std::vector<std::string> words = {"auto"};
+    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) words.emplace_back(isa_name(isa));
+    return words;
 }
 
 /// Whether a wrong command line asks for JSON.
@@ -117,8 +127,8 @@ int run(int argc, char** argv) {
     command->add_option("--local", local, "how many daemons")->required()->check(CLI::Range(1, 64));
     command->add_option("--keep", keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
 
-    command
-        ->add_option("--isa", isa, "instruction set of all daemons, as in gradcastd.toml: portable, avx2, avx512, avx512-bf16, amx, auto")
+    command->add_option("--isa", isa, "instruction set of all daemons, as in gradcastd.toml")
+        ->type_name(type_of_words(isa_words()))
         ->capture_default_str();
     command->add_option("--profile", profile,
                         "write what all threads do in one step, the job's profile.step or step 10, to this file: a Chrome trace");
@@ -157,7 +167,8 @@ int run(int argc, char** argv) {
         ->excludes(from);
     command->add_option("--seed", verify.seed, "of --sample: choose as before (default: by chance; it is printed)");
     command->add_option("--lanes", verify.lanes, "threads that compute (default: one a CPU)")->check(CLI::Range(1, 1024));
-    command->add_option("--isa", verify.isa, "instruction set (default: the one that the steps name, where this CPU has it)");
+    command->add_option("--isa", verify.isa, "instruction set (default: the one that the steps name, where this CPU has it)")
+        ->type_name(type_of_words(isa_words()));
     command->add_option("--base", verify.base, "folder of the job file's relative paths (default: as the job had it)");
     command->add_option("--key", verify.key, "key file of the cluster: check the transcript's HMAC, too");
     command->footer(
@@ -241,7 +252,7 @@ int run(int argc, char** argv) {
     force_flag(command);
 
     command = add("import", "write a data set as shards", [&] { return command_import(options, import, test); });
-    command->add_option("KIND", import.kind, fmt::format("one of {}", fmt::join(import_kinds(), ", ")))->required();
+    command->add_option("KIND", import.kind, "what the source is")->required()->type_name(type_of_words(import_kinds()));
     command->add_option("--from", import.from,
                         "folder of the original files, or CIFAR's archive (default of fashion-mnist: where Debian's package puts it)");
     command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
@@ -297,15 +308,20 @@ int run(int argc, char** argv) {
         "or, in place of host and key, socket = \"PATH\"");
 
     command = add("help", "help on a command, on the job file, on presets, or on shards", [&] { return command_help(app, topic); });
-    command->add_option("TOPIC", topic, "a command, job, presets, or shard");
+    CLI::Option* topics = command->add_option("TOPIC", topic, "a command, job, presets, or shard");
 
     command = add("completion", "print completion for a shell: source <(gradcastctl completion bash)", [&] {
-        fmt::print("{}", completion(app, shell));
+        fmt::print("{}", completion(app, shell, {{"JOB", jobs_command}}));
         return exit_done;
     });
     command->add_option("SHELL", shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
     command = add("man", "print a man page", [&] { return command_man(app, page); });
     command->group("")->add_option("PAGE", page)->required()->check(CLI::IsMember({"gradcastctl", "gradcast-job"}));
+
+    std::vector<std::string> words = {"job", "presets", "shard"};
+    for (const CLI::App* each : app.get_subcommands([](const CLI::App* each) { return !each->get_group().empty(); }))
+        if (each->get_name() != "job") words.push_back(each->get_name());
+    topics->type_name(type_of_words(words));
 
     try {
         app.parse(argc, argv);
