@@ -54,6 +54,19 @@ TEST_F(Ctl, HelpAndVersionGoToStdout) {
     EXPECT_TRUE(run("help presets").out.starts_with("preset ")) << run("help presets").out;
 }
 
+TEST_F(Ctl, HelpHasCommandsInGroups) {
+    const std::string help = run("--help").out;
+    size_t before = 0;
+    for (const char* line : {"\nJobs:\n", "\n  submit ", "\n  force-view ", "\nCluster:\n", "\n  drain ", "\nData and models:\n",
+                             "\n  import ", "\nHelp:\n", "\n  completion "}) {
+        const size_t at = help.find(line);
+        ASSERT_NE(at, help.npos) << line << help;
+        EXPECT_GT(at, before) << line;
+        before = at;
+    }
+    EXPECT_EQ(help.find("Subcommands"), help.npos) << "a command has no group:\n" << help;
+}
+
 /// Whether a tool is installed.
 bool have(const char* tool) { return std::system(fmt::format("command -v {} >/dev/null 2>&1", tool).c_str()) == 0; }
 

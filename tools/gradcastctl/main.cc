@@ -55,6 +55,19 @@ std::vector<std::string> isa_words() {
     return words;
 }
 
+/// As --help shows the commands.
+void group_commands(CLI::App& app) {
+    const std::pair<const char*, std::vector<const char*>> groups[] = {
+        {"Jobs",
+         {"run", "check", "submit", "resume", "list", "wait", "describe", "watch", "logs", "delete", "cancel", "verify", "job",
+          "force-view"}},
+        {"Cluster", {"top", "doctor", "nodes", "drain", "undrain", "bench", "key", "contexts"}},
+        {"Data and models", {"evaluate", "report", "export", "import", "data"}},
+        {"Help", {"help", "completion"}}};
+    for (const auto& [group, names] : groups)
+        for (const char* name : names) app.get_subcommand(name)->group(group);
+}
+
 /// Whether a wrong command line asks for JSON.
 bool asks_json(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
@@ -318,6 +331,7 @@ int run(int argc, char** argv) {
     command = add("man", "print a man page", [&] { return command_man(app, page); });
     command->group("")->add_option("PAGE", page)->required()->check(CLI::IsMember({"gradcastctl", "gradcast-job"}));
 
+    group_commands(app);
     std::vector<std::string> words = {"job", "presets", "shard"};
     for (const CLI::App* each : app.get_subcommands([](const CLI::App* each) { return !each->get_group().empty(); }))
         if (each->get_name() != "job") words.push_back(each->get_name());
