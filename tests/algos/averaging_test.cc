@@ -88,8 +88,11 @@ TEST_F(AveragingTest, MaGoesOnFromACheckpoint) {
     for (const auto& [steps, path] : all) EXPECT_EQ(run(six, {.ranks = 2}, false, {}, from(path)).digest(), whole.digest()) << steps;
     // Without a number in the job file the nodes are the workers.
     const std::string four = replaced(six, "workers = 8", "workers = 4");
-    EXPECT_EQ(run(four, {.ranks = 2}, false, {}, from(all[2])).digest(),
-              all[2] + ": of another training: algorithm.workers was 8 and is 4 now");
+    EXPECT_EQ(
+        run(four, {.ranks = 2}, false, {}, from(all[2])).digest(),
+        all[2] +
+            ": of another training: algorithm.workers was 8 and is 4 now; a new job can begin with its parameters: gradcastctl export " +
+            all[2] + " NAME.safetensors, and net.start = \"NAME.safetensors\"");
     const std::string nodes = replaced(six, "workers = 8\n", "");
     const Run three = run(nodes, 3);
     all.clear();
