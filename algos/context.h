@@ -58,7 +58,7 @@ struct Context {
     Staleness staleness = {};     // of the pushes that servers have applied, so far
     StepRecord record = {};       // of the last applied step
 
-    /// Nobody looks at the state between this step and the next, which may begin before this one has ended.
+    /// The next step may be begun before this one has ended, because nobody looks at the state between them.
     bool at_once = false;
 
     /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.

@@ -10,16 +10,16 @@ class WholeSteps {
 public:
     /// Whether the present view and the net allow it.
     static bool possible(const Context& context) { return context.ranks == 1 && context.net.steps_ahead() > 0; }
-    /// Computes context.step, and begins the next one where context.at_once says so: the device then never waits for the host.  Writes
-    /// loss, digest (of parameters and optimiser state) and clipped; scales follow.  A step that was begun is ended by the next call, even
-    /// if the job has been cancelled meanwhile.
+    /// Computes context.step and writes its loss, clipped, and the digest of parameters and optimiser state.  If context.at_once is set, it
+    /// also begins the next step before it waits, so that the device does not wait for the host.  The next call ends that step, even if the
+    /// job has been cancelled meanwhile.  Errors: of the loader, of Port::poll(), Code::diverged.
     Status round(Context& context, StepRecord* record);
 
 private:
     Status begin(Context& context, StepId step);
 
-    StepId begun_ = 0;   // first step that was not begun
-    Status next_;        // why the next one was not, although it was to be
+    StepId begun_ = 0;   // the step after the newest one that was begun
+    Status next_;        // why the next step could not be begun; the next call returns it
     std::vector<Samples> blocks_;
 };
 
