@@ -404,7 +404,8 @@ TEST_F(SystemSurvive, ANodeThatHasJoinedGoesOnAloneByAnOperator) {
     text.insert(text.find("seed"), "elastic = true\nmin_nodes = 1\n");
     const std::string id = begun(cluster[0], {"a", "b"});
     ASSERT_TRUE(eventually([&] { return cluster[2].step(id) > 0; })) << cluster[2].job(id).dump(2) << logs(cluster);
-    kill(cluster[0]), kill(cluster[1]);
+    for (size_t i : {0, 1}) cluster[i].process->kill(SIGKILL);   // at once: else b and c may agree on a view without a first
+    for (size_t i : {0, 1}) cluster[i].process->wait();
     ASSERT_TRUE(eventually([&] { return cluster[2].sees() == "c"; }));
     for (const char* dead : {"a", "b"}) ask(cluster[2], {"force-view", id, "--dead", dead});
     expect_quiet_end(cluster[2], id);
