@@ -106,32 +106,32 @@ Status ViewSwitch::take(const Completion&) {
 }
 
 bool ViewSwitch::read_news() {
-    using Kind = ViewNotice::Kind;
+    using NoticeKind = ViewNotice::Kind;
     std::vector<ViewNews> all = protocol_->take();
     for (ViewNews& news : all) switch (news.notice.kind) {
-            case Kind::freeze:
+            case NoticeKind::freeze:
                 frozen_ = true;
                 go_ = false;
                 view_.reset(), step_.reset();
                 break;
-            case Kind::view:
+            case NoticeKind::view:
                 frozen_ = true;
                 go_ = false;
                 for (const auto& [node, why] : news.notice.left) left_[node] = why_left(node, why, news.view.action);
                 view_ = std::move(news.view);
                 step_.reset();
                 break;
-            case Kind::met:
-            case Kind::catch_up: step_ = std::move(news.notice); break;
-            case Kind::go: go_ = has_state_ = true; break;
-            case Kind::excluded:
-            case Kind::minority:
-            case Kind::wrong:
-            case Kind::tied:
-            case Kind::forgotten:
+            case NoticeKind::met:
+            case NoticeKind::catch_up: step_ = std::move(news.notice); break;
+            case NoticeKind::go: go_ = has_state_ = true; break;
+            case NoticeKind::excluded:
+            case NoticeKind::minority:
+            case NoticeKind::wrong:
+            case NoticeKind::tied:
+            case NoticeKind::forgotten:
                 frozen_ = true;
                 end_ = std::move(news.notice);
-                drained_ = end_->kind == Kind::excluded && news.view.action.kind == ViewAction::Kind::drain &&
+                drained_ = end_->kind == NoticeKind::excluded && news.view.action.kind == ViewAction::Kind::drain &&
                            news.view.action.node == config_.self;
                 break;
         }
@@ -139,19 +139,19 @@ bool ViewSwitch::read_news() {
 }
 
 bool ViewSwitch::may_return() const {
-    using Kind = ViewNotice::Kind;
+    using NoticeKind = ViewNotice::Kind;
     if (!end_) return gave_up_;
-    return (end_->kind == Kind::excluded && !drained_) || (end_->kind == Kind::minority && end_->living == 0) ||
-           end_->kind == Kind::forgotten;
+    return (end_->kind == NoticeKind::excluded && !drained_) || (end_->kind == NoticeKind::minority && end_->living == 0) ||
+           end_->kind == NoticeKind::forgotten;
 }
 
 Status ViewSwitch::ended() const {
-    using Kind = ViewNotice::Kind;
+    using NoticeKind = ViewNotice::Kind;
     if (!end_) return {};
     const std::string& own = config_.roster[index_of(config_.self)].name;
     const double seconds = static_cast<double>(parts_.deadline_us) / 1e6;
     switch (end_->kind) {
-        case Kind::minority:
+        case NoticeKind::minority:
             if (end_->living > 0)
                 return fail(
                     Code::peer_lost,
@@ -161,10 +161,10 @@ Status ViewSwitch::ended() const {
                         "{} is in a minority: for {:g} s it has not heard enough {} to go on; it asks to join again where they do, else "
                         "`gradcastctl resume` goes on when they are back",
                         own, seconds, config_.job.servers_vote ? "servers" : "nodes");
-        case Kind::wrong:
+        case NoticeKind::wrong:
             return fail(Code::conflict, "{} has another state after step {} than the other nodes: test its memory and CPU", own,
                         end_->step);
-        case Kind::tied:
+        case NoticeKind::tied:
             return fail(Code::conflict, "nodes differ about the state after step {}, and none can tell who is right", end_->step);
         default:
             return fail(Code::peer_lost,
