@@ -26,17 +26,22 @@ struct SystemLocal : CtlData {
         if (!IsSkipped() && ::access((fs::path(program).parent_path() / "gradcastd").c_str(), X_OK) != 0)
             GTEST_SKIP() << "not built: gradcastd";
     }
+    /// Takes the programs beside the stand-in of tests/cuda/host, and writes data and a job for its GPUs: these lines of data in place of
+    /// the test data.  False: it is not built.
+    bool on_stand_in(const char* data) {
+        program = fs::path(program).parent_path() / "host/gradcastctl";
+        if (::access((fs::path(program).parent_path() / "libgradcast_cuda.so").c_str(), R_OK) != 0) return false;
+        import();
+        std::string job = good_job;
+        job.replace(job.find("\"lenet5\""), 8, "\"lenet5\"\ndevice = \"cuda\"");
+        job.replace(job.find("test = \"test.h5\"\n"), 17, data);
+        write("job.toml", job);
+        return true;
+    }
 };
 
 TEST_F(SystemLocal, AGpuTrainsFromFilesWhereTheJobSaysSo) {
-    program = fs::path(program).parent_path() / "host/gradcastctl";   // beside the stand-in of tests/cuda/host
-    if (::access((fs::path(program).parent_path() / "libgradcast_cuda.so").c_str(), R_OK) != 0)
-        GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
-    import();
-    std::string job = good_job;
-    job.replace(job.find("\"lenet5\""), 8, "\"lenet5\"\ndevice = \"cuda\"");
-    job.replace(job.find("test = \"test.h5\"\n"), 17, "crop = 2\nflip = true\n");
-    write("job.toml", job);
+    if (!on_stand_in("crop = 2\nflip = true\n")) GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
     Outcome resident = run("run job.toml --local 1 --keep resident"),
             files = run("run job.toml --local 1 --keep files --set net.resident=no");
     ASSERT_EQ(resident.exit, 0) << resident.err;
@@ -49,14 +54,7 @@ TEST_F(SystemLocal, AGpuTrainsFromFilesWhereTheJobSaysSo) {
 
 // One node computes whole steps, two exchange; a step has more blocks than lanes.
 TEST_F(SystemLocal, WholeStepsOfAGpuHaveTheBitsOfAnExchange) {
-    program = fs::path(program).parent_path() / "host/gradcastctl";
-    if (::access((fs::path(program).parent_path() / "libgradcast_cuda.so").c_str(), R_OK) != 0)
-        GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
-    import();
-    std::string job = good_job;
-    job.replace(job.find("\"lenet5\""), 8, "\"lenet5\"\ndevice = \"cuda\"");
-    job.replace(job.find("test = \"test.h5\"\n"), 17, "crop = 2\n");
-    write("job.toml", job);
+    if (!on_stand_in("crop = 2\n")) GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
     const std::string with = " --set job.steps=4 --set job.blocks=16";
     const Outcome alone = run("run job.toml --local 1 --keep alone" + with),
                   files = run("run job.toml --local 1 --set net.resident=no" + with),
