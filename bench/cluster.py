@@ -1,6 +1,6 @@
 """Real daemons in the hosts of a lab, or on loopback, for the benches that run whole jobs."""
 
-import json, os, shutil, struct, subprocess, sys, tempfile, time
+import json, math, os, shutil, struct, subprocess, sys, tempfile, time
 
 here = os.path.dirname(os.path.abspath(__file__))
 build = os.path.abspath(os.environ.get("GRADCAST_BUILD", os.path.join(here, "..", "build")))
@@ -24,14 +24,18 @@ def cpu():
     return next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
 
 
-def random_data(folder, train, test):
-    """Shards of so many samples of 28x28 random bytes in folder/data: content does not change a step's time."""
-    for half, number in (("train", train), ("t10k", test)):
-        with open(f"{folder}/{half}-images-idx3-ubyte", "wb") as file:
-            file.write(struct.pack(">IIII", 0x803, number, 28, 28) + os.urandom(number * 784))
-        with open(f"{folder}/{half}-labels-idx1-ubyte", "wb") as file:
-            file.write(struct.pack(">II", 0x801, number) + bytes(i % 10 for i in range(number)))
-    command([ctl, "import", "idx", "--from", folder, "--out", folder + "/data"])
+def random_data(folder, train, test, shape=(28, 28)):
+    """Shards of so many samples of random bytes of that shape in folder/data: content does not change a step's time."""
+
+    def write(name, lengths, data):
+        head = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {lengths}, }}".ljust(117) + "\n"   # 128 bytes with magic, version and length
+        with open(f"{folder}/{name}", "wb") as file:
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + data)
+
+    for half, number in (("", train), ("test-", test)):
+        write(half + "images.npy", (number, *shape), os.urandom(number * math.prod(shape)))
+        write(half + "labels.npy", (number,), bytes(i % 10 for i in range(number)))
+    command([ctl, "import", "npy", "--from", folder, "--out", folder + "/data"])
 
 
 class Cluster:
@@ -98,13 +102,14 @@ class Cluster:
             return False
         return all(node["alive"] or node["self"] for node in seen["nodes"])
 
-    def run(self, job, seconds):
-        """Each rank's lines of steps.jsonl, and the job's end."""
+    def run(self, job, seconds, nodes=0):
+        """Each rank's lines of steps.jsonl, and the job's end.  The job runs on so many of the nodes; 0: on all."""
         with open(f"{self.folder}/job.toml", "w") as file:
             file.write(job)
-        said = json.loads(command([ctl, "--socket", self.socket(0), "-o", "json", "submit", f"{self.folder}/job.toml", "--wait"], seconds))
+        names = ["--nodes", ",".join(f"host-{i:02}" for i in range(nodes))] if nodes else []
+        said = json.loads(command([ctl, "--socket", self.socket(0), "-o", "json", "submit", f"{self.folder}/job.toml", "--wait", *names], seconds))
         ranks = []
-        for i in range(self.n):
+        for i in range(nodes or self.n):
             folder = f"{self.folder}/{i}/state/jobs/{said['id']}"
             end = time.time() + 10
             while True:   # the last lines are written just after the end

@@ -10,13 +10,12 @@ import os
 import sys
 import time
 
+from fair import kernels, settle
+
 rank, nodes, store, net = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 batch, steps, interface, hook = int(sys.argv[5]), int(sys.argv[6]), sys.argv[7], sys.argv[8]
-# One thread a rank, which sleeps while it waits; OpenBLAS does not detect newer CPUs and is told the core type.
-flags = open("/proc/cpuinfo").read()
-os.environ.update(GLOO_SOCKET_IFNAME=interface, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
-if "avx2" in flags:
-    os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX" if "avx512f" in flags else "Haswell")
+settle(1)
+os.environ["GLOO_SOCKET_IFNAME"] = interface
 import torch  # noqa: E402  (reads them)
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook  # noqa: E402
@@ -41,5 +40,5 @@ for _ in range(steps):
     loss_of(made(images), labels).backward()
     optimiser.step()
     ends.append(time.monotonic())
-print(json.dumps({"rank": rank, "version": torch.__version__, "parameters": sum(p.numel() for p in made.parameters()), "began": began, "ends": ends}), flush=True)
+print(json.dumps({"rank": rank, "version": torch.__version__, "kernels": kernels(), "parameters": sum(p.numel() for p in made.parameters()), "began": began, "ends": ends}), flush=True)
 dist.barrier()

@@ -9,10 +9,12 @@ import os
 import sys
 import time
 
+from fair import settle
+
 rank, nodes, store, count, runs, interface = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6]
+settle(1)
 os.environ["GLOO_SOCKET_IFNAME"] = interface
-os.environ["OMP_NUM_THREADS"] = "1"
-import torch  # noqa: E402  (reads the two)
+import torch  # noqa: E402  (reads them)
 import torch.distributed as dist  # noqa: E402
 
 torch.set_num_threads(1)

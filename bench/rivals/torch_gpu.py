@@ -14,7 +14,10 @@ import statistics
 import sys
 import time
 
-import torch
+from fair import settle
+
+settle(1)
+import torch  # noqa: E402  (reads the environment)
 from torch import nn
 from torch_nets import model, samples
 

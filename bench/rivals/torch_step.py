@@ -5,15 +5,16 @@ Prints one line of JSON: the median over all steps of SECONDS after a warm-up.  
 (channels_last or not), and for all but nin the optimiser's foreach path if it is faster; --way 1 0: the result of an earlier --best.
 """
 import json
-import os
 import statistics
 import sys
 import time
 
+from fair import kernels, settle
+
 net, batch, threads, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 best = sys.argv[5:] == ["--best"]
 way = tuple(word == "1" for word in sys.argv[6:8]) if sys.argv[5:6] == ["--way"] else (False, False)
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
+settle(threads)
 import torch  # noqa: E402  (reads them)
 from torch import nn  # noqa: E402
 from torch_nets import model, samples  # noqa: E402
@@ -46,5 +47,5 @@ if best:
     way = min(ways, key=lambda each: measure(*each, seconds / 5)[0])
 median, steps, parameters = measure(*way, seconds)
 print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": net, "parameters": parameters, "batch": batch,
-                  "threads": threads, "openblas": os.environ.get("OPENBLAS_CORETYPE", "as it chooses"), "channels_last": way[0], "foreach": way[1],
+                  "threads": threads, "kernels": kernels(), "channels_last": way[0], "foreach": way[1],
                   "steps": steps, "median_us": round(median * 1e6, 1), "images_per_s": round(batch / median, 1)}), flush=True)

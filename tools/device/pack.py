@@ -8,7 +8,7 @@ import sys
 archive_max = 50 << 20   # bytes
 glibc_max = (2, 36)
 programs = ["gradcastd", "gradcastctl", "gradcast-bench", "libgradcast_cuda.so", "tests/cuda-device"]
-scripts = ["tools/device-check", "bench/rivals/torch_gpu.py", "bench/rivals/torch_nets.py"]
+scripts = ["tools/device-check", "bench/rivals/fair.py", "bench/rivals/torch_gpu.py", "bench/rivals/torch_nets.py"]
 # Provided by the target machine.
 there = re.compile(r"lib(c|m|dl|rt|pthread|resolv|cuda|cudnn\w*|cublas\w*|cudart|nvrtc)\.so|ld-linux")
 
