@@ -309,6 +309,7 @@ void to_json(Json& json, const ExchangePrediction& prediction) {
     if (prediction.r > 0) json["r"] = prediction.r;
     if (prediction.servers > 0) json["servers"] = prediction.servers;
     json["step_us"] = prediction.step_us;
+    if (prediction.measured_us > 0) json["measured_us"] = prediction.measured_us;
 }
 
 void from_json(const Json& json, ExchangePrediction& prediction) {
@@ -318,6 +319,7 @@ void from_json(const Json& json, ExchangePrediction& prediction) {
     take(json, "r", prediction.r);
     take(json, "servers", prediction.servers);
     take(json, "step_us", prediction.step_us);
+    take(json, "measured_us", prediction.measured_us);
 }
 
 void to_json(Json& json, const ExchangeReport& report) {

@@ -516,9 +516,9 @@ private:
         const Alternative* next = nullptr;
         if (config_.change_every > 0 && context.step > 0 && context.step % config_.change_every == 0) next = &session_->config().exchange;
         if (choice_.due(context.step)) {
-            const Alternative* best = nullptr;
-            GC_TRY(choice_.choose(context, *session_, std::max(config_.lanes, 1u), report_, &best));
-            if (best != &choice_.first()) next = best;
+            const Alternative* other = nullptr;
+            GC_TRY(choice_.choose(context, *session_, std::max(config_.lanes, 1u), report_, &other));
+            if (other) next = other;
         }
         if (choice_.balances(context.step)) {
             const Alternative* other = nullptr;

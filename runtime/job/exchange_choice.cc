@@ -6,7 +6,8 @@ namespace gradcast {
 
 Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, Report& report) {
     const JobConfig& job = config.job;
-    first_step_ = window_ = config.resume.steps;
+    window_ = config.resume.steps;
+    steps_ = parts.steps;
     balance_ = job.balance;
     Codec& codec = *parts.compute.codec;
     const uint32_t n = config.first_nodes > 0 ? config.first_nodes : static_cast<uint32_t>(config.roster.size());
@@ -40,7 +41,10 @@ Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, StepId ste
     const std::string name = n == 1 && name_ == "cssgd" ? "multicast" : name_;
     alternatives_.clear();
     GC_TRY(alternatives_find(name, config, n, datagram_bytes_, &alternatives_));
-    first_step_ = window_ = step;   // as at a node that comes
+    window_ = step;   // as at a node that comes
+    tried_.clear();
+    present_ = 0;
+    chosen_ = false;
     agreements_ = 0;
     block_us_.clear();
     *alternative = first();
@@ -64,6 +68,7 @@ void ExchangeChoice::record(const StepRecord& step) {
     if (at < measured_first || at >= measured_end) return;
     computes_us_[at - measured_first] = step.compute_us;
     waits_us_[at - measured_first] = step.wait_us;
+    steps_us_[at - measured_first] = step.compute_us + step.wait_us + step.apply_us;
 }
 
 namespace {
@@ -111,10 +116,42 @@ Status ExchangeChoice::balance(Context& context, const Session& session, Report&
     return {};
 }
 
-Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** best) {
+Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t lanes, Report& report, const Alternative** next) {
+    Measured measured{.step_us = median(steps_us_)};
+    const Alternative* const before = &alternatives_[tried_.empty() ? 0 : tried_[present_]];
+    const Alternative* best = before;
+    if (tried_.empty()) {
+        GC_TRY(predict(context, session, lanes, measured, report));
+        measured = first_;
+        best = &alternatives_choose(alternatives_, first_, session.view().n());
+        tried_ = alternatives_to_try(alternatives_, session.view().n());
+        if (steps_ - context.step < tried_least) tried_.resize(1);
+    } else {
+        GC_TRY(agree(context, session, &measured));
+    }
+    if (tried_.size() > 1) alternatives_[tried_[present_]].measured_us = measured.step_us;
+    if (++present_ < tried_.size()) {
+        window_ = context.step;
+        *next = &alternatives_[tried_[present_]];
+        return {};
+    }
+    for (const size_t each : tried_)
+        if (tried_.size() > 1 && alternatives_[each].measured_us < best->measured_us) best = &alternatives_[each];
+    chosen_ = true;
+    *next = best != before ? best : nullptr;
+    const ExchangeReport choice = alternatives_report(alternatives_, *best, first_);
+    if (session.self() == 0) report.log().info("auto: {}", exchange_report_text(choice));
+    report.update([&](JobStatus& status) { status.choice = choice; });
+    return {};
+}
+
+/// Sets first_.
+Status ExchangeChoice::predict(Context& context, const Session& session, uint64_t lanes, Measured measured, Report& report) {
     const uint64_t compute_us = this->compute_us(), waves = (session.own_blocks().size() + lanes - 1) / lanes;
-    Measured measured{
-        .wave_us = waves > 0 ? compute_us / waves : 0, .lanes = lanes, .wait_us = median(waits_us_), .copies = report.copies()};
+    measured.wave_us = waves > 0 ? compute_us / waves : 0;
+    measured.lanes = lanes;
+    measured.wait_us = median(waits_us_);
+    measured.copies = report.copies();
     GC_TRY(agree(context, session, &measured));
     constexpr uint64_t echoes = 4;   // every rank waits for all others, so each takes about a latency
     const uint64_t begin_us = context.host.now_us();
@@ -122,11 +159,7 @@ Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t
     const uint64_t rounds = echoes * (session.losses_tolerated() + 1);
     measured.latency_us = std::max<uint64_t>(measured.latency_us, (context.host.now_us() - begin_us) / rounds);
     GC_TRY(agree(context, session, &measured));
-
-    *best = &alternatives_choose(alternatives_, measured, session.view().n());
-    const ExchangeReport choice = alternatives_report(alternatives_, **best, measured);
-    if (session.self() == 0) report.log().info("auto: {}", exchange_report_text(choice));
-    report.update([&](JobStatus& status) { status.choice = choice; });
+    first_ = measured;
     return {};
 }
 

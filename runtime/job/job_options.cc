@@ -180,7 +180,7 @@ constexpr JobOption options[] = {
     {"optimiser", "lr_end", Kind::number, "0", 0, 1e30, false, nullptr, "cosine: lr after the last step", set<&OptimiserConfig::lr_end>},
     {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names, "training algorithm", set<&JobConfig::algorithm>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,
-     "how gradients are summed; auto: the one with the shortest predicted step, after 6 measured steps; of asgd, softsync and serial: "
+     "how gradients are summed; auto: the fastest of those that are predicted from the first 6 steps to be fast, tried for 6 steps each where 24 are left; of asgd, softsync and serial: "
      "multicast, by which what goes to all nodes goes once",
      set<&JobConfig::exchange>},
     {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr, "coded exchanges: packets are shorter by this factor",

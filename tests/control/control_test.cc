@@ -118,12 +118,13 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
                                       .gso = true,
                                       .gro = false,
                                       .without_multicast = {"c"}};
-    status.choice = ExchangeReport{.predictions = {{.exchange = "ring", .m = 0, .s = 0, .r = 0, .servers = 0, .step_us = 20},
-                                                   {.exchange = "coded-rs", .m = 2, .s = 0, .r = 0, .servers = 0, .step_us = 10.5}},
-                                   .chosen = 1,
-                                   .block_us = 3,
-                                   .wait_us = 4,
-                                   .latency_us = 5};
+    status.choice =
+        ExchangeReport{.predictions = {{.exchange = "ring", .m = 0, .s = 0, .r = 0, .servers = 0, .step_us = 20, .measured_us = 21},
+                                       {.exchange = "coded-rs", .m = 2, .s = 0, .r = 0, .servers = 0, .step_us = 10.5}},
+                       .chosen = 1,
+                       .block_us = 3,
+                       .wait_us = 4,
+                       .latency_us = 5};
     detail.exchange = "ring";
     detail.blocks = 8;
     JobDetail back = Json::parse(json_text(Json(detail))).get<JobDetail>();

@@ -125,8 +125,25 @@ TEST(Auto, ChoosesByTheLinkAndByTheBlocks) {
     alternatives_choose(odd, {.wave_us = UINT64_MAX, .lanes = 0, .wait_us = 0, .latency_us = UINT64_MAX}, 8);
 }
 
+TEST(Auto, TriesTheBestThatComputeAPartAndAll) {
+    const Layout layout = layout_make({1'000'000});
+    const auto tried = [&](const Measured& measured, uint32_t n, ExchangeConfig job = {}) {
+        std::vector<Alternative> all = alternatives(layout, n, job);
+        alternatives_choose(all, measured, n);
+        std::string text;
+        for (const size_t each : alternatives_to_try(all, n)) text += (text.empty() ? "" : ", ") + all[each].text();
+        return text;
+    };
+    EXPECT_EQ(tried({.wave_us = 20'000, .lanes = 1, .wait_us = 560'000, .latency_us = 100}, 4), "ring, coded m=3 s=0, coded-rs m=4 s=0");
+    EXPECT_EQ(tried({.wave_us = 20'000, .lanes = 1, .wait_us = 560'000, .latency_us = 100}, 4, {.s = 1}),
+              "coded-rs m=1 s=1, coded-rs m=2 s=1, coded-rs m=3 s=1");
+    EXPECT_EQ(tried({.wave_us = 2'000'000, .lanes = 1, .wait_us = 1'000, .latency_us = 100}, 8),
+              "ring, coded-rs m=1 s=0");   // not eight times the blocks
+    EXPECT_EQ(tried({.wave_us = 1, .lanes = 1, .wait_us = 1, .latency_us = 1}, 1), "ring");
+}
+
 TEST(Auto, MergingDoesNotDependOnTheOrder) {
-    const Measured a{5, 2, 100, 30, 0}, b{7, 4, 50, 10, 1};
+    const Measured a{5, 2, 100, 30, 9, 0}, b{7, 4, 50, 10, 8, 1};
     Measured ab = a, ba = b;
     ab.merge(b), ba.merge(a), ba.merge(a);
     for (const Measured& each : {ab, ba}) {
@@ -134,6 +151,7 @@ TEST(Auto, MergingDoesNotDependOnTheOrder) {
         EXPECT_EQ(each.lanes, 2u);
         EXPECT_EQ(each.wait_us, 50u);
         EXPECT_EQ(each.latency_us, 30u);
+        EXPECT_EQ(each.step_us, 9u);
         EXPECT_EQ(each.copies, 1u);
     }
 }

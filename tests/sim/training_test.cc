@@ -657,6 +657,37 @@ TEST(SlowAuto, ASlowLinkGetsACodeAndSlowBlocksAreComputedOnce) {
     }
 }
 
+// Computing takes longer while the first steps are measured, as where the network's thread needs the same core: blocks seem to be dear.
+TEST(SlowAuto, WhatIsPredictedWronglyIsMeasured) {
+    std::string digest;
+    for (const uint32_t ranks : {1u, 4u}) {
+        Auto cluster(ranks);
+        cluster.job_steps = 36;
+        cluster.config.rate_bytes_per_s = 12.5e6;
+        cluster.spend_us = 10;
+        cluster.before = [&](Simulator& sim) {
+            for (Rank rank = 0; rank < cluster.config.ranks; ++rank) sim.slow(rank, 1000);
+        };
+        cluster.between = [&](Rank rank, bool) { cluster.sim->slow(rank, 1); };
+        Status status = cluster.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        if (digest.empty()) digest = cluster.digest();
+        EXPECT_EQ(cluster.digest(), digest);
+        if (ranks == 1) continue;
+        const ExchangeReport choice = *cluster.engines[0]->status().choice;
+        const auto least = std::min_element(choice.predictions.begin(), choice.predictions.end(),
+                                            [](const auto& a, const auto& b) { return a.step_us < b.step_us; });
+        EXPECT_NE(cluster.choice(), least->text()) << cluster.why();
+        uint64_t fastest = UINT64_MAX, tried = 0;
+        for (const ExchangePrediction& each : choice.predictions) {
+            if (each.measured_us > 0) fastest = std::min(fastest, each.measured_us), ++tried;
+        }
+        EXPECT_GE(tried, 2u) << cluster.why();
+        EXPECT_EQ(choice.predictions[choice.chosen].measured_us, fastest) << cluster.why();
+        EXPECT_TRUE(cluster.choice().starts_with("coded-rs m=")) << cluster.why();
+    }
+}
+
 TEST(SlowAuto, OneDigestWhateverIsChosen) {
     for_seeds(4, [](uint64_t seed) {
         for (const char* quantiser : {"auto32", "auto16", "fixed"}) {

@@ -26,6 +26,7 @@ void Measured::merge(const Measured& other) {
     wave_us = std::max(wave_us, other.wave_us);
     lanes = std::min(lanes, other.lanes);
     wait_us = std::min(wait_us, other.wait_us);
+    step_us = std::max(step_us, other.step_us);
     latency_us = std::max(latency_us, other.latency_us);
     copies = std::max(copies, other.copies);
 }
@@ -38,7 +39,8 @@ ExchangePrediction Alternative::prediction() const {
             .s = coded ? config.s : 0,
             .r = name == "cssgd" ? config.r : 0,
             .servers = name == "ps" ? config.servers : 0,
-            .step_us = predicted_us};
+            .step_us = predicted_us,
+            .measured_us = measured_us};
 }
 
 std::string ExchangePrediction::text() const {
@@ -124,6 +126,23 @@ const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, c
     return best->predicted_us < 0.9 * alternatives.front().predicted_us ? *best : alternatives.front();
 }
 
+std::vector<size_t> alternatives_to_try(const std::vector<Alternative>& alternatives, uint32_t n) {
+    const size_t none = alternatives.size();
+    size_t part = none, all = none;
+    double least_us = alternatives.front().predicted_us;
+    for (size_t i = 1; i < alternatives.size(); ++i) {
+        const Alternative& each = alternatives[i];
+        const bool computes_all = std::string_view(each.kind->name).starts_with("coded") && each.config.m + each.config.s == n;
+        size_t& best = computes_all ? all : part;
+        if (best == none || each.predicted_us < alternatives[best].predicted_us) best = i;
+        least_us = std::min(least_us, each.predicted_us);
+    }
+    std::vector<size_t> tried{0};
+    for (const size_t i : {part, all})
+        if (i != none && alternatives[i].predicted_us <= 4 * least_us) tried.push_back(i);
+    return tried;
+}
+
 ExchangeReport alternatives_report(const std::vector<Alternative>& alternatives, const Alternative& chosen, const Measured& measured) {
     ExchangeReport report;
     for (const Alternative& each : alternatives) report.predictions.push_back(each.prediction());
@@ -137,14 +156,16 @@ ExchangeReport alternatives_report(const std::vector<Alternative>& alternatives,
 std::string exchange_report_text(const ExchangeReport& report) {
     if (report.chosen >= report.predictions.size()) return {};
     const ExchangePrediction& chosen = report.predictions[report.chosen];
-    std::string others;
-    for (const ExchangePrediction& each : report.predictions)
-        if (&each != &chosen) others += fmt::format("{}{} {:.3f}", others.empty() ? "" : ", ", each.text(), each.step_us * 1e-3);
+    std::string tried, predicted;
+    for (const ExchangePrediction& each : report.predictions) {
+        if (&each != &chosen && each.measured_us > 0)
+            tried += fmt::format("{}{} {:.3f}", tried.empty() ? "" : ", ", each.text(), static_cast<double>(each.measured_us) * 1e-3);
+        predicted += fmt::format("{}{} {:.3f}", predicted.empty() ? "" : ", ", each.text(), each.step_us * 1e-3);
+    }
     auto ms = [](uint64_t us) { return static_cast<double>(us) * 1e-3; };
-    return fmt::format(
-        "{}, {:.3f} ms a step predicted ({}), where a block takes {:.3f} ms, {} waits {:.3f} ms for sums, a message {:.3f} ms",
-        chosen.text(), chosen.step_us * 1e-3, others, ms(report.block_us), report.predictions.front().text(), ms(report.wait_us),
-        ms(report.latency_us));
+    return fmt::format("{}{}; predicted: {}, where a block takes {:.3f} ms, {} waits {:.3f} ms for sums, a message {:.3f} ms",
+                       chosen.text(), tried.empty() ? "" : fmt::format(", {:.3f} ms a step ({})", ms(chosen.measured_us), tried), predicted,
+                       ms(report.block_us), report.predictions.front().text(), ms(report.wait_us), ms(report.latency_us));
 }
 
 }   // namespace gradcast

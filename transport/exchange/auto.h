@@ -17,6 +17,7 @@ struct Measured {
     uint64_t wait_us =
         UINT64_MAX;            // for the sums, after the rank's own blocks: the least of all ranks, as others also wait for slower ones
     uint64_t latency_us = 0;   // the longest
+    uint64_t step_us = 0;      // the median of whole steps, at the slowest rank
     uint64_t copies = 0;       // 1: multicast does not reach all ranks, so each gets a copy
     void merge(const Measured& other);   // idempotent, in any order
 };
@@ -27,6 +28,7 @@ struct Alternative {
     ExchangeConfig config;
     bool datagrams = false;   // travels as datagrams
     double predicted_us = 0;
+    uint64_t measured_us = 0;   // 0: not tried
     ExchangePrediction prediction() const;
     std::string text() const { return prediction().text(); }   // "coded-rs m=2 s=0"
 };
@@ -43,6 +45,10 @@ Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint3
 /// Sets predicted_us (of the first one: as measured) and returns the fastest.  Returns the first one if the gain is below a tenth, because
 /// predictions of the others leave out their work on words and packets (cost.h).
 const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, const Measured& measured, uint32_t n);
+/// Those that are worth some steps, by their places; the first one, which has been measured, is before them.  Predictions miss what
+/// computing and summing take from each other on a busy CPU, so the best of each kind is measured: of those that compute less than every
+/// block at every rank, and of those that compute all and send nothing.  Not those that are predicted to take four times the best.
+std::vector<size_t> alternatives_to_try(const std::vector<Alternative>& alternatives, uint32_t n);
 /// `chosen`: one of `alternatives`.
 ExchangeReport alternatives_report(const std::vector<Alternative>& alternatives, const Alternative& chosen, const Measured& measured);
 
