@@ -436,7 +436,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
 
 // The fewest blocks that the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need more to distribute.
 uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n) {
-    if (std::string_view(kind.name) != "cssgd") return n;
+    if (!kind.shares) return n;
     const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() refuses it
     return options.weights.empty() ? least : std::min(blocks_max, least * 8);
 }

@@ -37,8 +37,10 @@ Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, StepId ste
     config.r = std::min(config.r, n);
     config.servers = std::min(config.servers, n);
     if (config.weights.size() != n) config.weights.clear();   // of the ranks that the job began with
-    // cssgd is for two nodes and more; multicast sums all that it does.
-    const std::string name = n == 1 && name_ == "cssgd" ? "multicast" : name_;
+    // What shares blocks is for two nodes and more; multicast sums all that it does.
+    const ExchangeKind* kind;
+    const bool shares = exchange_find(name_, Quantiser::auto32, &kind).ok() && kind->shares;
+    const std::string name = n == 1 && shares ? "multicast" : name_;
     alternatives_.clear();
     GC_TRY(alternatives_find(name, config, n, datagram_bytes_, &alternatives_));
     window_ = step;   // as at a node that comes

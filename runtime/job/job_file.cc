@@ -323,25 +323,26 @@ private:
             mistake(line("algorithm.exchange"), "algorithm.exchange",
                     fmt::format("workers of {} have state and keep their nodes: name an exchange", job_.algorithm));
 
-        const bool whole = job_.exchange == "ring" || job_.exchange == "unicast" || job_.exchange == "multicast" || job_.exchange == "ps";
-        if (!job_.weights.empty() && !whole && job_.exchange != "cssgd")
-            mistake(
-                line("algorithm.weights"), "algorithm.weights",
-                fmt::format("nodes have equal shares with {}: leave it out, or take ring, unicast, multicast, ps or cssgd", job_.exchange));
-        if (job_.balance &&
-            (!whole || !job_.weights.empty() || algorithm->private_state || algorithm->server || job_.settings.solver == "exact"))
-            mistake(
-                line("algorithm.balance"), "algorithm.balance",
-                "goes with the exchanges ring, unicast, multicast and ps, without weights, and with algorithms whose nodes compute blocks "
-                "or workers without a state");
-
-        const ExchangeKind* kind;
-        if (Status status = exchange_find(job_.exchange, job_.quantiser, &kind);
-            job_.exchange != "auto" && !status.ok() && !(algorithm->workers && job_.quantiser == Quantiser::fixed))
-            mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
-        if (job_.s > 0 && job_.exchange != "auto" && !job_.exchange.starts_with("coded") && algorithm->exchanges())
+        const ExchangeKind* kind = nullptr;
+        const Status found = job_.exchange == "auto" ? Status{} : exchange_find(job_.exchange, Quantiser::auto32, &kind);
+        if (!job_.weights.empty() && found.ok() && !(kind && kind->weighs))
+            mistake(line("algorithm.weights"), "algorithm.weights",
+                    fmt::format("nodes have equal shares with {}: leave it out, or take {}", job_.exchange,
+                                exchange_names(&ExchangeKind::weighs)));
+        if (job_.balance && found.ok() &&
+            (!(kind && kind->balances) || !job_.weights.empty() || algorithm->private_state || algorithm->server ||
+             job_.settings.solver == "exact"))
+            mistake(line("algorithm.balance"), "algorithm.balance",
+                    fmt::format("goes with the exchanges {}, without weights, and with algorithms whose nodes compute blocks or workers "
+                                "without a state",
+                                exchange_names(&ExchangeKind::balances)));
+        if (kind && !(algorithm->workers && job_.quantiser == Quantiser::fixed))
+            if (const Status status = exchange_find(job_.exchange, job_.quantiser, &kind); !status.ok())
+                mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
+        if (job_.s > 0 && kind && !kind->codes && algorithm->exchanges())
             mistake(line("algorithm.s"), "algorithm.s",
-                    fmt::format("{} has nothing to spare for ranks that are lost: take coded-rs or coded, or s = 0", job_.exchange));
+                    fmt::format("{} has nothing to spare for ranks that are lost: take {}, or s = 0", job_.exchange,
+                                exchange_names(&ExchangeKind::codes)));
         if (job_.exchange == "auto" && job_.quantiser == Quantiser::fixed && job_.s > 0)
             mistake(line("algorithm.s"), "algorithm.s", "with the quantiser fixed no rank can be missed: take auto32 or auto16, or s = 0");
         if (job_.quantiser == Quantiser::auto16 && job_.blocks > auto16_blocks_max)

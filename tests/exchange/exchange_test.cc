@@ -132,7 +132,7 @@ TEST_P(Sums, NothingIsAllocatedInASteadyState) {
 TEST(Exchange, KindsByName) {
     const ExchangeKind* kind = nullptr;
     EXPECT_STREQ(exchange_find("star", Quantiser::auto32, &kind).what,
-                 "exchange 'star' does not exist; one of: ring, unicast, multicast, ps, coded, coded-rs, cssgd");
+                 "exchange 'star' does not exist; one of: ring, unicast, multicast, ps, coded-rs, coded, cssgd");
     EXPECT_STREQ(exchange_find("ring", Quantiser::fixed, &kind).what, "ring does not allow the quantiser fixed: use auto32");
     ASSERT_TRUE(exchange_find("unicast", Quantiser::fixed, &kind).ok());
     EXPECT_STREQ(kind->name, "unicast");

@@ -235,7 +235,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
               "job.toml:21: algorithm.weights: nodes have equal shares with coded-rs: leave it out, or take ring, unicast, multicast, ps "
               "or cssgd"},
              {"exchange = \"ring\"", "exchange = \"coded-rs\"\nbalance = true",
-              "job.toml:21: algorithm.balance: goes with the exchanges ring, unicast, multicast and ps"},
+              "job.toml:21: algorithm.balance: goes with the exchanges ring, unicast, multicast or ps"},
              {"kind = \"ssgd\"", "kind = \"async\"", "job.toml:19: algorithm.kind: \"async\" is not one of ssgd"},
              {"kind = \"auto\"", "kind = \"udp\"", "job.toml:25: transport.kind: \"udp\" is not one of auto, rdma, ip, tcp"},
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},

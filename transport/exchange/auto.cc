@@ -10,8 +10,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t m_max = 8;   // a larger m saves little, while a rank's computing and memory grow with it
-
 Cost cost(const Alternative& each, const Measured& measured, uint32_t n) {
     // Headers of TCP, UDP and below are a similar share of both.
     const bool flat = each.datagrams && measured.copies == 0;
@@ -32,13 +30,11 @@ void Measured::merge(const Measured& other) {
 }
 
 ExchangePrediction Alternative::prediction() const {
-    const std::string name = kind->name;
-    const bool coded = name.starts_with("coded");
-    return {.exchange = name,
-            .m = coded ? config.m : 0,
-            .s = coded ? config.s : 0,
-            .r = name == "cssgd" ? config.r : 0,
-            .servers = name == "ps" ? config.servers : 0,
+    return {.exchange = kind->name,
+            .m = kind->codes ? config.m : 0,
+            .s = kind->codes ? config.s : 0,
+            .r = kind->shares ? config.r : 0,
+            .servers = kind->serves ? config.servers : 0,
             .step_us = predicted_us,
             .measured_us = measured_us};
 }
@@ -53,7 +49,8 @@ std::string ExchangePrediction::text() const {
 Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uint32_t n, std::vector<std::string>* notes) {
     notes->clear();
     const bool choose = exchange == "auto";
-    if ((!choose && !exchange.starts_with("coded")) || job.quantiser == Quantiser::fixed) return {};
+    if (const ExchangeKind * kind; !choose && (!exchange_find(exchange, Quantiser::auto32, &kind).ok() || !kind->codes)) return {};
+    if (job.quantiser == Quantiser::fixed) return {};
     if (job.s >= n)
         return fail(Code::invalid, "algorithm.s = {} with {} node{}: at most {} can be lost: set s = {}, or take at least {} nodes", job.s,
                     n, n == 1 ? "" : "s", n - 1, n - 1, uint64_t{job.s} + 1);
@@ -72,38 +69,24 @@ Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uin
 Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint32_t n, uint32_t datagram_bytes,
                          std::vector<Alternative>* alternatives) {
     alternatives->clear();
-    auto add = [&](std::string_view exchange, uint32_t m, uint32_t s, uint32_t r, uint32_t servers) {
-        Alternative each;
-        GC_TRY(exchange_find(exchange, job.quantiser, &each.kind));
-        each.datagrams = each.kind->datagrams && datagram_bytes > 0 && n > 1;
-        each.config = job;
+    auto add = [&](const ExchangeKind& kind, const ExchangeConfig& config) {
+        Alternative each{.kind = &kind, .config = config, .datagrams = kind.datagrams && datagram_bytes > 0 && n > 1};
         each.config.segment_bytes = each.datagrams ? datagram_bytes : segment_bytes_stream;
-        each.config.m = m;
-        each.config.s = s;
-        each.config.r = r;
-        each.config.servers = servers;
         alternatives->push_back(each);
-        return Status{};
     };
     std::vector<std::string> notes;
     GC_TRY(tolerance_check(name, job, n, &notes));
-    if (name != "auto") return add(name, job.s < n ? std::min(job.m, n - job.s) : job.m, job.s, job.r, job.servers);
-    const uint32_t servers = std::min(job.servers, n), s = job.s;
-    if (job.quantiser == Quantiser::fixed) {
-        GC_TRY(add("multicast", 1, 0, 1, 1));
-        if (n > 1) GC_TRY(add("ps", 1, 0, 1, servers));
-        // With 2 <= r <= n - 2 it sends and computes more than multicast (spec section 4).
-        if (n > 2 && n <= job.blocks) GC_TRY(add("cssgd", 1, 0, n - 1, 1));
+    if (name != "auto") {
+        const ExchangeKind* kind;
+        GC_TRY(exchange_find(name, job.quantiser, &kind));
+        ExchangeConfig config = job;
+        if (job.s < n) config.m = std::min(job.m, n - job.s);
+        add(*kind, config);
         return {};
     }
-    if (job.s == 0) {
-        GC_TRY(add("ring", 1, 0, 1, 1));
-        if (n > 1) GC_TRY(add("multicast", 1, 0, 1, 1));
-        if (n > 1) GC_TRY(add("ps", 1, 0, 1, servers));
-    }
-    for (const char* exchange : {"coded-rs", "coded"})
-        for (uint32_t m = 1; n > 1 && m <= std::min(n - s, m_max); ++m) GC_TRY(add(exchange, m, s, 1, 1));
-    if (alternatives->empty()) GC_TRY(add("coded-rs", 1, 0, 1, 1));   // for one rank
+    for (const ExchangeKind& kind : exchange_kinds())
+        if (kind.candidates && (kind.fixed || job.quantiser != Quantiser::fixed))
+            for (const ExchangeConfig& config : kind.candidates(job, n)) add(kind, config);
     return {};
 }
 
@@ -132,7 +115,7 @@ std::vector<size_t> alternatives_to_try(const std::vector<Alternative>& alternat
     double least_us = alternatives.front().predicted_us;
     for (size_t i = 1; i < alternatives.size(); ++i) {
         const Alternative& each = alternatives[i];
-        const bool computes_all = std::string_view(each.kind->name).starts_with("coded") && each.config.m + each.config.s == n;
+        const bool computes_all = each.kind->codes && each.config.m + each.config.s == n;
         size_t& best = computes_all ? all : part;
         if (best == none || each.predicted_us < alternatives[best].predicted_us) best = i;
         least_us = std::min(least_us, each.predicted_us);

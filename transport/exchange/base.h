@@ -124,16 +124,7 @@ private:
     Status lost_;   // not ok: a rank is lost, and all open and later buckets fail
 };
 
-std::unique_ptr<Exchange> ring_create(const ExchangeConfig& config);
-std::unique_ptr<Exchange> unicast_create(const ExchangeConfig& config);
-std::unique_ptr<Exchange> multicast_create(const ExchangeConfig& config);
-std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config);
-std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config);
-std::unique_ptr<Exchange> coded_rs_create(const ExchangeConfig& config);
-std::unique_ptr<Exchange> cssgd_create(const ExchangeConfig& config);
-/// Bounds of the super-blocks of n nodes, as in Placement.
-std::vector<uint32_t> cssgd_bounds(const ExchangeConfig& config, uint32_t n, uint64_t blocks);
-/// No super-block has more than one block, so `fixed` words fit int32 and travel so.
-bool cssgd_narrow(std::span<const uint32_t> bounds);
+/// Without a code, shared blocks and servers: for a candidate of `auto`.
+ExchangeConfig uncoded(const ExchangeConfig& job);
 
 }   // namespace gradcast

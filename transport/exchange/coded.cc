@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "transport/exchange/counting.h"
+
 namespace gradcast {
 
 Placement Coded::place(const View& view, std::span<const uint32_t> samples_of_block) const {
@@ -264,9 +266,116 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
     return text;
 }
 
-std::unique_ptr<Exchange> multicast_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, false, Reducers::all); }
-std::unique_ptr<Exchange> ps_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, false, Reducers::servers); }
-std::unique_ptr<Exchange> coded_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, true, Reducers::all); }
-std::unique_ptr<Exchange> coded_rs_create(const ExchangeConfig& config) { return std::make_unique<Coded>(config, true, Reducers::ranks); }
+namespace {
+
+// multicast, ps, coded, coded-rs.  reducers 0: everybody reduces everything.
+Cost cost(const ExchangeConfig& config, uint32_t n, const CostWire& wire, bool codes, uint32_t reducers) {
+    Counting counting{config, n, wire};
+    const uint32_t m = codes ? config.m : 1, s = codes ? config.s : 0, targets = codes ? m + s : 1, segment = config.segment_bytes;
+    const bool local = codes && targets == n, scatters = reducers > 0;   // local: every rank holds everything
+    counting.cost.d = targets;
+    counting.cost.rounds = scatters && !local ? 2 : 1;
+    auto word = [&](Rank rank) { return counting.width(counting.blocks_of(rank) == 1); };
+    auto contributes = [&](Rank rank) { return codes || counting.blocks_of(rank) > 0; };
+    uint32_t others = 0;   // that contribute
+    for (Rank rank = 0; rank < n; ++rank) others += rank != config.self && contributes(rank);
+    for (const Bucket& bucket : config.layout->buckets) {
+        const uint32_t cuts = scatters ? reducers : 1;
+        const double count = static_cast<double>(bucket.count),
+                     pieces = std::max(1.0, ceil_of(count, static_cast<double>(config.piece_words) * cuts * m));
+        const double coded_words = ceil_of(count, pieces * cuts * m), whole = coded_words * m * counting.sum_width();
+        // Parts that this rank reduces, and those that others do.
+        const double own = local                    ? 0
+                           : !scatters              ? pieces
+                           : config.self < reducers ? pieces
+                                                    : 0,
+                     foreign = scatters && !local ? pieces * cuts - own : 0;
+        const double mine = contributes(config.self) ? coded_words * word(config.self) : 0;
+        if (scatters) {
+            counting.sends(Counting::words, mine, foreign, segment);
+            counting.multicasts(Counting::words, whole, own, n - 1);
+        } else counting.multicasts(Counting::words, mine, own, n - 1);
+        counting.receives(Counting::words, whole, foreign, foreign, segment);
+        double needed = codes ? n - 1 - s : others;
+        for (Rank rank = 0; rank < n; ++rank) {
+            if (rank == config.self || !contributes(rank)) continue;
+            counting.receives(Counting::words, coded_words * word(rank), own, needed > 0 ? own : 0, segment);
+            --needed;
+        }
+        const double bytes = sizeof(Le64) + targets * sizeof(HeldRecord) + bucket.group_count * sizeof(float);
+        counting.multicasts(Counting::record, bytes, 1, n - 1);
+        counting.receives(Counting::record, bytes, n - 1, 0, segment);
+    }
+    return counting.cost;
+}
+
+std::vector<ExchangeConfig> codes_of(const ExchangeConfig& job, uint32_t n) {
+    constexpr uint32_t m_max = 8;   // a larger m saves little, while a rank's computing and memory grow with it
+    std::vector<ExchangeConfig> all;
+    for (uint32_t m = 1; n > 1 && m + job.s <= n && m <= m_max; ++m) {
+        all.push_back(uncoded(job));
+        all.back().m = m;
+        all.back().s = job.s;
+    }
+    return all;
+}
+
+}   // namespace
+
+extern const ExchangeKind multicast_kind{
+    .name = "multicast",
+    .summary = "each node sends its gradient once, to all: G sent per node, (n-1)G received",
+    .create = [](const ExchangeConfig& config) -> std::unique_ptr<Exchange> {
+        return std::make_unique<Coded>(config, false, Reducers::all);
+    },
+    .fixed = true,
+    .datagrams = true,
+    .weighs = true,
+    .balances = true,
+    .cost = [](const ExchangeConfig& config, uint32_t n, const CostWire& wire) { return cost(config, n, wire, false, 0); },
+    .candidates =
+        [](const ExchangeConfig& job, uint32_t n) {
+            if (job.quantiser != Quantiser::fixed && (job.s > 0 || n == 1)) return std::vector<ExchangeConfig>{};
+            return std::vector{uncoded(job)};
+        }};
+extern const ExchangeKind ps_kind{
+    .name = "ps",
+    .summary = "the first `servers` nodes sum up a part each and send the sums to all: G sent and received per node",
+    .create = [](const ExchangeConfig& config) -> std::unique_ptr<Exchange> {
+        return std::make_unique<Coded>(config, false, Reducers::servers);
+    },
+    .fixed = true,
+    .datagrams = true,
+    .serves = true,
+    .weighs = true,
+    .balances = true,
+    .cost = [](const ExchangeConfig& config, uint32_t n, const CostWire& wire) { return cost(config, n, wire, false, config.servers); },
+    .candidates =
+        [](const ExchangeConfig& job, uint32_t n) {
+            if (n == 1 || (job.quantiser != Quantiser::fixed && job.s > 0)) return std::vector<ExchangeConfig>{};
+            ExchangeConfig served = uncoded(job);
+            served.servers = std::min(job.servers, n);
+            return std::vector{served};
+        }};
+extern const ExchangeKind coded_kind{
+    .name = "coded",
+    .summary = "each node sends a combination of its m+s blocks to all: G/m sent per node; s nodes may be lost",
+    .create = [](const ExchangeConfig& config) -> std::unique_ptr<Exchange> {
+        return std::make_unique<Coded>(config, true, Reducers::all);
+    },
+    .datagrams = true,
+    .codes = true,
+    .cost = [](const ExchangeConfig& config, uint32_t n, const CostWire& wire) { return cost(config, n, wire, true, 0); },
+    .candidates = codes_of};
+extern const ExchangeKind coded_rs_kind{
+    .name = "coded-rs",
+    .summary = "coded reduce-scatter, then the sums to all: (n-1)G/(n m) + G/n sent per node; s nodes may be lost",
+    .create = [](const ExchangeConfig& config) -> std::unique_ptr<Exchange> {
+        return std::make_unique<Coded>(config, true, Reducers::ranks);
+    },
+    .datagrams = true,
+    .codes = true,
+    .cost = [](const ExchangeConfig& config, uint32_t n, const CostWire& wire) { return cost(config, n, wire, true, n); },
+    .candidates = codes_of};
 
 }   // namespace gradcast

@@ -24,6 +24,7 @@
 #include <cmath>
 #include <utility>
 
+#include "transport/exchange/counting.h"
 #include "transport/exchange/held.h"
 
 namespace gradcast {
@@ -61,6 +62,33 @@ uint32_t number_of(uint32_t n, std::span<const Rank> set, uint32_t left_out) {
     for (uint32_t i = 0, left = r; i <= r; ++i)
         if (i != left_out) number -= binomial(n - 1 - set[i], left--);
     return static_cast<uint32_t>(number);
+}
+
+/// Bounds of the super-blocks of n nodes, as in Placement.
+// A rank's share of all computed blocks should be its weight's share w.  Super-blocks in proportion to the sum of v over their ranks, with
+// v = w - (r-1)/(r(n-1)), give that, unless a sum is negative (it is then set to 0).  Equal weights give equal super-blocks.
+std::vector<uint32_t> cssgd_bounds(const ExchangeConfig& config, uint32_t n, uint64_t blocks) {
+    const uint32_t r = config.r;
+    const std::vector<Rank> ranks = subsets(n, r);
+    double all = 0;
+    for (double weight : config.weights) all += weight;
+    std::vector<uint64_t> ends = {0};
+    for (size_t at = 0; at < ranks.size(); at += r) {
+        double sum = 0;
+        for (size_t i = at; i < at + r && !config.weights.empty(); ++i) sum += config.weights[ranks[i]] / all - (r - 1.0) / (r * (n - 1.0));
+        const bool alike = config.weights.empty() || r == n;
+        ends.push_back(ends.back() + (alike ? 1 : static_cast<uint64_t>(std::llround(std::max(sum, 0.0) * 0x1p30))));
+    }
+    std::vector<uint32_t> bounds;
+    for (uint64_t end : ends) bounds.push_back(static_cast<uint32_t>(end * blocks / ends.back()));
+    return bounds;
+}
+
+/// No super-block has more than one block, so `fixed` words fit int32 and travel so.
+bool cssgd_narrow(std::span<const uint32_t> bounds) {
+    for (size_t q = 1; q < bounds.size(); ++q)
+        if (bounds[q] - bounds[q - 1] > 1) return false;
+    return true;
 }
 
 class Cssgd : public HeldExchange {
@@ -395,31 +423,53 @@ private:
 
 }   // namespace
 
-// A rank's share of all computed blocks should be its weight's share w.  Super-blocks in proportion to the sum of v over their ranks, with
-// v = w - (r-1)/(r(n-1)), give that, unless a sum is negative (it is then set to 0).  Equal weights give equal super-blocks.
-std::vector<uint32_t> cssgd_bounds(const ExchangeConfig& config, uint32_t n, uint64_t blocks) {
-    const uint32_t r = config.r;
-    const std::vector<Rank> ranks = subsets(n, r);
-    double all = 0;
-    for (double weight : config.weights) all += weight;
-    std::vector<uint64_t> ends = {0};
-    for (size_t at = 0; at < ranks.size(); at += r) {
-        double sum = 0;
-        for (size_t i = at; i < at + r && !config.weights.empty(); ++i) sum += config.weights[ranks[i]] / all - (r - 1.0) / (r * (n - 1.0));
-        const bool alike = config.weights.empty() || r == n;
-        ends.push_back(ends.back() + (alike ? 1 : static_cast<uint64_t>(std::llround(std::max(sum, 0.0) * 0x1p30))));
+namespace {
+
+double choose(uint32_t n, uint32_t k) {
+    double result = k > n ? 0 : 1;
+    for (uint32_t i = 0; i < k && result > 0; ++i) result = result * (n - i) / (i + 1);
+    return std::round(result);
+}
+
+Cost cost(const ExchangeConfig& config, uint32_t n, const CostWire& wire) {
+    Counting counting{config, n, wire};
+    const uint32_t r = config.r, segment = config.segment_bytes;
+    const double sets = choose(n - 1, r), held = choose(n - 1, r - 1);   // sets: of r + 1 ranks with this one
+    counting.cost.d = r;
+    counting.cost.rounds = 1;
+    const bool fixed = config.quantiser == Quantiser::fixed;   // only `fixed` has two widths
+    const uint32_t wide = counting.width(fixed && cssgd_narrow(cssgd_bounds(config, n, config.blocks)));
+    for (const Bucket& bucket : config.layout->buckets) {
+        const double bytes = ceil_of(static_cast<double>(bucket.count), r) * wide;
+        counting.multicasts(Counting::words, bytes, sets, r);
+        const double come = wire.multicast == CostWire::Multicast::flat ? sets * (n - 1) : sets * r;
+        counting.receives(Counting::words, bytes, come, sets * r, segment);
+        counting.cost.words_foreign += bytes * (come - sets * r);
+        const double record_bytes = sizeof(Le64) + held * sizeof(HeldRecord) + bucket.group_count * sizeof(float);
+        counting.multicasts(Counting::record, record_bytes, 1, n - 1);
+        counting.receives(Counting::record, record_bytes, n - 1, 0, segment);
     }
-    std::vector<uint32_t> bounds;
-    for (uint64_t end : ends) bounds.push_back(static_cast<uint32_t>(end * blocks / ends.back()));
-    return bounds;
+    return counting.cost;
 }
 
-bool cssgd_narrow(std::span<const uint32_t> bounds) {
-    for (size_t q = 1; q < bounds.size(); ++q)
-        if (bounds[q] - bounds[q - 1] > 1) return false;
-    return true;
-}
+}   // namespace
 
-std::unique_ptr<Exchange> cssgd_create(const ExchangeConfig& config) { return std::make_unique<Cssgd>(config); }
+extern const ExchangeKind cssgd_kind{
+    .name = "cssgd",
+    .summary = "the CSSGD paper's: r nodes compute a block, segments go coded by multicast: C(n-1,r) G/r sent per node",
+    .create = [](const ExchangeConfig& config) -> std::unique_ptr<Exchange> { return std::make_unique<Cssgd>(config); },
+    .fixed = true,
+    .datagrams = true,
+    .shares = true,
+    .weighs = true,
+    .cost = cost,
+    // With 2 <= r <= n - 2 it sends and computes more than multicast (spec section 4).
+    .candidates =
+        [](const ExchangeConfig& job, uint32_t n) {
+            if (job.quantiser != Quantiser::fixed || n <= 2 || n > job.blocks) return std::vector<ExchangeConfig>{};
+            ExchangeConfig all = uncoded(job);
+            all.r = n - 1;
+            return std::vector{all};
+        }};
 
 }   // namespace gradcast

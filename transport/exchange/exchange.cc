@@ -1,5 +1,7 @@
 #include "transport/exchange/exchange.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "transport/exchange/base.h"
@@ -38,27 +40,33 @@ std::vector<uint32_t> block_bounds(uint32_t blocks, uint32_t ranks, std::span<co
     return bounds;
 }
 
-namespace {
+ExchangeConfig uncoded(const ExchangeConfig& job) {
+    ExchangeConfig config = job;
+    config.m = config.r = config.servers = 1;
+    config.s = 0;
+    return config;
+}
 
-constexpr ExchangeKind kinds[] = {
-    {"ring", "ring reduce-scatter and all-gather: 2G(n-1)/n sent per node", ring_create, false, false},
-    {"unicast", "each node sends its gradient to each other: (n-1)G sent per node", unicast_create, true, false},
-    {"multicast", "each node sends its gradient once, to all: G sent per node, (n-1)G received", multicast_create, true, true},
-    {"ps", "the first `servers` nodes sum up a part each and send the sums to all: G sent and received per node", ps_create, true, true},
-    {"coded", "each node sends a combination of its m+s blocks to all: G/m sent per node; s nodes may be lost", coded_create, false, true},
-    {"coded-rs", "coded reduce-scatter, then the sums to all: (n-1)G/(n m) + G/n sent per node; s nodes may be lost", coded_rs_create,
-     false, true},
-    {"cssgd", "the CSSGD paper's: r nodes compute a block, segments go coded by multicast: C(n-1,r) G/r sent per node", cssgd_create, true,
-     true},
-};
+// Each in the file of its exchange.
+extern const ExchangeKind ring_kind, unicast_kind, multicast_kind, ps_kind, coded_rs_kind, coded_kind, cssgd_kind;
 
-}   // namespace
+std::span<const ExchangeKind> exchange_kinds() {
+    static const ExchangeKind kinds[] = {ring_kind, unicast_kind, multicast_kind, ps_kind, coded_rs_kind, coded_kind, cssgd_kind};
+    return kinds;
+}
 
-std::span<const ExchangeKind> exchange_kinds() { return kinds; }
+std::string exchange_names(bool ExchangeKind::*trait) {
+    std::vector<const char*> names;
+    for (const ExchangeKind& each : exchange_kinds())
+        if (each.*trait) names.push_back(each.name);
+    std::string text;
+    for (size_t i = 0; i < names.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
+    return text;
+}
 
 Status exchange_find(std::string_view name, Quantiser quantiser, const ExchangeKind** kind) {
     std::string names;
-    for (const ExchangeKind& each : kinds) {
+    for (const ExchangeKind& each : exchange_kinds()) {
         if (name == each.name) {
             if (quantiser == Quantiser::fixed && !each.fixed)
                 return fail(Code::invalid, "{} does not allow the quantiser fixed: use auto32", name);

@@ -95,15 +95,31 @@ enum class ExchangeCommand : uint32_t {
     expel = 4,
 };
 
+struct Cost;
+struct CostWire;
+
+/// All that others know of an exchange.
 struct ExchangeKind {
     const char* name;
     const char* summary;
     std::unique_ptr<Exchange> (*create)(const ExchangeConfig&);
-    bool fixed;       // allows the quantiser `fixed`
-    bool datagrams;   // multicasts: goes through transport/bulk where there are datagrams
+    bool fixed = false;       // allows the quantiser `fixed`
+    bool datagrams = false;   // multicasts: goes through transport/bulk where there are datagrams
+    bool codes = false;       // takes m and s: a rank computes m + s super-blocks, and s ranks may be lost
+    bool shares = false;      // takes r: r ranks compute a block, so there are at least two
+    bool serves = false;      // takes servers
+    bool weighs = false;      // takes weights
+    bool balances = false;    // its weights may follow the measured speed of the ranks
+    /// What rank config.self of n sends, receives and computes; install() accepts the configuration.  See cost.h.
+    Cost (*cost)(const ExchangeConfig& config, uint32_t n, const CostWire& wire);
+    /// What `auto` may choose for n ranks with a quantiser that the exchange allows, in place of the job's m, s, r and servers; null:
+    /// nothing.
+    std::vector<ExchangeConfig> (*candidates)(const ExchangeConfig& job, uint32_t n) = nullptr;
 };
-/// One row an exchange: to add one, write its file and its row.
+/// To add an exchange, write its file, which ends with its row, and list the row in exchange.cc.
 std::span<const ExchangeKind> exchange_kinds();
+/// Those with the trait, as "coded-rs or coded".
+std::string exchange_names(bool ExchangeKind::*trait);
 /// Error: lists the names, or says which quantiser to use.
 Status exchange_find(std::string_view name, Quantiser quantiser, const ExchangeKind** kind);
 

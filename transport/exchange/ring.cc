@@ -12,6 +12,7 @@
 // Words of the first round are received into the place of the sum.  It is free until the gather, and no gather of a segment exists before
 // this rank has passed its addition on.  So there is no other buffer, and a packet of the first round is never answered `later` because
 // this rank still computes.
+#include "transport/exchange/counting.h"
 #include "transport/exchange/plain.h"
 
 namespace gradcast {
@@ -117,8 +118,35 @@ private:
     std::array<std::vector<State>, step_slots> states_;
 };
 
+Cost cost(const ExchangeConfig& config, uint32_t n, const CostWire& wire) {
+    Counting counting{config, n, wire};
+    counting.cost.rounds = 2.0 * (n - 1);
+    for (const Bucket& bucket : config.layout->buckets) {
+        for (uint64_t part = 0; part < n; ++part) {
+            const uint64_t elements = (part + 1) * bucket.count / n - part * bucket.count / n;
+            const double bytes = static_cast<double>(elements) * counting.sum_width();
+            const uint64_t passed = (config.self + n - part) % n;   // ranks that the part has passed before this one
+            counting.sends(Counting::words, bytes, (passed != n - 1) + (passed != n - 2), config.segment_bytes);
+            const double comes = (passed != 0) + (passed != n - 1);
+            counting.receives(Counting::words, bytes, comes, comes, config.segment_bytes);
+        }
+        const double bytes = sizeof(RecordHeader) + bucket.group_count * sizeof(float);
+        counting.sends(Counting::record, bytes, n - 1, segment_bytes_stream);
+        counting.receives(Counting::record, bytes, n - 1, 0, segment_bytes_stream);
+    }
+    return counting.cost;
+}
+
 }   // namespace
 
-std::unique_ptr<Exchange> ring_create(const ExchangeConfig& config) { return std::make_unique<Ring>(config); }
+extern const ExchangeKind ring_kind{
+    .name = "ring",
+    .summary = "ring reduce-scatter and all-gather: 2G(n-1)/n sent per node",
+    .create = [](const ExchangeConfig& config) -> std::unique_ptr<Exchange> { return std::make_unique<Ring>(config); },
+    .weighs = true,
+    .balances = true,
+    .cost = cost,
+    .candidates = [](const ExchangeConfig& job,
+                     uint32_t) { return job.s > 0 ? std::vector<ExchangeConfig>{} : std::vector{uncoded(job)}; }};
 
 }   // namespace gradcast

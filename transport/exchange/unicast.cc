@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/exchange/counting.h"
 #include "transport/exchange/plain.h"
 
 namespace gradcast {
@@ -173,8 +174,34 @@ private:
     std::array<std::vector<uint8_t>, step_slots> got_;   // [segment][sender]
 };
 
+Cost cost(const ExchangeConfig& config, uint32_t n, const CostWire& wire) {
+    Counting counting{config, n, wire};
+    counting.cost.rounds = 1;
+    for (const Bucket& bucket : config.layout->buckets) {
+        for (Rank rank = 0; rank < n; ++rank) {
+            if (counting.blocks_of(rank) == 0) continue;
+            const uint32_t width_of = counting.width(counting.blocks_of(rank) == 1),
+                           segment = config.segment_bytes / counting.sum_width() * width_of;
+            const double bytes = static_cast<double>(bucket.count) * width_of;
+            if (rank == config.self) counting.sends(Counting::words, bytes, n - 1, segment);
+            else counting.receives(Counting::words, bytes, 1, 1, segment);
+        }
+        const double bytes = sizeof(RecordHeader) + bucket.group_count * sizeof(float);
+        counting.sends(Counting::record, bytes, n - 1, segment_bytes_stream);
+        counting.receives(Counting::record, bytes, n - 1, 0, segment_bytes_stream);
+    }
+    return counting.cost;
+}
+
 }   // namespace
 
-std::unique_ptr<Exchange> unicast_create(const ExchangeConfig& config) { return std::make_unique<Unicast>(config); }
+extern const ExchangeKind unicast_kind{
+    .name = "unicast",
+    .summary = "each node sends its gradient to each other: (n-1)G sent per node",
+    .create = [](const ExchangeConfig& config) -> std::unique_ptr<Exchange> { return std::make_unique<Unicast>(config); },
+    .fixed = true,
+    .weighs = true,
+    .balances = true,
+    .cost = cost};
 
 }   // namespace gradcast
