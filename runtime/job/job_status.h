@@ -44,7 +44,7 @@ struct JobStatus {
     JobState state = JobState::preparing;
     std::string error;                                           // of failed: one line that names rank, phase and thing
     Code code = Code::ok;                                        // of failed and cancelled
-    std::vector<std::string> losses;                             // "without rank 2 (c): …": ranks that the job goes on without, and why
+    std::vector<std::string> losses;                             // "without rank 2 (c): …": ranks that the job is now without, and why
     std::vector<std::string> warnings;                           // what is otherwise than was asked for
     bool goes_on = false;                                        // others go on with it, or have done it, without this node
     bool unheard = false;                                        // when it ended here, others were not heard: they may go on with it

@@ -235,7 +235,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.staleness.clear();
     for (uint32_t i = 0; i < Staleness::bins; ++i)
         if (const StalenessBin bin = step.staleness.bin(i); bin.pushes > 0) status_.staleness.push_back(bin);
-    if (status_.losses.size() != why_lost.size()) status_.losses = why_lost;
+    if (status_.losses != why_lost) status_.losses = why_lost;
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;
     status_.samples_per_second = status_.seconds > 0 ? static_cast<double>((steps - first_) * batch_) / status_.seconds : 0;

@@ -25,6 +25,18 @@ const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
     return "";
 }
 
+bool in(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// "2 nodes go on after step 154 without c, the job has stood for 0.4 s".
+std::string goes_on_text(const ViewRecord& view) {
+    return fmt::format("{} after step {}{}{}{}{}, the job has stood for {:.1f} s",
+                       view.members.size() == 1 ? "1 node goes on" : fmt::format("{} nodes go on", view.members.size()),
+                       view.first_step - 1, view.came.empty() ? "" : " with ", fmt::join(view.came, ", "),
+                       view.left.empty() ? "" : " without ", fmt::join(view.left, ", "), static_cast<double>(view.stood_us) / 1e6);
+}
+
 }   // namespace
 
 void ViewSwitch::keep(const Context& context, const Standing& standing) {
@@ -325,9 +337,6 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
 
 /// Of the view that has begun, after the last one that is recorded.
 ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) const {
-    const auto in = [](const std::vector<std::string>& names, const std::string& name) {
-        return std::find(names.begin(), names.end(), name) != names.end();
-    };
     ViewRecord record{.first_step = context.step + 1, .stood_us = context.host.now_us() - stands_us_};
     for (const NodeId node : now.nodes) record.members.push_back(config_.roster[index_of(node)].name);
     std::vector<std::string> before, why;
@@ -347,14 +356,15 @@ ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) 
 }
 
 void ViewSwitch::report(Context& context) {
-    const ViewRecord view = report_.views().back();
-    const std::string text =
-        fmt::format("{} nodes go on after step {}{}{}, the job has stood for {:.1f} s", view.members.size(), context.step,
-                    view.left.empty() ? "" : " without ", fmt::join(view.left, ", "), static_cast<double>(view.stood_us) / 1e6);
-    report_.log().warn("view of {}: {} ({})", fmt::join(view.members, ", "), text, view.why);
+    const std::vector<ViewRecord> views = report_.views();
+    const ViewRecord& view = views.back();
+    report_.log().warn("view of {}: {} ({})", fmt::join(view.members, ", "), goes_on_text(view), view.why);
     report_.update([&](JobStatus& status) { status.step = context.step; });
-    context.why_lost.push_back(text);
-    if (const std::string advice = view_records_advice(report_.views()); !advice.empty()) report_.warn(advice);
+    context.why_lost.clear();   // a node that came back is no loss any more
+    for (const ViewRecord& each : views)
+        if (std::any_of(each.left.begin(), each.left.end(), [&](const std::string& name) { return !in(view.members, name); }))
+            context.why_lost.push_back(goes_on_text(each));
+    if (const std::string advice = view_records_advice(views); !advice.empty()) report_.warn(advice);
 }
 
 }   // namespace gradcast

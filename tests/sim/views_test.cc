@@ -486,6 +486,16 @@ TEST(JobViews, NodesJoinWhileItRuns) {
     EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 10u);   // others come when the job is done
 }
 
+TEST(JobViews, ANodeThatJoinsIsNoLoss) {
+    Lossy job(4);
+    job.joins = {quiet().us / 3};
+    job.run();
+    const JobStatus status = job.engines[0]->status();
+    ASSERT_EQ(status.views.size(), 2u);
+    EXPECT_EQ(status.views[1].came, std::vector<std::string>{"node3"});
+    EXPECT_TRUE(status.losses.empty()) << status.losses[0];
+}
+
 /// It comes while the members end: it is taken in before that, or not at all, and all members end in one view.
 TEST(JobViews, ANodeThatComesAtTheEndHoldsNobodyBack) {
     for (const char* kind : {"", "kind = \"oneshot\"\nworkers = 5\n"}) {
@@ -622,7 +632,7 @@ TEST(JobViews, WorkersOutliveFaultsFromSeeds) {
         }
         // A node that dies while one joins in the first moments ends the job, by name.
         EXPECT_TRUE(ended > 0 || lines_in(job.own_folder(seen)).empty());
-        changed += !job.engines[seen]->status().losses.empty();
+        changed += job.engines[seen]->status().views.size() > 1;
         joined += job.sim->result(members).ok();
     });
     EXPECT_LE(left_out, 1 + begun / 50);   // whom the others did not hear while they agreed, as at the end of the job
@@ -683,6 +693,9 @@ TEST(JobViews, HalfWithTheLowestGoesOn) {
     job.kills = {{1, quiet().us / 2}};
     job.run();
     job.expect(quiet().digest);
+    const std::vector<std::string> losses = job.engines[0]->status().losses;
+    ASSERT_EQ(losses.size(), 1u);
+    EXPECT_TRUE(losses[0].starts_with("1 node goes on after step ")) << losses[0];
 }
 
 TEST(JobViews, AMinorityKeepsItsStateAndSaysSo) {
