@@ -31,7 +31,7 @@ void shoot(std::vector<std::string>* steps, const std::string& name) {
     const char* folder = std::getenv("GC_SHOTS");
     if (!folder) return;
     for (const char* colours : {"light", "dark"})
-        for (const char* size : {"390x844", "1280x800"})
+        for (const char* size : {"390x844", "1280x800", "1920x1080"})
             for (const std::string& each :
                  {std::string("size=") + size, std::string(colours), fmt::format("shot={}/{}-{}-{}.png", folder, name, colours, size)})
                 steps->push_back(each);
@@ -119,7 +119,61 @@ TEST_F(SystemPage, WithoutASeatItAsksAgain) {
     later.join();
 }
 
-/// A job of `nodes` of real daemons; one is lost; another job fails.
+TEST_F(SystemPage, AJobThatHasEndedHasATimeAndNothingLeft) {
+    JobDetail* job = backend.add(std::string(32, 'a'), "first");
+    job->summary.status.step = 10;
+    backend.finish(job, JobState::done);
+    serve();
+    EXPECT_EQ(browse(port, {"size=1920x1080", "wait=document.querySelector('.jobs a')",
+                            "print=[...document.querySelectorAll('.jobs th')].slice(-2).map(each => each.textContent).join()",
+                            "print=[...document.querySelectorAll('.jobs tbody td')].slice(-2).map(each => each.textContent).join()",
+                            "print=document.querySelector('.card').offsetWidth > 0.95 * innerWidth"}),
+              "time,left\n2.00 s,–\ntrue\n");
+}
+
+TEST_F(SystemPage, ANodeThatCameBackIsAMarkAndNoAlarm) {
+    JobDetail* job = backend.add(std::string(32, 'a'), "first");
+    JobStatus& status = job->summary.status;
+    status.steps = 40;
+    const auto view = [](uint32_t number, uint64_t step, std::vector<std::string> members, std::vector<std::string> came,
+                         std::vector<std::string> left) {
+        return ViewRecord{.number = number,
+                          .first_step = step,
+                          .members = std::move(members),
+                          .came = std::move(came),
+                          .left = std::move(left),
+                          .why = "w"};
+    };
+    status.views = {view(1, 1, {"node-1", "node-2"}, {}, {}), view(2, 12, {"node-1"}, {}, {"node-2"}),
+                    view(3, 30, {"node-1", "node-2"}, {"node-2"}, {})};
+    for (uint64_t step = 1; step <= 40; ++step)
+        status.curve.push_back(
+            {.step = step, .loss = 1, .accuracy = 1, .seconds = static_cast<double>(step), .bytes_sent = step * 13'000'000});
+    backend.finish(job, JobState::done);
+    serve();
+    const auto labels = [](const std::string& chart) {
+        return "print=[..." + ("document.querySelectorAll('[data-chart=" + chart) +
+               "] svg text[text-anchor=end]')].slice(0, -1).map(each => each.textContent).join()";
+    };
+    const std::string bad = "print=document.querySelectorAll('.box.bad, [role=alert]').length";
+    std::vector<std::string> steps = {
+        "go=#/job/" + job->summary.id,
+        "wait=document.querySelector('h1 .done')",
+        bad,
+        "print=[...document.querySelectorAll('[data-chart=loss] text.change')].map(each => each.textContent).join()",
+        "print=document.querySelectorAll('[data-chart=accuracy] line.change').length",
+        labels("accuracy"),
+        labels("bytes")};
+    EXPECT_EQ(browse(port, steps), "0\n− node-2,+ node-2\n2\n0.9400,0.9600,0.9800,1.0000\n11.5 MiB,12 MiB,12.5 MiB,13 MiB,13.5 MiB\n");
+
+    status.views.pop_back();   // it has not come back
+    status.losses = {"1 node goes on without node-2"};
+    EXPECT_EQ(browse(port, {"go=#/job/" + job->summary.id, "wait=document.querySelector('h1 .done')", bad,
+                            "print=[...document.querySelectorAll('.box')].map(each => each.textContent).join()"}),
+              "0\nended without node-2: w\n");
+}
+
+/// A job of `nodes` of real daemons; one is lost and comes back; another job fails.
 TEST_F(SystemPage, ShowsARunningJobALostNodeAndAFailedJob) {
     Cluster cluster(3);
     const std::string data = make_data(cluster.folder + "/data.h5", 4096);
@@ -154,6 +208,12 @@ TEST_F(SystemPage, ShowsARunningJobALostNodeAndAFailedJob) {
              "wait=document.querySelector('.views')?.textContent.includes('without c')"};
     shoot(&steps, "lost");
     EXPECT_EQ(browse(port, steps), "c\n");
+    cluster.start(cluster[2]);
+    steps = {"go=#/job/" + id, "wait=document.querySelector('.views')?.textContent.includes('with c')",
+             "wait=document.querySelectorAll('.box.bad').length === 0",
+             "wait=document.querySelector('[data-chart=loss]').textContent.includes('+ c')"};
+    shoot(&steps, "back");
+    browse(port, steps);
     cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
     EXPECT_EQ(cluster[0].ended(id).state, JobState::cancelled);
     browse(port, {"go=#/job/" + id, "wait=document.querySelector('h1 .cancelled')"});
