@@ -34,6 +34,18 @@ std::string changed(std::string text, const std::string& from, const std::string
     return text.replace(text.find(from), from.size(), to);
 }
 
+TEST_F(Report, NoTickOfAccuracyIsAboveOne) {
+    std::string steps;
+    for (int i = 1; i <= 3; ++i) steps += fmt::format("{{\"step\":{},\"loss\":1,\"bytes_sent\":1000,\"accuracy\":1}}\n", i);
+    make("one", good_job, steps);
+    ASSERT_EQ(run("report one --out report.html --quick").exit, 0);
+    std::string page = read("report.html");
+    page.erase(0, page.find("accuracy by steps"));
+    page.erase(page.find("</svg>"));
+    EXPECT_NE(page.find("\"end\">1<"), std::string::npos) << page;
+    EXPECT_EQ(page.find("\"end\">1.0"), std::string::npos) << page;
+}
+
 TEST_F(Report, ComparesAJobAndAFolder) {
     import();
     const std::string evil = "<script>alert(1)</script>";
@@ -64,6 +76,9 @@ TEST_F(Report, ComparesAJobAndAFolder) {
           "there is no final.h5 here"})
         EXPECT_NE(page.find(part), std::string::npos) << part;
     EXPECT_EQ(page.find("<td>job.batch</td>"), std::string::npos);   // equal in both
+
+    for (const char* tick : {">0 MiB<", ">1 MiB<", ">5 MiB<"})   // of 5,000,000 bytes
+        EXPECT_NE(page.find(tick), std::string::npos) << tick;
 
     const Json json = ask("report one two --out r.html --quick -o json").json();
     EXPECT_EQ(json["path"], "r.html");

@@ -1,5 +1,6 @@
 // Line plots as SVG, for the page that `report` writes.
 #pragma once
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,8 +16,9 @@ struct Series {
     std::vector<std::pair<double, double>> points;
 };
 struct Plot {
-    std::string title, x_label;                // "loss", "steps"
-    std::string (*x_text)(double) = nullptr;   // of a tick
+    std::string title, x_label;   // "loss", "steps"
+    bool x_bytes = false;         // ticks of bytes: round in binary units
+    double y_most = HUGE_VAL;     // no tick is above it; no value may be
     std::vector<Series> series;
 };
 /// "" where no series has two points.

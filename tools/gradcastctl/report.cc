@@ -55,7 +55,6 @@ std::string table_html(const Row& head, const std::vector<Row>& rows, const char
     return html + "</tbody></table></div>\n";
 }
 
-std::string steps_text(double value) { return fmt::format("{:.6g}", value); }
 std::string bytes_text(double value) { return text_bytes(static_cast<uint64_t>(std::max(0.0, value))); }
 
 class Page {
@@ -113,15 +112,15 @@ private:
     std::string plots(const std::string& what, std::vector<RunPoint> RunRecord::*points) const {
         struct Axis {
             const char* label;
-            std::string (*text)(double);
+            bool bytes;
             double (*of)(const RunPoint&);
         };
-        constexpr Axis axes[] = {{"steps", steps_text, [](const RunPoint& point) { return static_cast<double>(point.step); }},
-                                 {"seconds", steps_text, [](const RunPoint& point) { return point.seconds; }},
-                                 {"bytes sent by a node", bytes_text, [](const RunPoint& point) { return point.bytes; }}};
+        constexpr Axis axes[] = {{"steps", false, [](const RunPoint& point) { return static_cast<double>(point.step); }},
+                                 {"seconds", false, [](const RunPoint& point) { return point.seconds; }},
+                                 {"bytes sent by a node", true, [](const RunPoint& point) { return point.bytes; }}};
         std::string html;
         for (const Axis& axis : axes) {
-            Plot plot{what, axis.label, axis.text, {}};
+            Plot plot{what, axis.label, axis.bytes, points == &RunRecord::accuracy ? 1 : HUGE_VAL, {}};
             for (size_t i = 0; i < runs_.size(); ++i) {
                 plot.series.push_back({.colour = i, .points = {}});
                 for (const RunPoint& each : runs_[i].*points) plot.series.back().points.emplace_back(axis.of(each), each.value);
