@@ -26,6 +26,8 @@ struct JobSummary {
     JobStatus status;
     uint64_t submitted_unix = 0;
     std::vector<std::string> nodes;   // by NodeId
+    /// How many are in its newest view.
+    size_t nodes_now() const { return status.views.empty() ? nodes.size() : status.views.back().members.size(); }
 };
 struct JobDetail {
     JobSummary summary;

@@ -51,7 +51,7 @@ Json row_of(const JobSummary& job) {
     Json row{{"id", job.id},
              {"name", job.name},
              {"submitted_unix", job.submitted_unix},
-             {"nodes", from.views.empty() ? job.nodes.size() : from.views.back().members.size()},
+             {"nodes", job.nodes_now()},
              {"nodes_submitted", job.nodes.size()},
              {"state", job_state_name(from.state)},
              {"error", from.error},

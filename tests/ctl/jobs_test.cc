@@ -51,11 +51,17 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
                         .jobs = 0,
                         .why = "refused: keys differ",
                         .isa = ""}};
+    backend.all[0].summary.nodes = {"node-1", "node-2", "node-3"};
     serve();
     Outcome outcome = ask("list");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     for (const char* word : {"aaaa0000", "first", "running", "1/10"}) EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     EXPECT_EQ(ask("list -o json").json()["jobs"][0]["id"], id_a);
+    const std::string whose = "jobs of node node-1; jobs without it are shown by gradcastctl list on node-2";
+    EXPECT_EQ(outcome.err, whose + "\n");
+    EXPECT_EQ(ask("list -o json").json()["whose"], whose);
+    EXPECT_NE(ask("top").out.find(whose), std::string::npos);
+    for (const char* command : {"list", "top"}) EXPECT_NE(ask(command).out.find("  2 of 3  "), std::string::npos) << ask(command).out;
 
     outcome = ask("describe first");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
@@ -77,7 +83,7 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
           "3.00 MiB",
           "warning         2 ranks are too few\n",
           "warning         and slow\n",
-          "node-1, node-2; this one is node-1\n",
+          "node-1, node-2, node-3; this one is node-1\n",
           ": a, b, c\n",
           "view            2 from step 8, 2023-11-1",
           ": a, d; with d; without b, c; why: b silent, c drained, d joins; the job stood for 1.50 s\n",

@@ -123,7 +123,10 @@ TEST_F(SystemPage, AJobThatHasEndedHasATimeAndNothingLeft) {
     JobDetail* job = backend.add(std::string(32, 'a'), "first");
     job->summary.status.step = 10;
     backend.finish(job, JobState::done);
+    backend.members = {{.name = "node-1", .self = true, .alive = true}, {.name = "node-2"}};
     serve();
+    EXPECT_EQ(browse(port, {"wait=document.querySelector('.jobs a')", "print=document.querySelector('.whose').textContent"}),
+              "jobs of node node-1; jobs without it are shown by gradcastctl list on the other nodes, and on their status pages\n");
     EXPECT_EQ(browse(port, {"size=1920x1080", "wait=document.querySelector('.jobs a')",
                             "print=[...document.querySelectorAll('.jobs th')].slice(-2).map(each => each.textContent).join()",
                             "print=[...document.querySelectorAll('.jobs tbody td')].slice(-2).map(each => each.textContent).join()",

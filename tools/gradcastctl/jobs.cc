@@ -180,7 +180,13 @@ int command_list(const Options& options, const std::vector<std::string>& states)
     Json& jobs = reply.json["jobs"];
     for (size_t i = jobs.is_array() ? jobs.size() : 0; i-- > 0;)
         if (!wanted(jobs[i].value("status", Json::object()).value("state", ""))) jobs.erase(i);
+    const Reply answer = Client(options.target).get("/v1/nodes");
+    if (answer.exit != exit_done) return complain_of(answer);
+    const auto nodes = answer.json.at("nodes").get<std::vector<NodeInfo>>();
+    const auto self = std::find_if(nodes.begin(), nodes.end(), [](const NodeInfo& each) { return each.self; });
+    const std::string whose = self == nodes.end() ? "" : text_jobs_of(self->name, nodes);
     if (options.json) {
+        reply.json["whose"] = whose;
         fmt::print("{}\n", json_text(reply.json, 2));
         return exit_done;
     }
@@ -188,11 +194,12 @@ int command_list(const Options& options, const std::vector<std::string>& states)
     for (const JobSummary& job : reply.json.at("jobs").get<std::vector<JobSummary>>()) {
         const JobStatus& status = job.status;
         rows.push_back({job.id.substr(0, 8), job.name, job_state_name(status.state), progress(status),
-                        status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "-", std::to_string(job.nodes.size()),
+                        status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "-", text_nodes(job.nodes_now(), job.nodes.size()),
                         text_time(job.submitted_unix)});
     }
     if (rows.size() == 1) fmt::print("no jobs{}{}\n", states.empty() ? "" : " that are ", fmt::join(states, " or "));
     else print_table(rows);
+    if (!whose.empty()) fmt::print(stderr, "{}\n", whose);   // stdout has jobs alone: completion reads it
     return exit_done;
 }
 

@@ -189,7 +189,7 @@ int run(int argc, char** argv) {
         "the folder is only read; checkpoints lie at all nodes of a job, and may be copied into one folder");
 
     std::vector<std::string> states, which;
-    command = add("list", "all jobs this daemon knows", [&] { return command_list(options, states); });
+    command = add("list", "the jobs of this daemon's node, and where local runs are", [&] { return command_list(options, states); });
     command->add_option("--state", states, "only jobs that are so: running,failed")
         ->delimiter(',')
         ->check(CLI::IsMember({"preparing", "running", "done", "failed", "cancelled"}));

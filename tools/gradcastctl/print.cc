@@ -79,6 +79,22 @@ double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seco
     return seconds / static_cast<double>(step - resumed) * static_cast<double>(steps - step);
 }
 
+std::string text_nodes(size_t now, size_t submitted) {
+    return now < submitted ? fmt::format("{} of {}", now, submitted) : std::to_string(now);
+}
+
+std::string text_jobs_of(const std::string& self, const std::vector<NodeInfo>& nodes) {
+    constexpr size_t named_max = 8;
+    std::vector<std::string> others;
+    for (const NodeInfo& each : nodes)
+        if (!each.self) others.push_back(each.name);
+    if (others.empty()) return {};
+    const size_t more = others.size() - std::min(others.size(), named_max);
+    others.resize(others.size() - more);
+    return fmt::format("jobs of node {}; jobs without it are shown by gradcastctl list on {}{}", self, fmt::join(others, ", "),
+                       more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
 std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows) {
     std::vector<size_t> widths(rows[0].size());
     for (const auto& row : rows)

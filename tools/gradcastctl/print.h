@@ -27,6 +27,11 @@ std::vector<std::string> labels_of(const Evaluation& evaluation);
 /// Until a job's last step, by the pace of this run; below 0: not known, or nothing is left.
 double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds);
 
+/// Of a job: "3", or "2 of 3" where some of those it began with are missing.
+std::string text_nodes(size_t now, size_t submitted);
+/// "jobs of node a; …": whose jobs a daemon lists, and how those of the other nodes are found; "": it has no other nodes.
+std::string text_jobs_of(const std::string& self, const std::vector<NodeInfo>& nodes);
+
 /// Columns as wide as their widest cell, two spaces between; a column that holds numbers (first row after the head) is set to the right.
 std::vector<std::string> table_lines(const std::vector<std::vector<std::string>>& rows);
 void print_table(const std::vector<std::vector<std::string>>& rows);

@@ -97,7 +97,8 @@ private:
             const double loss = run.loss.empty() ? -1 : run.loss.back().value;
             const double accuracy = !run.accuracy.empty() ? run.accuracy.back().value : status ? status->accuracy : -1;
             rows.push_back({name_of(i) + (run.id.empty() ? "" : " <span class=\"dim\">" + run.id.substr(0, 8) + "</span>"),
-                            status ? job_state_name(status->state) : "", status ? std::to_string(run.job->summary.nodes.size()) : "",
+                            status ? job_state_name(status->state) : "",
+                            status ? text_nodes(run.job->summary.nodes_now(), run.job->summary.nodes.size()) : "",
                             std::to_string(run.steps), run.loss.empty() ? "" : fmt::format("{:.4f}", loss),
                             accuracy >= 0 ? fmt::format("{:.4f}", accuracy) : "",
                             run.test_loss >= 0 ? fmt::format("{:.4f}", run.test_loss) : "", run.steps > 0 ? text_seconds(run.seconds) : "",

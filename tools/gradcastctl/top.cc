@@ -63,8 +63,7 @@ void job_lines(const Json& overview, std::vector<Line>* lines) {
         rows.push_back({plain(job.value("id", "")).substr(0, 8), fit(plain(job.value("name", "")), 24), plain(job.value("state", "")),
                         fmt::format("{}/{}{}", step, steps, steps > 0 ? fmt::format(" {}%", step * 100 / steps) : ""),
                         number(job, "loss", "{:.4f}"), number(job, "accuracy", "{:.4f}"), number(job, "samples_per_second", "{:.0f}"),
-                        text_bytes(job.value("bytes_sent", uint64_t{0})),
-                        nodes < submitted ? fmt::format("{} of {}", nodes, submitted) : std::to_string(nodes),
+                        text_bytes(job.value("bytes_sent", uint64_t{0})), text_nodes(nodes, submitted),
                         text_seconds(job.value("seconds", 0.0)), left >= 0 ? text_seconds(left) : "-"});
     }
     const std::vector<std::string> table = table_lines(rows);
@@ -109,6 +108,9 @@ std::vector<Line> lines_of(const Json& overview) {
          alive < total ? "31" : "1"},
         {}};
     job_lines(overview, &lines);
+    if (const std::string whose = text_jobs_of(overview.value("self", ""), overview.at("nodes").get<std::vector<NodeInfo>>());
+        !whose.empty())
+        lines.push_back({plain(whose)});
     if (overview.value("pages", 1u) > 1)
         lines.push_back({fmt::format("page {} of {}", overview.value("page", 0u) + 1, overview.value("pages", 1u))});
     lines.emplace_back();
