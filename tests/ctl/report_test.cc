@@ -34,6 +34,33 @@ std::string changed(std::string text, const std::string& from, const std::string
     return text.replace(text.find(from), from.size(), to);
 }
 
+TEST_F(Report, ListAndDescribeKnowLocalRuns) {
+    serve();
+    EXPECT_EQ(ask("list").err, "");
+    make("state/gradcast/tiny-1", good_job, lines(20, 2));
+    make("state/gradcast/tiny-2", good_job, lines(20, 2));
+    const std::string where = "local runs: 2 in " + folder + "/state/gradcast; gradcastctl describe and report take the folder of one";
+    EXPECT_EQ(ask("list").err, where + "\n");
+    EXPECT_EQ(ask("list -o json").json()["local_runs"], where);
+    server.reset();
+    EXPECT_TRUE(ask("list").says(where));   // also where no daemon answers
+
+    import();
+    save("state/gradcast/tiny-2/final.h5", good_job);
+    Outcome outcome = run("describe state/gradcast/tiny-1");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    for (const char* part : {"name            tiny\n", "state           no model: ", "step            20\n", "accuracy        0.9500\n",
+                             "sent by a node  19.5 KiB\n", "optimiser.lr    0.05\n"})
+        EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out;
+    const Json json = run("describe state/gradcast/tiny-2 -o json").json();
+    EXPECT_EQ(json["state"], "done");
+    EXPECT_EQ(json["step"], 20);
+    EXPECT_EQ(json["digest"].get<std::string>().size(), 64u);
+    outcome = run("describe state/nowhere");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("state/nowhere: there is no such folder"));
+}
+
 TEST_F(Report, NoTickOfAccuracyIsAboveOne) {
     std::string steps;
     for (int i = 1; i <= 3; ++i) steps += fmt::format("{{\"step\":{},\"loss\":1,\"bytes_sent\":1000,\"accuracy\":1}}\n", i);

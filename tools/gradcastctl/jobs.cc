@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "runtime/core/nearest.h"
@@ -12,6 +13,7 @@
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
+#include "tools/gradcastctl/run_record.h"
 
 namespace gradcast {
 namespace {
@@ -172,6 +174,8 @@ int command_resume(const Options& options, const std::string& job, const std::st
 }
 
 int command_list(const Options& options, const std::vector<std::string>& states) {
+    const std::string local = text_local_runs();
+    if (!local.empty() && !options.json) fmt::print(stderr, "{}\n", local);
     Reply reply = Client(options.target).get("/v1/jobs");
     if (reply.exit != exit_done) return complain_of(reply);
     auto wanted = [&](const std::string& state) {
@@ -187,6 +191,7 @@ int command_list(const Options& options, const std::vector<std::string>& states)
     const std::string whose = self == nodes.end() ? "" : text_jobs_of(self->name, nodes);
     if (options.json) {
         reply.json["whose"] = whose;
+        reply.json["local_runs"] = local;
         fmt::print("{}\n", json_text(reply.json, 2));
         return exit_done;
     }
@@ -225,6 +230,11 @@ int command_wait(const Options& options, const std::vector<std::string>& which) 
 }
 
 int command_describe(const Options& options, const std::string& which) {
+    const bool path = which.find('/') != std::string::npos;   // else a folder may have the name of a job
+    std::error_code error;
+    if (std::filesystem::is_directory(which, error) && (path || std::filesystem::exists(which + "/steps.jsonl", error)))
+        return describe_folder(options, which);
+    if (path) return complain(exit_usage, "{}: there is no such folder", which);
     JobDetail job;
     Reply reply = Client(options.target).job(which, &job);
     if (reply.exit != exit_done) return complain_of(reply);

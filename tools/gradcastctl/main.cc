@@ -195,7 +195,9 @@ int run(int argc, char** argv) {
         ->check(CLI::IsMember({"preparing", "running", "done", "failed", "cancelled"}));
     command = add("wait", "wait for the end of jobs; exit code 1: one of them is not done", [&] { return command_wait(options, which); });
     command->add_option("JOB", which, "ids, 4 or more of their first digits, or names")->required();
-    job_argument(add("describe", "all about a job", [&] { return command_describe(options, job); }));
+    command = add("describe", "all about a job, or what a local run has kept", [&] { return command_describe(options, job); });
+    command->add_option("JOB", job, "id, 4 or more of its first digits, or name; or the folder of a run, which list and run tell")
+        ->required();
     job_argument(add("watch", "show a job's progress and, at its end, the result", [&] { return command_watch(options, job); }));
     command = add("logs", "a job's log at this node", [&] { return command_logs(options, job, follow); });
     job_argument(command);

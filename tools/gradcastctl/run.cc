@@ -22,6 +22,7 @@
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"
+#include "tools/gradcastctl/run_record.h"
 
 namespace gradcast {
 namespace {
@@ -29,14 +30,6 @@ namespace {
 constexpr uint32_t profile_step = 10;        // where the job file names none: after the first steps, which are slower
 constexpr uint64_t end_us_max = 2'000'000;   // from the job's end at the node that is followed to its end at the others
 constexpr uint32_t log_lines = 3;            // of each daemon, shown when something failed
-
-/// $XDG_STATE_HOME/gradcast, in which each job has a folder of its own.
-std::string keep_default() {
-    const char* state = std::getenv("XDG_STATE_HOME");
-    const char* home = std::getenv("HOME");
-    std::string base = state && *state == '/' ? state : home && *home == '/' ? std::string(home) + "/.local/state" : ".";
-    return base + "/gradcast";
-}
 
 /// Copies the results from a node's folder, each file whole or not at all; event files, which are named by time, always.
 Status keep_results(const std::string& job, const std::string& folder, std::vector<std::string> names) {
@@ -179,7 +172,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         }
     }
     if (reply.exit == exit_done) id = reply.json.value("id", id);
-    if (keep.empty()) keep = fmt::format("{}/{}-{}", keep_default(), config.name, id.substr(0, 8));
+    if (keep.empty()) keep = fmt::format("{}/{}-{}", runs_folder(), config.name, id.substr(0, 8));
     // No daemon answers any more: a job that has done its last step has left its model in a daemon's folder.
     auto lost = [&](const Status& status) {
         (void)give_up(status);
@@ -307,7 +300,7 @@ int command_run(const Options& options, const std::string& job, uint32_t nodes, 
             return complain(exit_usage, "{}", status.what);
     if (!profile.empty())
         if (int exit = out_check(profile, {job, resume}, force); exit != exit_done) return exit;
-    const std::string place = keep.empty() ? keep_default() : keep;
+    const std::string place = keep.empty() ? runs_folder() : keep;
     const bool made = !std::filesystem::exists(place, error);
     if (Status status = make_directories(place); !status.ok())   // checked before the training
         return complain(exit_usage, "--keep: {}", status.what);

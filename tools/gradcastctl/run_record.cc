@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/toml.h"
+#include "runtime/job/checkpoint.h"
 #include "runtime/job/job_file.h"
 #include "runtime/job/model_file.h"
 #include "tools/gradcastctl/print.h"
@@ -196,6 +198,68 @@ int run_read(const Options& options, const std::string& which, bool evaluate, co
     if (evaluate) evaluate_model(data, run);
     else run->why = "it was not asked for";
     if (run->evaluation && run->digest.empty()) run->digest = run->evaluation->digest;
+    return exit_done;
+}
+
+std::string runs_folder() {
+    const char* state = std::getenv("XDG_STATE_HOME");
+    const char* home = std::getenv("HOME");
+    const std::string base = state && *state == '/' ? state : home && *home == '/' ? std::string(home) + "/.local/state" : ".";
+    return base + "/gradcast";
+}
+
+std::string text_local_runs() {
+    const std::string folder = runs_folder();
+    size_t runs = 0;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+        runs += ::access((at->path() / "steps.jsonl").c_str(), F_OK) == 0;
+    if (runs == 0) return {};
+    return fmt::format("local runs: {} in {}; gradcastctl describe and report take the folder of one", runs, folder);
+}
+
+int describe_folder(const Options& options, const std::string& folder) {
+    RunRecord run;
+    if (const int exit = run_read(options, folder, false, {}, &run); exit != exit_done) return exit;
+    const std::string path = folder + "/final.h5";
+    Model model;
+    std::vector<float> parameters;
+    const bool done = ::access(path.c_str(), F_OK) == 0;
+    if (done)
+        if (const Status status = model_read(path, &model, &parameters); !status.ok()) return complain(exit_failed, "{}", status.what);
+    const std::vector<uint64_t> checkpoints = checkpoints_in(folder);
+    const std::string checkpoint = checkpoints.empty() ? "" : checkpoint_path(folder, checkpoints.back());
+    Json json{{"folder", folder},  {"name", run.name},       {"state", done ? "done" : "no model"},
+              {"step", run.steps}, {"seconds", run.seconds}, {"bytes_sent", run.bytes}};
+    if (!run.loss.empty()) json["loss"] = run.loss.back().value;
+    if (!run.accuracy.empty()) json["accuracy"] = run.accuracy.back().value;
+    if (run.test_loss >= 0) json["test_loss"] = run.test_loss;
+    if (!checkpoint.empty()) json["checkpoint"] = checkpoint;
+    if (done) json["model"] = path, json["digest"] = model.digest;
+    for (const auto& [key, value] : run.settings) json["settings"][key] = value;
+    if (options.json) {
+        fmt::print("{}\n", json_text(json, 2));
+        return exit_done;
+    }
+    auto line = [](const char* name, const std::string& value) {
+        if (!value.empty()) fmt::print("{:<15} {}\n", name, value);
+    };
+    auto number = [&](const char* key, const char* format) {
+        return json.contains(key) ? fmt::format(fmt::runtime(format), json[key].get<double>()) : "";
+    };
+    line("folder", folder);
+    line("name", run.name);
+    line("state", done ? "done" : "no model: the run has not come to its last step");
+    line("step", std::to_string(run.steps));
+    line("loss", number("loss", "{:.6f}"));
+    line("accuracy", number("accuracy", "{:.4f}"));
+    line("test loss", number("test_loss", "{:.6f}"));
+    line("time of steps", text_seconds(run.seconds));
+    line("sent by a node", text_bytes(static_cast<uint64_t>(run.bytes)));
+    for (const auto& [key, value] : run.settings) line(key.c_str(), value);
+    line("checkpoint", checkpoint.empty() ? "" : checkpoint + ": gradcastctl run --resume goes on from it");
+    line("model", done ? path : "");
+    line("digest", model.digest);
     return exit_done;
 }
 

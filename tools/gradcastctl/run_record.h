@@ -1,4 +1,4 @@
-// What `report` knows of one run: from a daemon, or from a folder that a run has left.
+// What `report` and `describe` know of one run: from a daemon, or from a folder that a run has left; and where those folders are.
 #pragma once
 #include <optional>
 #include <string>
@@ -31,5 +31,12 @@ struct RunRecord {
 /// which: a folder, or a job of the daemon.  data: of the evaluation, in place of the job's own; evaluate: false leaves it out.  Returns
 /// the exit code; what is wrong has been said.
 int run_read(const Options& options, const std::string& which, bool evaluate, const std::string& data, RunRecord* run);
+
+/// Where `run` keeps results without --keep, each run in a folder of its own: $XDG_STATE_HOME/gradcast.
+std::string runs_folder();
+/// "local runs: 3 in FOLDER; …", of runs_folder(); "": there is none.
+std::string text_local_runs();
+/// Shows what a run has left in `folder`.  Returns the exit code.
+int describe_folder(const Options& options, const std::string& folder);
 
 }   // namespace gradcast
