@@ -457,6 +457,34 @@ TEST(SystemBench, AlgorithmsAreComparedByTheirGradients) {
     fs::remove_all(folder);
 }
 
+/// The picture in bench/results is drawn from the rows there: a dot of one colour and a name for each algorithm, in each of five panels.
+TEST(SystemBench, ThePictureOfAlgorithmsNamesEachDot) {
+    namespace fs = std::filesystem;
+    if (const std::string missing = lacks("bench/algorithms"); !missing.empty()) GTEST_SKIP() << missing;
+    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-picture-{}", ::getpid());
+    fs::create_directories(folder);
+    for (const char* name : {"algorithms.csv", "algorithms-curves.csv"}) fs::copy_file(fs::path("bench/results") / name, folder / name);
+    const Result drawn = shell("bench/algorithms --data nothing-is-trained --results " + folder.string() + " 2>&1");
+    EXPECT_EQ(drawn.code, 0) << drawn.out;
+    const auto text = [](const fs::path& path) {
+        std::ifstream file(path);
+        return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    const std::string picture = text(folder / "algorithms.svg");
+    EXPECT_EQ(picture, text("bench/results/algorithms.svg"));
+    const auto count = [&](const std::string& part) {
+        size_t found = 0;
+        for (size_t at = 0; (at = picture.find(part, at)) != std::string::npos; ++at) ++found;
+        return found;
+    };
+    for (const char* name : {"ssgd", "diloco", "ma", "de", "asgd", "softsync", "serial", "soup", "rg", "dane", "fedprox", "admm"})
+        EXPECT_EQ(count(fmt::format(">{}</text>", name)), 5u) << name;
+    for (const char* low : {"gd 9.8", "oneshot 60.6"}) EXPECT_EQ(count(fmt::format(">{}</text>", low)), 5u) << low;
+    EXPECT_EQ(count("z\" fill=\"#0b5cd6\""), 5u * 14u);
+    EXPECT_EQ(count("polyline") + count("hsl("), 0u);
+    fs::remove_all(folder);
+}
+
 /// The table of README.md is what the command prints.
 TEST(SystemBench, ReadmeHasTheTableOfAlgorithms) {
     if (const std::string missing = lacks("bench/algorithms"); !missing.empty()) GTEST_SKIP() << missing;
