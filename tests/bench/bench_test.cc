@@ -267,7 +267,8 @@ TEST(SystemBench, TrainingTimesStepsInALab) {
             GTEST_SKIP() << "bench/training: " << tool << " is missing (make deps-lab)";
     const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-training-{}", ::getpid());
     fs::create_directories(folder);
-    const std::string files = " --out " + (folder / "training.json").string() + " --svg " + (folder / "training.svg").string();
+    const std::string files = " --out " + (folder / "training.json").string();
+    const std::string before = shell("git status --porcelain bench/results 2>/dev/null").out;
     Result result = shell("TMPDIR=" + folder.string() + " timeout 250 bench/training --tiny" + files + " 2>&1");
     ASSERT_EQ(result.code, 0) << result.out;
     std::ifstream in(folder / "training.json");
@@ -278,12 +279,33 @@ TEST(SystemBench, TrainingTimesStepsInALab) {
         ways += row["way"].get<std::string>() + ", ";
         EXPECT_GT(row["median_ms"].get<double>(), 0) << row.dump();
         EXPECT_GE(row["max_ms"].get<double>(), row["median_ms"].get<double>()) << row.dump();
-        EXPECT_GE(row["steps"].get<int>(), 8) << row.dump();
+        EXPECT_GE(row["steps"].get<int>(), 5) << row.dump();
     }
-    EXPECT_TRUE(ways.ends_with("ring, coded-rs m=2, coded-rs m=2 auto16, auto, ")) << ways;
-    EXPECT_NE(shell("tail -n 1 " + (folder / "training.svg").string()).out.find("</svg>"), std::string::npos);
+    EXPECT_TRUE(ways.starts_with("one host, ") && ways.ends_with("ring, coded-rs m=2, coded-rs m=2 auto16, auto, ")) << ways;
+    EXPECT_NE(result.out.find("auto by the best of the others"), std::string::npos) << result.out;
+    EXPECT_NE(shell("tail -n 1 " + (folder / "training.svg").string()).out.find("</svg>"), std::string::npos);   // beside --out
+    EXPECT_EQ(shell("git status --porcelain bench/results 2>/dev/null").out, before);
     EXPECT_EQ(shell("bench/training --only mlp:5 2>/dev/null").code, 2);
     fs::remove_all(folder);
+}
+
+// The picture and the table in bench/README.md are those of the file of results.
+TEST(SystemBench, TrainingHasOneSourceOfFigures) {
+    namespace fs = std::filesystem;
+    if (const std::string missing = lacks("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
+    const fs::path picture = fs::path(testing::TempDir()) / fmt::format("gc-training-{}.svg", ::getpid());
+    const Result drawn = shell("bench/training --draw --svg " + picture.string() + " 2>&1");
+    EXPECT_LE(drawn.code, 1) << drawn.out;
+    const auto text = [](const fs::path& path) {
+        std::ifstream in(path);
+        return std::string(std::istreambuf_iterator<char>(in), {});
+    };
+    EXPECT_EQ(text(picture), text("bench/results/training.svg")) << "bench/training --draw makes it";
+    const Result table = shell("bench/training --table 2>&1");
+    EXPECT_EQ(table.code, 0) << table.out;
+    EXPECT_GT(std::count(table.out.begin(), table.out.end(), '\n'), 12) << table.out;
+    EXPECT_NE(text("bench/README.md").find(table.out), std::string::npos) << "bench/training --table prints the table of bench/README.md";
+    fs::remove(picture);
 }
 
 // Idle daemons, jobs in a row, watchers and requests.
@@ -746,12 +768,20 @@ TEST(SystemBench, NetsRunBesideTorch) {
     Result table = shell("GRADCAST_BUILD=" + build_folder() +
                          " timeout 100 bench/nets --nets lenet5 --threads 1 --rounds 1 --seconds 0.02 --batch 16 --out '' 2>/dev/null");
     EXPECT_LE(table.code, 1) << table.out;
-    for (const char* name : {"ours, 1 block ", "torch as installed", "torch at its best", "blocks of 16"})
+    for (const char* name : {"ours, 1 block ", "torch as installed", "torch at its best", "blocks of 16", "PyTorch's "})
         EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
-    // Both sides have the same nets, by their numbers of parameters.
+    // Both sides have the same nets, by their numbers of parameters.  The user's settings of libraries do not slow PyTorch down.
+    std::string as_installed;
     for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}}) {
-        Result result = shell(fmt::format("/usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", net));
-        EXPECT_EQ(nlohmann::json::parse(result.out, nullptr, false)["parameters"], parameters);
+        const char* set = as_installed.empty() ? "env -u OPENBLAS_CORETYPE" : "env OPENBLAS_CORETYPE=Prescott OMP_NUM_THREADS=7";
+        Result result = shell(fmt::format("{} /usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", set, net));
+        const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+        EXPECT_EQ(report["parameters"], parameters);
+        EXPECT_NE(report["kernels"], "") << result.out;
+        if (!as_installed.empty()) {
+            EXPECT_EQ(report["kernels"], as_installed);
+        }
+        as_installed = report["kernels"];
     }
     // What a GPU is compared with, on the CPU: the eager way works with every PyTorch.
     Result ways = shell(
