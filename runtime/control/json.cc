@@ -172,6 +172,7 @@ void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("bytes_sent", status.bytes_sent);
     each("bytes_received", status.bytes_received);
     each("bytes_bound", status.bytes_bound);
+    each("may_send_less", status.may_send_less);
     each("load_wait_us", status.load_wait_us);
     each("exchange_wait_us", status.exchange_wait_us);
     each("kernel_set", status.kernel_set);

@@ -236,7 +236,8 @@ private:
     void open(Context& context, const std::vector<NodeId>& lost) {
         session_->open(context, lost);
         if (views_) views_->join(session_->dispatch());
-        report_.update([this](JobStatus& status) { status.bytes_bound = session_->bytes_bound(); });
+        bytes_bound_ = session_->bytes_bound();
+        report_.update([this](JobStatus& status) { status.may_send_less |= session_->losses_tolerated() > 0; });
         std::lock_guard lock(host_mutex_);
         host_ = &context.host;
         if (!leaves_.empty() && may_leave().ok()) ViewProtocol::drain(*host_, config_.self);
@@ -540,6 +541,7 @@ private:
         report_.step({.record = context.record,
                       .bytes_sent = sent,
                       .bytes_received = received,
+                      .bytes_bound = bytes_bound_,
                       .samples = context.samples,
                       .gradients = context.gradients,
                       .forwards = context.forwards,
@@ -614,6 +616,7 @@ private:
     std::optional<ViewSwitch> views_;        // where it may go on without nodes
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_told_ = false;
+    uint64_t bytes_bound_ = 0;   // of a step of the present session
     std::string digest_;
     Model model_;             // see model()
     bool reserved_ = false;   // there is room for final.h5, and run() is still to come

@@ -67,7 +67,8 @@ struct JobStatus {
     double seconds = 0;                    // since the first step
     double samples_per_second = 0;
     uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
-    uint64_t bytes_bound = 0;                      // what it must send a step by the exchange's formula (Cost::words_sent); 0: not known
+    uint64_t bytes_bound = 0;     // of them sent, what this run's steps take by the exchange's formula (Cost::words_sent); 0: not known
+    bool may_send_less = false;   // than bytes_bound: sums can do without the words of a node that is late
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
     std::string kernel_set;                                      // digest of the probe block's gradient, hex
     std::string path;                                            // "uring_tcp" …

@@ -201,6 +201,8 @@ std::pair<uint64_t, uint64_t> Report::take_bytes() {
 
 void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     record_ = step.record;
+    const uint64_t bound = std::exchange(bound_, step.bytes_bound);
+    const bool goes_on = bulk_view_ == step.bulk_view;
     measure(step);
     const uint64_t steps = record_.step + 1;
     line_.clear();
@@ -240,6 +242,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;
     status_.samples_per_second = status_.seconds > 0 ? static_cast<double>((steps - first_) * batch_) / status_.seconds : 0;
     point({.step = steps, .loss = record_.loss, .seconds = status_.seconds, .bytes_sent = sent_});
+    if (goes_on) status_.bytes_bound += bound;
     status_.load_wait_us = step.load_wait_us;
     status_.exchange_wait_us += record_.wait_us;
     const double rate = status_.samples_per_second;
@@ -304,6 +307,7 @@ void Report::end(Status status, uint64_t steps, const std::string& digest, uint6
     status_.error = status.what;
     status_.losses = why_lost;
     status_.digest = status.ok() ? digest : "";
+    if (status.ok()) status_.bytes_bound += bound_;
     if (begin_us_) status_.seconds = static_cast<double>(now_us - begin_us_) / 1e6;
 }
 

@@ -46,6 +46,7 @@ public:
     struct Step {
         StepRecord record;
         uint64_t bytes_sent, bytes_received;     // since the step before
+        uint64_t bytes_bound;                    // what the step takes by the exchange's formula
         uint64_t samples, gradients, forwards;   // so far
         std::span<const WorkerCounts> workers;
         const Staleness& staleness;
@@ -96,6 +97,7 @@ private:
     StepRecord record_;       // of the last step
     double begin_wall_ = 0;   // seconds of Unix at begin_us_
     uint64_t begin_us_ = 0, first_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
+    uint64_t bound_ = 0;   // of the newest step; it counts once a step of the same view follows: a new view drops what is still unsent
     fmt::memory_buffer line_;
     uint32_t bulk_view_ = 0;
     std::array<uint64_t, 7> bulk_seen_{};   // in that view

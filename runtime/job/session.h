@@ -69,7 +69,7 @@ public:
     const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
     uint32_t targets() const { return exchange_->targets(); }
     uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }
-    uint64_t bytes_bound() const;   // what this rank must send a step, by the exchange's formula
+    uint64_t bytes_bound() const;   // of the words that a step takes from this rank, by the exchange's formula
     /// Whose packet this rank has waited for in the last step; nothing: for none.
     std::optional<NodeId> waited_for() const;
     const BulkCounters& bulk_counters() const { return bulk_counters_; }

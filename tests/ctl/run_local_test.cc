@@ -6,6 +6,7 @@
 
 #include "runtime/job/model_file.h"
 #include "tests/ctl/ctl.h"
+#include "transport/exchange/exchange.h"
 
 namespace gradcast {
 namespace {
@@ -205,6 +206,36 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_EQ(outcome.exit, 2);
     EXPECT_TRUE(outcome.says("tensor fc2.bias: the net has none of this name: did you mean fc1.bias?")) << outcome.err;
     EXPECT_FALSE(fs::exists(folder + "/none/final.h5"));
+}
+
+TEST_F(SystemLocal, NoNodeSendsLessThanTheTableSaysThatItMust) {
+    import();
+    write("job.toml", good_job);
+    auto expect_sent = [](const Outcome& outcome) {
+        ASSERT_EQ(outcome.exit, 0) << outcome.err;
+        for (const Json& node : outcome.json()["node_results"]) {
+            const Json& status = node["status"];
+            EXPECT_GT(status["bytes_bound"], 0u) << node["name"];
+            EXPECT_GE(status["bytes_sent"], status["bytes_bound"]) << node["name"];
+            EXPECT_EQ(status["may_send_less"], false) << node["name"];
+        }
+    };
+    std::vector<std::string> exchanges = {"auto"};
+    for (const ExchangeKind& kind : exchange_kinds()) exchanges.emplace_back(kind.name);
+    for (const std::string& exchange : exchanges) {
+        SCOPED_TRACE(exchange);
+        expect_sent(run("run job.toml --local 3 -o json --set job.steps=40 --set algorithm.exchange=" + exchange));
+    }
+    // Steps of the run before are not this run's.
+    ASSERT_EQ(run("run job.toml --local 2 --keep first --set job.steps=40").exit, 0);
+    expect_sent(run("run job.toml --local 2 -o json --set job.steps=42 --resume first/final.h5"));
+
+    // Where a sum can do without one node, that node may have sent nothing.
+    const Outcome spare = run("run job.toml --local 3 --set algorithm.exchange=coded-rs --set algorithm.s=1 --set algorithm.m=1");
+    EXPECT_EQ(spare.exit, 0) << spare.err;
+    EXPECT_NE(spare.out.find("  formula (coded-rs)  "), std::string::npos) << spare.out;
+    EXPECT_EQ(spare.out.find("at least"), std::string::npos) << spare.out;
+    EXPECT_NE(run("run job.toml --local 2").out.find("  at least (ring)  "), std::string::npos);
 }
 
 TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {

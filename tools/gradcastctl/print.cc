@@ -236,9 +236,11 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
         all["kept"] = kept;
         fmt::print("{}\n", json_text(all, 2));
     } else {
-        std::vector<std::vector<std::string>> rows = {{"node", "sent",
-                                                       job.exchange == "none" ? "at least" : "at least (" + job.exchange + ")", "received",
-                                                       "exchange wait", "load wait", "samples", "gradients", "forward only"}};
+        const bool less =
+            std::any_of(nodes.begin(), nodes.end(), [](const NodeResult& each) { return each.status && each.status->may_send_less; });
+        const std::string bound = less ? "formula" : "at least";
+        std::vector<std::vector<std::string>> rows = {{"node", "sent", job.exchange == "none" ? bound : bound + " (" + job.exchange + ")",
+                                                       "received", "exchange wait", "load wait", "samples", "gradients", "forward only"}};
         std::vector<std::string> unknown;
         for (const NodeResult& node : nodes) {
             if (!node.status) {
@@ -246,7 +248,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
                 continue;
             }
             const JobStatus& each = *node.status;
-            rows.push_back({node.name, text_bytes(each.bytes_sent), each.bytes_bound ? text_bytes(each.bytes_bound * each.step) : "-",
+            rows.push_back({node.name, text_bytes(each.bytes_sent), each.bytes_bound ? text_bytes(each.bytes_bound) : "-",
                             text_bytes(each.bytes_received), text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
                             text_seconds(static_cast<double>(each.load_wait_us) * 1e-6), std::to_string(each.samples),
                             std::to_string(each.gradients), std::to_string(each.forwards)});
