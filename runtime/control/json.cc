@@ -163,12 +163,13 @@ void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("forwards", status.forwards);
     each("workers", status.workers);
     each("staleness", status.staleness);
-    each("loss", status.loss, status.step > 0);
+    each("loss", status.loss, status.stepped());
     each("accuracy", status.accuracy, status.accuracy >= 0);
     each("test_loss", status.test_loss, status.test_loss >= 0);
     each("digest", status.digest);
     each("seconds", status.seconds);
     each("samples_per_second", status.samples_per_second);
+    each("evaluating", status.evaluating, status.evaluating >= 0);
     each("bytes_sent", status.bytes_sent);
     each("bytes_received", status.bytes_received);
     each("bytes_bound", status.bytes_bound);

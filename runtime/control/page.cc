@@ -70,7 +70,7 @@ Json row_of(const JobSummary& job) {
              {"bytes_received", from.bytes_received},
              {"view", from.view},
              {"losses", from.losses.size()}};
-    if (from.step > 0 && std::isfinite(from.loss)) row["loss"] = from.loss;
+    if (from.stepped() && std::isfinite(from.loss)) row["loss"] = from.loss;
     if (from.accuracy >= 0) row["accuracy"] = from.accuracy;
     if (from.test_loss >= 0 && std::isfinite(from.test_loss)) row["test_loss"] = from.test_loss;
     row["stragglers"] = Json::array();

@@ -98,7 +98,8 @@ private:
     std::unique_ptr<ControlServer> control_;
     std::string id_;   // of the job; rank 0
     int signal_ = 0;
-    uint64_t told_us_ = 0, told_step_ = 0;
+    uint64_t told_us_ = 0;
+    std::string told_;   // progress_text() of the last line
     uint32_t told_view_ = 1;
 };
 
@@ -302,14 +303,11 @@ void Launch::progress(const JobStatus& status) {
             view.why);
     }
     const uint64_t now = clock_us();
-    if (status.step == told_step_ || now - told_us_ < progress_us) return;
+    const std::string text = progress_text(status);
+    if (status.step == 0 || text == told_ || (now - told_us_ < progress_us && status.state != JobState::done)) return;
     told_us_ = now;
-    told_step_ = status.step;
-    std::string score;
-    if (status.accuracy >= 0) score = fmt::format("  accuracy {:.4f}", status.accuracy);
-    else if (status.test_loss >= 0) score = fmt::format("  mse {:.4f}", status.test_loss);
-    say("step {}/{}  epoch {}/{}  loss {:.4f}{}  {:.1f} s  {:.0f} samples/s", status.step, status.steps, status.epoch, status.epochs,
-        status.loss, score, status.seconds, status.samples_per_second);
+    told_ = text;
+    say("{}  {:.1f} s  {:.0f} samples/s", text, status.seconds, status.samples_per_second);
 }
 
 int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
@@ -318,6 +316,7 @@ int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
         // Whoever has the model.  Rank 0 may have ended before this is asked, so who lives does not tell.
         if (!first() && status.model.empty()) return launch_done;
         for (const std::string& warning : status.warnings) say("warning: {}", warning);
+        progress(status);
         fmt::print("time {:.1f} s, {} of {} steps, {:.0f} samples/s\n", status.seconds, status.step, status.steps,
                    status.samples_per_second);
         if (!status.model.empty()) fmt::print("model {}\n", status.model);

@@ -347,7 +347,7 @@ private:
         checkpoints_.begin(context.step);
         ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
         if (views_) views_->watch(context.host);
-        report_.begin(context.host.now_us(), context.step);
+        report_.begin(context.host.now_us(), context.step, context.step > 0 ? parts_.sampler->epoch_of(context.step - 1) + 1 : 0);
     }
 
     /// From the present step to the end.
@@ -575,9 +575,17 @@ private:
         return us;
     }
 
+    /// Trainer thread, the only one that sets run_host_.
+    template <typename Run>
+    Status evaluation(Run run) {
+        report_.evaluation_begin(*parts_.evaluator, run_host_->now_us());
+        const Status status = run();
+        report_.evaluation_end(run_host_->now_us());
+        return status;
+    }
     Status evaluate(StepId steps) {
         BatchResult sum;
-        GC_TRY(session_->evaluate(&sum));
+        GC_TRY(evaluation([&] { return session_->evaluate(&sum); }));
         const auto samples = static_cast<double>(parts_.test->info().count);
         if (parts_.test->info().target_scale == 0) standing_.accuracy = static_cast<double>(sum.right) / samples;
         standing_.test_loss = sum.loss / samples;
@@ -589,7 +597,7 @@ private:
     /// Of the net's parameters, at this node alone.
     Status try_worker(uint32_t worker) {
         std::vector<BatchResult> results(parts_.evaluator->batches());
-        GC_TRY(parts_.evaluator->run(*parts_.compute.net, parts_.lanes, 0, 1, results, parts_.progress));
+        GC_TRY(evaluation([&] { return parts_.evaluator->run(*parts_.compute.net, parts_.lanes, 0, 1, results, parts_.progress); }));
         double right = 0;
         for (const BatchResult& each : results) right += static_cast<double>(each.right);
         tried_.emplace_back(worker, right / static_cast<double>(parts_.test->info().count));

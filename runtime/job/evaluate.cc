@@ -42,10 +42,13 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
 Status Evaluator::run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress) {
     Status first_error;
     std::atomic<bool> failed{false};
+    run_done_.store(0, std::memory_order_relaxed);
+    run_batches_.store(static_cast<uint32_t>(results.size()), std::memory_order_relaxed);
     lanes.run(static_cast<uint32_t>(results.size()), [&](uint32_t lane, uint32_t item) {
         if (failed.load(std::memory_order_relaxed)) return;
         Status status = batch(lane, first + item * stride, net, &results[item]);
         progress.advance();
+        run_done_.fetch_add(1, std::memory_order_relaxed);
         if (status.ok()) return;
         std::lock_guard lock(mutex_);
         if (!failed.exchange(true)) first_error = status;

@@ -1,5 +1,6 @@
 // Accuracy on a data set, in fixed batches, so that the result does not depend on who evaluates which of them.
 #pragma once
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -26,6 +27,12 @@ public:
     /// Evaluates batches first, first + stride, … into results[0], results[1], …  Trainer thread.
     Status run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress);
 
+    /// Of the present or last run(): how many of its batches are done, 0..1.  Any thread.
+    double share() const {
+        const uint32_t batches = run_batches_.load(std::memory_order_relaxed);
+        return batches > 0 ? static_cast<double>(run_done_.load(std::memory_order_relaxed)) / batches : 0;
+    }
+
     /// Fills `confusion`, too, where the classes are not too many.  Before run().
     void confuse() {
         const uint64_t classes = data_.info().classes;
@@ -43,8 +50,9 @@ private:
     Status batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result);
     const DataSet& data_;
     const std::vector<float>&mean_, &std_;
-    std::vector<Room> rooms_;   // by lane
-    std::mutex mutex_;          // of the counts by class, and of the first error
+    std::vector<Room> rooms_;                              // by lane
+    std::mutex mutex_;                                     // of the counts by class, and of the first error
+    std::atomic<uint32_t> run_batches_{0}, run_done_{0};   // counters for share(), so relaxed
 };
 
 }   // namespace gradcast

@@ -1,5 +1,7 @@
 #include "runtime/job/job_status.h"
 
+#include <fmt/format.h>
+
 namespace gradcast {
 
 const char* job_state_name(JobState state) {
@@ -11,6 +13,14 @@ const char* job_state_name(JobState state) {
         case JobState::cancelled: return "cancelled";
     }
     return "?";
+}
+
+std::string progress_text(const JobStatus& status) {
+    std::string text = fmt::format("step {}/{}  epoch {}/{}  loss ", status.step, status.steps, status.epoch, status.epochs);
+    text += status.stepped() ? fmt::format("{:.4f}", status.loss) : "-";
+    if (status.accuracy >= 0) text += fmt::format("  accuracy {:.4f}", status.accuracy);
+    else if (status.test_loss >= 0) text += fmt::format("  mse {:.4f}", status.test_loss);
+    return text;
 }
 
 }   // namespace gradcast

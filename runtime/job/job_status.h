@@ -59,13 +59,14 @@ struct JobStatus {
     uint64_t forwards = 0;                 // samples that it has only evaluated, test data aside
     std::vector<WorkerCounts> workers;     // that have computed at this node; workers_told_max at most
     std::vector<StalenessBin> staleness;   // of the pushes that servers have applied in this run; bins with some
-    double loss = 0;                       // of the last step, mean over the mini-batch
+    double loss = 0;                       // of the last step, mean over the mini-batch; not known where !stepped()
     double accuracy = -1;                  // on the test data, 0..1; -1: not known, or a regression
     double test_loss = -1;                 // mean; of a regression its mean squared error; -1: not known
     std::string digest;                    // 64 hex digits at the end
     uint64_t step_digest = 0;              // of the last step
     double seconds = 0;                    // since the first step
-    double samples_per_second = 0;
+    double samples_per_second = 0;         // of training: without the time of evaluations
+    double evaluating = -1;                // how much of its test data this node has evaluated, 0..1; -1: no evaluation is under way
     uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
     uint64_t bytes_bound = 0;     // of them sent, what this run's steps take by the exchange's formula (Cost::words_sent); 0: not known
     bool may_send_less = false;   // than bytes_bound: sums can do without the words of a node that is late
@@ -84,6 +85,12 @@ struct JobStatus {
     std::vector<Straggler> stragglers;                           // of them
     std::vector<CurvePoint> curve;                               // of this run, thinned out evenly; at most 512
     std::string model;                                           // path of final.h5; "" at ranks that have none
+
+    bool stepped() const { return step > resumed; }   // a step is done in this run
 };
+
+/// "step 3/60  epoch 1/2  loss 0.5127  accuracy 0.8904", as progress lines begin: "loss -" where this run has done no step, "mse" where the
+/// test data has no classes, neither before the first evaluation.
+std::string progress_text(const JobStatus& status);
 
 }   // namespace gradcast

@@ -6,6 +6,7 @@
 
 #include "algos/algorithm.h"
 #include "runtime/core/crypto.h"
+#include "runtime/job/evaluate.h"
 
 namespace gradcast {
 namespace {
@@ -64,6 +65,7 @@ void Report::warn(const std::string& text) {
 JobStatus Report::status() const {
     std::lock_guard lock(mutex_);
     JobStatus status = status_;
+    if (evaluator_) status.evaluating = evaluator_->share();
     if (counters_) {
         status.bytes_sent = counters_->bytes_sent.load(std::memory_order_relaxed);
         status.bytes_received = counters_->bytes_received.load(std::memory_order_relaxed);
@@ -103,7 +105,7 @@ void Report::fill_metrics(JobStatus& status) const {
     gauge(Metric::step, static_cast<double>(status.step));
     gauge(Metric::steps_planned, static_cast<double>(status.steps));
     gauge(Metric::epoch, static_cast<double>(status.epoch));
-    gauge(Metric::loss, status.loss, status.step > status.resumed);
+    gauge(Metric::loss, status.loss, status.stepped());
     gauge(Metric::accuracy, status.accuracy, status.accuracy >= 0);
     gauge(Metric::test_loss, status.test_loss, status.test_loss >= 0);
     gauge(Metric::view, status.view);
@@ -178,7 +180,7 @@ std::vector<ViewRecord> Report::views() const {
     return status_.views;
 }
 
-void Report::begin(uint64_t now_us, uint64_t steps) {
+void Report::begin(uint64_t now_us, uint64_t steps, uint64_t epoch) {
     begin_us_ = now_us;
     begin_wall_ = wall_seconds();
     first_ = steps;
@@ -190,6 +192,7 @@ void Report::begin(uint64_t now_us, uint64_t steps) {
     std::lock_guard lock(mutex_);
     status_.state = JobState::running;
     status_.step = status_.resumed = steps;
+    status_.epoch = epoch;
 }
 
 std::pair<uint64_t, uint64_t> Report::take_bytes() {
@@ -205,6 +208,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     const bool goes_on = bulk_view_ == step.bulk_view;
     measure(step);
     const uint64_t steps = record_.step + 1;
+    const double before = std::exchange(trained_seconds_, static_cast<double>(step.now_us - begin_us_ - evaluation_us_) * 1e-6);
     line_.clear();
     fmt::format_to(
         std::back_inserter(line_),
@@ -214,8 +218,8 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
         record_.step + 1, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
         step.bytes_sent, step.bytes_received, step.kernels, step.kernel_set, step.exchange, quantiser_);
     if (events_.is_open()) {
-        const double before = std::exchange(wall_seconds_, begin_wall_ + static_cast<double>(step.now_us - begin_us_) * 1e-6);
-        const double seconds = wall_seconds_ - (scalars_count_ > 0 ? before : begin_wall_);
+        wall_seconds_ = begin_wall_ + static_cast<double>(step.now_us - begin_us_) * 1e-6;
+        const double seconds = trained_seconds_ - before;
         scalars_count_ = 0;
         scalar("train/loss", record_.loss);
         if (seconds > 0) scalar("speed/samples_per_second", static_cast<double>(batch_) / seconds);
@@ -240,7 +244,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     if (status_.losses != why_lost) status_.losses = why_lost;
     status_.step_digest = record_.digest;
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;
-    status_.samples_per_second = status_.seconds > 0 ? static_cast<double>((steps - first_) * batch_) / status_.seconds : 0;
+    status_.samples_per_second = trained_seconds_ > 0 ? static_cast<double>((steps - first_) * batch_) / trained_seconds_ : 0;
     point({.step = steps, .loss = record_.loss, .seconds = status_.seconds, .bytes_sent = sent_});
     if (goes_on) status_.bytes_bound += bound;
     status_.load_wait_us = step.load_wait_us;
@@ -253,6 +257,18 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
         log_.info("step {}/{} epoch {} loss {:.4f} {:.0f} samples/s compute {} us wait {} us apply {} us", steps, steps_of_job, step.epoch,
                   record_.loss, rate, record_.compute_us, record_.wait_us, record_.apply_us);
     }
+}
+
+void Report::evaluation_begin(const Evaluator& evaluator, uint64_t now_us) {
+    evaluation_begin_us_ = now_us;
+    std::lock_guard lock(mutex_);
+    evaluator_ = &evaluator;
+}
+
+void Report::evaluation_end(uint64_t now_us) {
+    evaluation_us_ += now_us - evaluation_begin_us_;
+    std::lock_guard lock(mutex_);
+    evaluator_ = nullptr;
 }
 
 void Report::evaluated(uint64_t epoch, double accuracy, double loss) {

@@ -14,6 +14,8 @@
 
 namespace gradcast {
 
+class Evaluator;
+
 class Report {
 public:
     explicit Report(const Log& log) : log_(log) {}
@@ -39,8 +41,8 @@ public:
     /// All views so far (view_records.h).
     void views(std::vector<ViewRecord> views);
     std::vector<ViewRecord> views() const;   // any thread
-    /// The first step of this run begins, after `steps` of an earlier one.
-    void begin(uint64_t now_us, uint64_t steps);
+    /// The first step of this run begins, after `steps` of an earlier one, the last of which was in `epoch` (0: there is none).
+    void begin(uint64_t now_us, uint64_t steps, uint64_t epoch);
     /// Bytes that this node has sent and received since the last call.
     std::pair<uint64_t, uint64_t> take_bytes();
     struct Step {
@@ -63,6 +65,9 @@ public:
     };
     /// A step is applied.  Its line stays open for what an evaluation adds.
     void step(const Step& step, const std::vector<std::string>& why_lost);
+    /// An evaluation, whose time is none of training, until evaluation_end().
+    void evaluation_begin(const Evaluator& evaluator, uint64_t now_us);
+    void evaluation_end(uint64_t now_us);
     /// After that step; accuracy below 0: a regression, of which nothing is right or wrong.
     void evaluated(uint64_t epoch, double accuracy, double loss);
     /// What own workers have learnt in that step, before they were averaged: their accuracies on the test data.
@@ -89,7 +94,9 @@ private:
     EventFile events_;                // of TensorBoard, where the job file wants one
     std::array<Scalar, 7> scalars_;   // of the step whose line is open
     size_t scalars_count_ = 0;
-    double wall_seconds_ = 0;   // at the end of that step
+    double wall_seconds_ = 0;                                // at the end of that step
+    double trained_seconds_ = 0;                             // of this run until the end of that step, without evaluations
+    uint64_t evaluation_us_ = 0, evaluation_begin_us_ = 0;   // of all that have ended; of the one under way
     void scalar(const char* tag, double value) { scalars_[scalars_count_++] = {tag, value}; }
     const char* quantiser_ = "";
     uint64_t batch_ = 0;   // samples of a step
@@ -110,6 +117,7 @@ private:
     mutable Metrics metrics_;
     mutable std::mutex mutex_;
     JobStatus status_;
+    const Evaluator* evaluator_ = nullptr;   // while it evaluates
 };
 
 }   // namespace gradcast

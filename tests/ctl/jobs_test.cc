@@ -183,6 +183,34 @@ TEST_F(Ctl, TheTimeLeftIsByThePaceOfThisRun) {
     EXPECT_EQ(wait(pid).exit, 0);
 }
 
+TEST_F(Ctl, TheLastLineHasTheLastEvaluation) {
+    JobDetail* detail = backend.add(id_a, "first");
+    JobStatus& status = detail->summary.status;
+    status.step = status.steps;
+    status.loss = 0.25;
+    serve();
+    const pid_t pid = start("--socket " + socket + " watch first");
+    EXPECT_TRUE(told("loss 0.2500")) << read("err");
+    backend.finish(detail, JobState::done);
+    const Outcome outcome = wait(pid);
+    const size_t last = outcome.err.rfind("step 10/10");
+    ASSERT_NE(last, std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("loss 0.2500  accuracy 0.8912", last), std::string::npos) << outcome.err;
+}
+
+TEST_F(Ctl, ARunWithoutAStepHasNoLoss) {
+    JobDetail* detail = backend.add(id_a, "first");
+    detail->summary.status.resumed = detail->summary.status.step = detail->summary.status.steps;
+    serve();
+    const pid_t pid = start("--socket " + socket + " watch first");
+    EXPECT_TRUE(told("loss -  ")) << read("err");
+    const Outcome describe = ask("describe first");
+    EXPECT_EQ(describe.out.find("\nloss"), std::string::npos) << describe.out;
+    backend.finish(detail, JobState::done);
+    const Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.err.find("loss 0.0000"), std::string::npos) << outcome.err;
+}
+
 TEST_F(Ctl, WarningsAreToldOnceWhenTheyCome) {
     JobDetail* detail = backend.add(id_a, "first");
     detail->summary.status.warnings = {"more nodes gain nothing"};

@@ -1,4 +1,4 @@
-// gradcastctl top on a pseudo-terminal, and where there is none.
+// gradcastctl top on a pseudo-terminal, and where there is none; the line of progress on a terminal.
 #include <poll.h>
 #include <pty.h>
 #include <termios.h>
@@ -18,9 +18,9 @@ struct Top : Ctl {
         if (terminal >= 0) ::close(terminal);
         Ctl::TearDown();
     }
-    void begin() {
+    void begin(const char* command = "top", const char* job = nullptr) {
         winsize size{.ws_row = 24, .ws_col = 120, .ws_xpixel = 0, .ws_ypixel = 0};
-        const char* const arguments[] = {program.c_str(), "--socket", socket.c_str(), "top", nullptr};
+        const char* const arguments[] = {program.c_str(), "--socket", socket.c_str(), command, job, nullptr};
         pid = ::forkpty(&terminal, nullptr, nullptr, &size);
         ASSERT_GE(pid, 0);
         if (pid == 0) {
@@ -115,6 +115,25 @@ TEST_F(Top, PrintsOnceWhereThereIsNoTerminal) {
     EXPECT_EQ(outcome.json()["jobs"][0]["error"], "node b went away");
     EXPECT_EQ(ask("top --state done -o json").json()["jobs"].size(), 0u);
     EXPECT_EQ(ask("top --state lost").exit, 2);
+}
+
+TEST_F(Top, ALongEvaluationIsSeen) {
+    JobStatus& status = backend.add(id_a, "first")->summary.status;
+    serve();
+    begin("watch", "first");
+    EXPECT_TRUE(shows("step "));
+    for (const double share : {0.3, 0.6}) {
+        {
+            std::lock_guard lock(backend.mutex);
+            status.evaluating = share;
+        }
+        EXPECT_TRUE(shows(fmt::format("evaluating {:.0f}%", share * 100)));
+    }
+    {
+        std::lock_guard lock(backend.mutex);
+        status.evaluating = -1;
+    }
+    EXPECT_TRUE(shows("] step "));
 }
 
 }   // namespace

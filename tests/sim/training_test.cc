@@ -138,6 +138,7 @@ struct Cluster {
     bool sleepy = false;               // the last rank has a SleepyHost
     std::map<Rank, StepId> starving;   // Starved::from of these ranks; with datagrams
     uint32_t change_every = 0;
+    bool evaluates = false;   // after each step
     std::function<void(Simulator&)> before;
     std::function<void(Rank, bool closed)> between;   // called before and after a rank closes a view
 
@@ -150,9 +151,10 @@ struct Cluster {
         JobConfig job;
         std::vector<JobMistake> mistakes;
         job.text = fmt::format(
-            "[job]\nseed = 7\nsteps = {}\nbatch = 32\nblocks = 8\ndeadline = \"4s\"\n[data]\ntrain = \"{}\"\n[net]\npreset = \"lenet5\"\n"
+            "[job]\nseed = 7\nsteps = {}\nbatch = 32\nblocks = 8\ndeadline = \"4s\"\n{}[data]\ntrain = \"{}\"\n{}[net]\npreset = "
+            "\"lenet5\"\n"
             "[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\nexchange = \"{}\"\n{}",
-            job_steps, shard(), exchange, options);
+            job_steps, evaluates ? "evaluate = 1\n" : "", shard(), evaluates ? "test = \"" + shard() + "\"\n" : "", exchange, options);
         std::string text = job.text;
         if (!job_parse(text, "job.toml", "/", &job, &mistakes)) return fail(Code::invalid, "{}", mistakes[0].text);
         Log log;
@@ -349,6 +351,23 @@ TEST(SlowTraining, OneRankMoreThanCanBeMissedEndsTheJobByName) {
         EXPECT_EQ(std::string(result.what).find("rank 2 (node2)"), std::string::npos) << result.what;
     }
     EXPECT_LE(cluster.sim->now_us(), 3 * deadline_us);
+}
+
+/// The clock is that of the simulator, so the two rates are equal to the rounding of a microsecond.
+TEST(SlowTraining, EvaluationsDoNotLowerTheRateOfTraining) {
+    Cluster with, without;
+    with.evaluates = true;
+    for (Cluster* each : {&with, &without}) {
+        each->config.ranks = 2;
+        each->config.latency_us = 5000;
+        each->spend_us = 1000;
+        const Status status = each->run();
+        ASSERT_TRUE(status.ok()) << status.what;
+    }
+    const JobStatus evaluated = with.engines[1]->status(), plain = without.engines[1]->status();
+    EXPECT_GE(evaluated.accuracy, 0);
+    EXPECT_GT(evaluated.seconds, plain.seconds + steps * 0.005);
+    EXPECT_NEAR(evaluated.samples_per_second, plain.samples_per_second, 0.01 * plain.samples_per_second);
 }
 
 // A step may take longer than the deadline as long as packets arrive.

@@ -74,6 +74,10 @@ TEST_F(SystemLaunch, HostsGiveTheDigestOfOne) {
     ASSERT_EQ(run(3, file, {"--work", "three"}), "0 0 0") << output(0) << output(1) << output(2);
     EXPECT_EQ(digest(output(0)), alone);
     EXPECT_EQ(output(1) + output(2), "");
+    const std::string all = output(0);
+    const size_t last = all.rfind("step 6/6  epoch 3/3  loss ");
+    ASSERT_NE(last, std::string::npos) << all;
+    EXPECT_NE(all.substr(last, all.find('\n', last) - last).find("  accuracy "), std::string::npos) << all;
     // Once more with the same folder: it is done, and nothing is trained.
     ASSERT_EQ(run(3, file, {"--work", "three"}), "0 0 0") << output(0) << output(1) << output(2);
     EXPECT_NE(output(0).find("is done already"), std::string::npos) << output(0);

@@ -268,7 +268,7 @@ int command_describe(const Options& options, const std::string& which) {
     line("resumed", status.resumed > 0 ? fmt::format("after {} steps", status.resumed) : "");
     line("checkpoint", status.checkpoint > 0 ? fmt::format("after {} steps, at this node", status.checkpoint) : "");
     line("step", fmt::format("{} of {}, epoch {} of {}", status.step, status.steps, status.epoch, status.epochs));
-    line("loss", status.step ? fmt::format("{:.6f}", status.loss) : "");
+    line("loss", status.stepped() ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
     line("test loss", status.test_loss >= 0 ? fmt::format("{:.6f}", status.test_loss) : "");
     line("time", fmt::format("{}, {:.0f} samples/s", text_seconds(status.seconds), status.samples_per_second));
@@ -297,7 +297,7 @@ int command_describe(const Options& options, const std::string& which) {
         timeouts += fmt::format("{}{} {}", timeouts.empty() ? "" : ", ", words_of(name), text_seconds(static_cast<double>(us) * 1e-6));
     line("time-outs", timeouts);
     line("folder", job.folder);
-    line("step digest", status.step ? fmt::format("{:016x}", status.step_digest) : "");
+    line("step digest", status.stepped() ? fmt::format("{:016x}", status.step_digest) : "");
     line("digest", status.digest);
     return exit_done;
 }

@@ -130,15 +130,13 @@ void ProgressBar::show(const JobDetail& job) {
     bool last = status.state != JobState::preparing && status.state != JobState::running;
     uint64_t now = clock_us();
     const uint64_t pause_us = terminal_ ? 100'000 : status.epoch != epoch_ ? 1'000'000 : 5'000'000;   // a file gets few lines
-    bool due = now - shown_us_ >= pause_us || last;
-    if (!due || status.step == step_) return;   // nothing to say before the first step
+    if (status.step == 0 || !(now - shown_us_ >= pause_us || last)) return;   // nothing to say before the first step
+    std::string text = progress_text(status);
+    if (!terminal_ && text == told_) return;
+    told_ = text;
     shown_us_ = now;
     epoch_ = status.epoch;
-    step_ = status.step;
-    std::string text =
-        fmt::format("step {}/{}  epoch {}/{}  loss {:.4f}", status.step, status.steps, status.epoch, status.epochs, status.loss);
-    if (status.accuracy >= 0) text += fmt::format("  accuracy {:.4f}", status.accuracy);
-    else if (status.test_loss >= 0) text += fmt::format("  mse {:.4f}", status.test_loss);
+    if (terminal_ && status.evaluating >= 0) text = fmt::format("evaluating {:.0f}%  {}", status.evaluating * 100, text);
     text += "  " + text_seconds(status.seconds);
     if (const double left = seconds_left(status.step, status.steps, status.resumed, status.seconds); left >= 0)
         text += fmt::format(", {} left", text_seconds(left));

@@ -46,7 +46,8 @@ public:
 
 private:
     bool terminal_, open_ = false;
-    uint64_t shown_us_ = 0, epoch_ = 0, step_ = 0;
+    uint64_t shown_us_ = 0, epoch_ = 0;
+    std::string told_;   // progress_text() of the last line
     std::vector<std::string> warned_;
 };
 
