@@ -93,7 +93,7 @@ PROGRAMS   := $(BUILD)/gradcastd $(BUILD)/gradcastctl $(BUILD)/gradcast-bench $(
 TESTS      := $(patsubst tests/%,$(BUILD)/tests/%,$(filter-out tests/fuzz tests/cuda,$(patsubst %/,%,$(sort $(dir $(wildcard tests/*/*.cc))))))
 FUZZERS    := $(patsubst tests/fuzz/%.cc,%,$(wildcard tests/fuzz/*.cc))
 
-.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb demo nightly test lab-test fault-test rdma-test slurm-test systemd-test deb-test rivals lint tidy format asan tsan fuzz bench install deb clean features FORCE
+.PHONY: all help deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb demo nightly test lab-test fault-test rdma-test slurm-test systemd-test deb-test rivals lint tidy format asan tsan fuzz bench install install-pages deb clean features FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -379,7 +379,12 @@ format:
 	clang-format -i $(SOURCES)
 
 PREFIX ?= /usr
-install: all
+# In the shape of the sources, so that links and names of files in pages hold.
+PAGES := $(wildcard README.md */README.md */*/README.md tools/jobs/*.md tools/jobs/*.toml) tools/demo.toml $(wildcard bench/results/*.svg bench/results/*.csv)
+install-pages:
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast LICENSE tools/systemd/gradcastd.toml tools/monitoring/alerts.yml tools/monitoring/dashboard.json
+	set -e; for page in $(PAGES); do install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/doc/gradcast/$$page; done
+install: all install-pages
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench tools/gradcast-lab
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
 	$(if $(CUDA_SO)$(RDMA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO) $(RDMA_SO))
@@ -388,8 +393,6 @@ install: all
 	install -D -m 644 tools/systemd/gradcast.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/gradcast.conf
 	sed -E 's,(gradcast/)gradcastd\.toml,\1%i.toml,; s,^((Runtime|State)Directory=gradcast)$$,\1-%i,; s,^(Description=.*),\1 (%i),' tools/systemd/gradcastd.service \
 	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/gradcastd@.service
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast README.md LICENSE tools/systemd/gradcastd.toml tools/monitoring/alerts.yml tools/monitoring/dashboard.json
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast/jobs tools/jobs/*.toml tools/jobs/*.md
 	@mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 man/man8 bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 	$(BUILD)/gradcastctl man gradcastctl >$(DESTDIR)$(PREFIX)/share/man/man1/gradcastctl.1
 	$(BUILD)/gradcast-bench --man >$(DESTDIR)$(PREFIX)/share/man/man1/gradcast-bench.1

@@ -37,11 +37,12 @@ int command_help(const CLI::App& app, const std::string& topic) {
 
 int command_man(const CLI::App& app, const std::string& page) {
     if (page == "gradcast-job")
-        fmt::print("{}", man_page(page, "job file of gradcast: what is trained, and how",
-                                  {"TOML.  A key without a default is required, or excludes another one as its text says.",
-                                   "gradcastctl submit and run check the whole file first, and name every mistake with its line.",
-                                   "A page and an example for each algorithm are in share/doc/gradcast/jobs: ma.md, ma.toml, and so on."},
-                                  job_keys(), "gradcastctl(1)"));
+        fmt::print("{}",
+                   man_page(page, "job file of gradcast: what is trained, and how",
+                            {"TOML.  A key without a default is required, or excludes another one as its text says.",
+                             "gradcastctl submit and run check the whole file first, and name every mistake with its line.",
+                             "A page and an example for each algorithm are in share/doc/gradcast/tools/jobs: ma.md, ma.toml, and so on."},
+                            job_keys(), "gradcastctl(1)"));
     else fmt::print("{}", man_page(app, 1, "gradcastd(8), gradcast-bench(1), gradcast-job(5), gradcastd.toml(5)"));
     return exit_done;
 }
