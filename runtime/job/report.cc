@@ -210,13 +210,13 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     const uint64_t steps = record_.step + 1;
     const double before = std::exchange(trained_seconds_, static_cast<double>(step.now_us - begin_us_ - evaluation_us_) * 1e-6);
     line_.clear();
-    fmt::format_to(
-        std::back_inserter(line_),
-        "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},"
-        "\"apply_us\":{},"
-        "\"bytes_sent\":{},\"bytes_received\":{},\"kernels\":\"{}\",\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}\"",
-        record_.step + 1, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
-        step.bytes_sent, step.bytes_received, step.kernels, step.kernel_set, step.exchange, quantiser_);
+    fmt::format_to(std::back_inserter(line_),
+                   "{{\"step\":{},\"epoch\":{},\"loss\":{:.6f},\"digest\":\"{:016x}\",\"clipped\":{},\"compute_us\":{},\"wait_us\":{},"
+                   "\"apply_us\":{},"
+                   "\"bytes_sent\":{},\"bytes_received\":{},\"kernels\":\"{}\",\"kernel_set\":\"{}\",\"exchange\":\"{}\",\"quantiser\":\"{}"
+                   "\",\"samples\":{}",
+                   steps, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
+                   step.bytes_sent, step.bytes_received, step.kernels, step.kernel_set, step.exchange, quantiser_, steps * batch_);
     if (events_.is_open()) {
         wall_seconds_ = begin_wall_ + static_cast<double>(step.now_us - begin_us_) * 1e-6;
         const double seconds = trained_seconds_ - before;

@@ -104,7 +104,7 @@ TEST_F(Report, ComparesAJobAndAFolder) {
         EXPECT_NE(page.find(part), std::string::npos) << part;
     EXPECT_EQ(page.find("<td>job.batch</td>"), std::string::npos);   // equal in both
 
-    for (const char* tick : {">0 MiB<", ">1 MiB<", ">5 MiB<"})   // of 5,000,000 bytes
+    for (const char* tick : {">512 KiB<", ">2 MiB<", ">8 MiB<"})   // of 5,000,000 bytes
         EXPECT_NE(page.find(tick), std::string::npos) << tick;
 
     const Json json = ask("report one two --out r.html --quick -o json").json();
@@ -114,6 +114,95 @@ TEST_F(Report, ComparesAJobAndAFolder) {
     EXPECT_EQ(json["runs"][1]["bytes_sent"], 40'000.0);
     EXPECT_EQ(ask("report two --out r.html --force --data 'test*.h5'").exit, 0);
     EXPECT_NE(read("r.html").find("class, predicted"), std::string::npos);
+}
+
+/// job.json of a run, as a folder has it.
+JobDetail record(const std::string& name, const std::string& digest) {
+    JobDetail job;
+    job.summary.id = id_a;
+    job.summary.name = name;
+    job.summary.nodes = {"a", "b", "c"};
+    JobStatus& status = job.summary.status;
+    status.state = JobState::done;
+    status.step = status.steps = 3000;
+    status.seconds = 77;
+    status.bytes_sent = 123 << 20;
+    status.digest = digest;
+    return job;
+}
+
+TEST_F(Report, HasTheFiguresOfTheJobItself) {
+    make("one", good_job, lines(3000, 2));
+    write("one/job.json", json_text(Json(record("tiny", std::string(64, 'd'))), 2));
+    // The folder of a launcher: rank-1 has the model.
+    for (const char* rank : {"rank-0", "rank-1"}) make(fmt::format("work/{}/state/jobs/{}", rank, id_a), good_job, lines(3000, 2));
+    write("work/job", id_a + "\n");
+    const std::string own = "work/rank-1/state/jobs/" + id_a;
+    JobDetail resumed = record("tiny", std::string(64, 'd'));
+    resumed.summary.status.resumed = 2000;
+    write(own + "/job.json", json_text(Json(resumed), 2));
+    save(own + "/final.h5", good_job);
+    Outcome outcome = run("report one work --quick --out r.html -o json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    const Json runs = outcome.json()["runs"];
+    EXPECT_NEAR(runs[0]["loss"].get<double>(), 2.0 / 3000, 1e-6);   // of the last step, not a mean
+    EXPECT_EQ(runs[0]["bytes_sent"], static_cast<double>(123 << 20));
+    EXPECT_EQ(runs[1]["bytes_sent"], static_cast<double>((123 << 20) + 2000 * 1000));
+    EXPECT_NEAR(runs[1]["seconds"].get<double>(), 77 + 2, 1e-6);
+    const std::string page = read("r.html");
+    for (const char* part : {"<td class=\"n\">done</td><td class=\"n\">3</td><td class=\"n\">3000</td><td class=\"n\">0.0007</td>",
+                             "77.0 s", "tiny (one), tiny (work): same model, bit for bit (digest dddddddddddd)"})
+        EXPECT_NE(page.find(part), std::string::npos) << part;
+
+    // The table says what run has printed.
+    import();
+    write("job.toml", good_job);
+    outcome = run("run job.toml --local 2 --keep kept -o json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    const Json job = outcome.json();
+    const Json kept = run("report kept --quick --force --out r.html -o json").json()["runs"][0];
+    EXPECT_EQ(kept["digest"], job["status"]["digest"]);
+    EXPECT_NEAR(kept["loss"].get<double>(), job["status"]["loss"].get<double>(), 1e-6);
+    bool same = false;   // of the node whose results are kept
+    for (const Json& node : job["node_results"]) same |= node["status"]["bytes_sent"] == kept["bytes_sent"];
+    EXPECT_TRUE(same) << kept << job["node_results"];
+    EXPECT_NE(read("r.html").find("<td class=\"n\">done</td><td class=\"n\">2</td><td class=\"n\">6</td>"), std::string::npos);
+}
+
+TEST_F(Report, DefaultsAreNoDifference) {
+    make("one", good_job, lines(40, 2));
+    make("two", changed(good_job, "lr = 0.05", "lr = 0.050\nmomentum = 0.0") + "quantiser = \"auto32\"\ns = 0\n", lines(40, 2));
+    ASSERT_EQ(run("report one two --quick --out r.html").exit, 0);
+    std::string page = read("r.html");
+    EXPECT_NE(page.find("<h2>Settings that differ</h2>\n<p class=\"dim\">None.</p>"), std::string::npos) << page;
+    EXPECT_EQ(page.find("bit for bit"), std::string::npos);
+
+    make("two", changed(good_job, "lr = 0.05", "lr = 0.05\nmomentum = 0.9"), lines(40, 2));
+    ASSERT_EQ(run("report one two --quick --force --out r.html").exit, 0);
+    page = read("r.html");
+    EXPECT_NE(page.find("<td>optimiser.momentum</td><td class=\"n\"><span class=\"dim\">0</span></td><td class=\"n\">0.9</td>"),
+              std::string::npos);
+    EXPECT_EQ(count(page, "<td>optimiser."), 1u);
+}
+
+/// The plot's part of the page.
+std::string plot_of(const std::string& page, const std::string& title) {
+    const size_t at = page.find(">" + title + "</text>");
+    return at == page.npos ? "" : page.substr(at, page.find("</svg>", at) - at);
+}
+
+TEST_F(Report, AxesAreLogarithmicInLossAndBytes) {
+    make("one", good_job, lines(4000, 2));
+    ASSERT_EQ(run("report one --quick --out r.html").exit, 0);
+    const std::string page = read("r.html"), bytes = plot_of(page, "loss by bytes sent by a node"),
+                      samples = plot_of(page, "loss by samples seen");
+    for (const char* tick : {">1<", ">0.1<", ">0.01<", ">0.001<"}) {
+        EXPECT_NE(bytes.find(tick), std::string::npos) << tick << bytes;
+        EXPECT_NE(samples.find(tick), std::string::npos) << tick << samples;
+    }
+    for (const char* tick : {">32 KiB<", ">512 KiB<", ">8 MiB<"}) EXPECT_NE(bytes.find(tick), std::string::npos) << tick << bytes;
+    for (const char* tick : {">0<", ">20000<", ">40000<"})
+        EXPECT_NE(samples.find(tick), std::string::npos) << tick << samples;   // batch 16
 }
 
 TEST_F(Report, NamesWhatIsWrong) {

@@ -252,9 +252,10 @@ int run(int argc, char** argv) {
     command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();
 
     bool quick = false;
-    command = add("report", "write a page of HTML that compares jobs: by steps, seconds and bytes, by class, by settings",
+    command = add("report", "write a page of HTML that compares jobs: by samples, seconds and bytes, by class, by settings",
                   [&] { return command_report(options, which, out, data, !quick, force); });
-    command->add_option("JOB", which, "jobs of this daemon, or folders of runs (run --keep)")->required();
+    command->add_option("JOB", which, "jobs of this daemon, folders of `run --keep`, or WORK folders of gradcastd under a launcher")
+        ->required();
     command->add_option("--out", out, "the page; it needs nothing beside it")->required();
     command->add_option("--data", data, "shards for accuracy by class (default: each job's own test data)");
     command->add_flag("--quick", quick, "leave out accuracy by class, which evaluates each model on this machine");

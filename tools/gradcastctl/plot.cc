@@ -10,11 +10,10 @@
 namespace gradcast {
 namespace {
 
-constexpr double width = 560, height = 300, left = 62, right = 12, top = 28, bottom = 42;
+constexpr double width = 420, height = 260, left = 50, right = 12, top = 28, bottom = 42;
 
-/// About five round numbers that enclose low and high: multiples of 1, 2 or 5 times a power of ten; of bytes, multiples of a power of two.
-/// None is above `most`.
-std::vector<double> ticks(double low, double high, bool bytes = false, double most = HUGE_VAL) {
+/// About five round numbers that enclose low and high: multiples of 1, 2 or 5 times a power of ten.  None is above `most`.
+std::vector<double> ticks(double low, double high, double most = HUGE_VAL) {
     const double room = std::max(std::abs(high) * 1e-3, 1e-12);
     if (high - low < room) {
         low -= room;
@@ -24,7 +23,6 @@ std::vector<double> ticks(double low, double high, bool bytes = false, double mo
     double unit = 10 * power;
     for (const double each : {5.0, 2.0, 1.0})
         if (each * power >= rough) unit = each * power;
-    if (bytes) unit = std::exp2(std::max(0.0, std::ceil(std::log2(rough))));
     std::vector<double> all;
     for (double at = std::floor(low / unit + 1e-9) * unit; all.size() < 20; at += unit) {
         all.push_back(std::abs(at) < unit * 1e-9 ? 0 : at);
@@ -33,17 +31,54 @@ std::vector<double> ticks(double low, double high, bool bytes = false, double mo
     return all;
 }
 
-std::string plain_number(double value) { return fmt::format("{:.6g}", value); }
-
-/// Labels of ticks; those of bytes are all in one unit, and exact.
-std::vector<std::string> labels(const std::vector<double>& all, bool bytes) {
-    static constexpr const char* units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
-    const double power = bytes ? std::clamp(std::floor(std::log2((all[1] - all[0]) * 8) / 10), 0.0, 5.0) : 0;
-    std::vector<std::string> texts;
-    for (const double each : all)
-        texts.push_back(plain_number(each / std::exp2(10 * power)) + (bytes ? units[static_cast<size_t>(power)] : ""));
-    return texts;
+/// The same for a logarithmic axis; low > 0.
+std::vector<double> ticks_log(double low, double high, bool bytes) {
+    if (!bytes && high < 3 * low) {
+        std::vector<double> all = ticks(low, high);
+        if (all.front() <= 0) all.front() = low;
+        return all;
+    }
+    std::vector<double> all;
+    if (bytes) {
+        const double first = std::floor(std::log2(low)), last = std::max(std::ceil(std::log2(high)), first + 1);
+        const double every = std::ceil((last - first) / 6);
+        for (double at = first; all.empty() || all.back() < high; at += every) all.push_back(std::exp2(at));
+        return all;
+    }
+    const bool decades = high > 200 * low;   // 2 and 5 between them would be too many
+    for (double power = std::pow(10, std::floor(std::log10(low)));; power *= 10)
+        for (const double each : {1.0, 2.0, 5.0}) {
+            if (decades && each > 1) continue;
+            if (each * power <= low * (1 + 1e-9)) all.clear();
+            all.push_back(each * power);
+            if (each * power >= high * (1 - 1e-9) && all.size() > 1) return all;
+        }
 }
+
+/// One direction of a plot.
+struct Axis {
+    Scale scale;
+    double most = HUGE_VAL;   // no tick is above it; no value may be
+    double low = HUGE_VAL, high = -HUGE_VAL;
+    std::vector<double> at = {};   // ticks
+    bool has(double value) const { return std::isfinite(value) && (scale == Scale::linear || value > 0); }
+    void add(double value) {
+        low = std::min(low, value);
+        high = std::max(high, value);
+    }
+    void set_ticks() { at = scale == Scale::linear ? ticks(low, high, most) : ticks_log(low, high, scale == Scale::log_bytes); }
+    std::string text(double tick) const {
+        static constexpr const char* units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
+        if (scale != Scale::log_bytes) return fmt::format("{:.6g}", tick);
+        const double unit = std::clamp(std::floor(std::log2(tick) / 10), 0.0, 5.0);
+        return fmt::format("{:.6g}{}", tick / std::exp2(10 * unit), units[static_cast<size_t>(unit)]);
+    }
+    /// 0 at the first tick, 1 at the last.
+    double share(double value) const {
+        if (scale == Scale::linear) return (value - at.front()) / (at.back() - at.front());
+        return std::log(value / at.front()) / std::log(at.back() / at.front());
+    }
+};
 
 }   // namespace
 
@@ -64,41 +99,40 @@ std::string html_text(std::string_view text) {
 }
 
 std::string plot_svg(const Plot& plot) {
-    double x_low = HUGE_VAL, x_high = -HUGE_VAL, y_low = HUGE_VAL, y_high = -HUGE_VAL;
+    Axis x_axis{plot.x}, y_axis{plot.y, plot.y_most};
+    std::vector<Series> series = plot.series;
     bool any = false;
-    for (const Series& each : plot.series) {
+    for (Series& each : series) {
+        std::erase_if(each.points, [&](const auto& point) { return !x_axis.has(point.first) || !y_axis.has(point.second); });
         any |= each.points.size() > 1;
-        for (const auto& [x, y] : each.points) {
-            x_low = std::min(x_low, x);
-            x_high = std::max(x_high, x);
-            y_low = std::min(y_low, y);
-            y_high = std::max(y_high, y);
-        }
+        for (const auto& [x, y] : each.points) x_axis.add(x), y_axis.add(y);
     }
     if (!any) return {};
-    const std::vector<double> xs = ticks(x_low, x_high, plot.x_bytes), ys = ticks(y_low, y_high, false, plot.y_most);
-    const std::vector<std::string> x_labels = labels(xs, plot.x_bytes), y_labels = labels(ys, false);
-    auto x_at = [&](double x) { return left + (x - xs.front()) / (xs.back() - xs.front()) * (width - left - right); };
-    auto y_at = [&](double y) { return height - bottom - (y - ys.front()) / (ys.back() - ys.front()) * (height - top - bottom); };
+    x_axis.set_ticks();
+    y_axis.set_ticks();
+    const std::vector<double>&xs = x_axis.at, &ys = y_axis.at;
+    auto x_at = [&](double x) { return left + x_axis.share(x) * (width - left - right); };
+    auto y_at = [&](double y) { return height - bottom - y_axis.share(y) * (height - top - bottom); };
     const std::string title = html_text(plot.title), label = html_text(plot.x_label);
     std::string svg = fmt::format(
         "<svg viewBox=\"0 0 {0} {1}\" role=\"img\" aria-label=\"{2} by {3}\"><text class=\"title\" x=\"{4}\" y=\"16\">{2} by {3}</text>\n",
         width, height, title, label, left);
     for (size_t i = 0; i < ys.size(); ++i)
         svg += fmt::format("<path class=\"grid\" d=\"M{} {:.1f}H{}\"/><text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", left,
-                           y_at(ys[i]), width - right, left - 6, y_at(ys[i]) + 4, y_labels[i]);
+                           y_at(ys[i]), width - right, left - 6, y_at(ys[i]) + 4, y_axis.text(ys[i]));
     for (size_t i = 0; i < xs.size(); ++i) {
         const char* anchor = i + 1 == xs.size() ? "end" : "middle";
         svg += fmt::format("<path class=\"grid\" d=\"M{:.1f} {}V{}\"/><text x=\"{:.1f}\" y=\"{}\" text-anchor=\"{}\">{}</text>\n",
-                           x_at(xs[i]), top, height - bottom, x_at(xs[i]), height - bottom + 16, anchor, x_labels[i]);
+                           x_at(xs[i]), top, height - bottom, x_at(xs[i]), height - bottom + 18, anchor, x_axis.text(xs[i]));
     }
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (left + width - right) / 2, height - 6, label);
-    for (const Series& each : plot.series) {
+    for (const Series& each : series) {
         std::string path;
         for (const auto& [x, y] : each.points) path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x_at(x), y_at(y));
-        if (!path.empty())
-            svg += fmt::format("<path class=\"curve c{}{}\" d=\"{}\"/>\n", each.colour % plot_colours,
-                               each.colour >= plot_colours ? " dashed" : "", path);
+        if (path.empty()) continue;
+        const bool dot = each.points.size() == 1;   // a line of no length is drawn by its round cap alone
+        svg += fmt::format("<path class=\"curve c{}{}{}\" d=\"{}{}\"/>\n", each.colour % plot_colours,
+                           each.colour >= plot_colours ? " dashed" : "", dot ? " dot" : "", path, dot ? "h0" : "");
     }
     return svg + "</svg>\n";
 }

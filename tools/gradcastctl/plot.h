@@ -1,6 +1,7 @@
 // Line plots as SVG, for the page that `report` writes.
 #pragma once
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,10 +16,12 @@ struct Series {
     size_t colour = 0;   // class c0, c1, … of the page's style
     std::vector<std::pair<double, double>> points;
 };
+/// log: ticks at round numbers; log_bytes: at powers of two.  Both leave out points that are not above zero.
+enum class Scale : uint8_t { linear, log, log_bytes };
 struct Plot {
-    std::string title, x_label;   // "loss", "steps"
-    bool x_bytes = false;         // ticks of bytes: round in binary units
-    double y_most = HUGE_VAL;     // no tick is above it; no value may be
+    std::string title, x_label;   // "loss", "samples"
+    Scale x = Scale::linear, y = Scale::linear;
+    double y_most = HUGE_VAL;   // no tick of a linear y is above it; no value may be
     std::vector<Series> series;
 };
 /// "" where no series has two points.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "runtime/core/fd.h"
 #include "tools/gradcastctl/out_file.h"
@@ -24,14 +25,15 @@ constexpr const char* style =
     "6px;overflow-wrap:anywhere}.dim,th{color:var(--dim)}"
     ".bad{color:var(--bad)}\n"
     ".card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;overflow-x:auto}\n"
-    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:10px}\n"
+    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:10px}\n"
     "table{border-collapse:collapse}th,td{padding:4px 14px 4px 0;border-bottom:1px solid "
     "var(--line);text-align:left;vertical-align:baseline}"
     "tr:last-child td{border-bottom:0}th{font-weight:500}.n{text-align:right;white-space:nowrap}td{overflow-wrap:anywhere}\n"
     ".matrix td,.matrix th{padding:2px 6px;text-align:right;font-size:13px;border:0}\n"
     "svg{display:block;width:100%;height:auto}svg text{fill:var(--dim);font-size:12px}svg "
     ".title{fill:var(--text);font-weight:600;font-size:14px}\n"
-    ".grid{stroke:var(--line);fill:none}.curve{fill:none;stroke-width:1.8;stroke-linejoin:round}.dashed{stroke-dasharray:6 4}"
+    ".grid{stroke:var(--line);fill:none}.curve{fill:none;stroke-width:1.8;stroke-linejoin:round}.dashed{stroke-dasharray:6 "
+    "4}.dot{stroke-width:7;stroke-linecap:round}"
     ".key{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:8px}\n";
 /// Of curves, in both schemes.
 constexpr const char* colours[] = {"#2f7de1", "#e0701a", "#2a9d4a", "#b04fd8", "#d93a4c", "#12a0a8", "#a8871c", "#7d8590"};
@@ -69,8 +71,8 @@ public:
                "content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>gradcast: " +
                names() + "</title><style>\n" + style + colour_rules + "</style></head><body>\n<h1>" +
                (runs_.size() == 1 ? names() : fmt::format("{} runs", runs_.size())) + "</h1>\n" + summary() +
-               plots("loss", &RunRecord::loss) + plots("accuracy", &RunRecord::accuracy) + settings() + classes() + matrices() + times() +
-               "</body></html>\n";
+               plots("loss", Scale::log, &RunRecord::loss) + plots("accuracy", Scale::linear, &RunRecord::accuracy) + settings() +
+               classes() + matrices() + times() + "</body></html>\n";
     }
 
 private:
@@ -94,34 +96,43 @@ private:
         for (size_t i = 0; i < runs_.size(); ++i) {
             const RunRecord& run = runs_[i];
             const JobStatus* status = run.job ? &run.job->summary.status : nullptr;
-            const double loss = run.loss.empty() ? -1 : run.loss.back().value;
             const double accuracy = !run.accuracy.empty() ? run.accuracy.back().value : status ? status->accuracy : -1;
             rows.push_back({name_of(i) + (run.id.empty() ? "" : " <span class=\"dim\">" + run.id.substr(0, 8) + "</span>"),
-                            status ? job_state_name(status->state) : "",
-                            status ? text_nodes(run.job->summary.nodes_now(), run.job->summary.nodes.size()) : "",
-                            std::to_string(run.steps), run.loss.empty() ? "" : fmt::format("{:.4f}", loss),
-                            accuracy >= 0 ? fmt::format("{:.4f}", accuracy) : "",
-                            run.test_loss >= 0 ? fmt::format("{:.4f}", run.test_loss) : "", run.steps > 0 ? text_seconds(run.seconds) : "",
-                            run.steps > 0 ? bytes_text(run.bytes) : "", run.digest.empty() ? "" : run.digest.substr(0, 12)});
+                            status ? job_state_name(status->state) : "-",
+                            status ? text_nodes(run.job->summary.nodes_now(), run.job->summary.nodes.size()) : "-",
+                            std::to_string(run.steps), std::isfinite(run.last_loss) ? fmt::format("{:.4f}", run.last_loss) : "-",
+                            accuracy >= 0 ? fmt::format("{:.4f}", accuracy) : "-",
+                            run.test_loss >= 0 ? fmt::format("{:.4f}", run.test_loss) : "-",
+                            run.steps > 0 ? text_seconds(run.seconds) : "-", run.steps > 0 ? bytes_text(run.bytes) : "-",
+                            run.digest.empty() ? "-" : run.digest.substr(0, 12)});
             if (status && !status->error.empty()) errors += "<p class=\"bad\">" + html_text(run.name + ": " + status->error) + "</p>\n";
         }
-        return table_html({"run", "state", "nodes", "steps", "loss", "accuracy", "test loss", "time of steps", "sent by a node", "digest"},
-                          rows) +
-               errors;
+        return table_html({"run", "state", "nodes", "steps", "loss", "accuracy", "test loss", "time", "sent by a node", "digest"}, rows) +
+               equal_models() + errors;
+    }
+    std::string equal_models() const {
+        std::map<std::string, std::vector<std::string>> names_of;
+        for (const RunRecord& run : runs_)
+            if (!run.digest.empty()) names_of[run.digest].push_back(html_text(run.name));
+        std::string html;
+        for (const auto& [digest, equal] : names_of)
+            if (equal.size() > 1)
+                html += fmt::format("<p>{}: same model, bit for bit (digest {}).</p>\n", fmt::join(equal, ", "), digest.substr(0, 12));
+        return html;
     }
 
-    std::string plots(const std::string& what, std::vector<RunPoint> RunRecord::*points) const {
+    std::string plots(const std::string& what, Scale scale, std::vector<RunPoint> RunRecord::*points) const {
         struct Axis {
             const char* label;
-            bool bytes;
+            Scale scale;
             double (*of)(const RunPoint&);
         };
-        constexpr Axis axes[] = {{"steps", false, [](const RunPoint& point) { return static_cast<double>(point.step); }},
-                                 {"seconds", false, [](const RunPoint& point) { return point.seconds; }},
-                                 {"bytes sent by a node", true, [](const RunPoint& point) { return point.bytes; }}};
+        constexpr Axis axes[] = {{"samples seen", Scale::linear, [](const RunPoint& point) { return point.samples; }},
+                                 {"seconds of steps", Scale::linear, [](const RunPoint& point) { return point.seconds; }},
+                                 {"bytes sent by a node", Scale::log_bytes, [](const RunPoint& point) { return point.bytes; }}};
         std::string html;
         for (const Axis& axis : axes) {
-            Plot plot{what, axis.label, axis.bytes, points == &RunRecord::accuracy ? 1 : HUGE_VAL, {}};
+            Plot plot{what, axis.label, axis.scale, scale, points == &RunRecord::accuracy ? 1 : HUGE_VAL, {}};
             for (size_t i = 0; i < runs_.size(); ++i) {
                 plot.series.push_back({.colour = i, .points = {}});
                 for (const RunPoint& each : runs_[i].*points) plot.series.back().points.emplace_back(axis.of(each), each.value);
@@ -132,20 +143,22 @@ private:
         return fmt::format("<h2>{}</h2>\n<div class=\"plots\">\n{}</div>\n", what, html);
     }
 
+    /// Of several runs, keys whose values differ; a key that a job file leaves out has its default.
     std::string settings() const {
-        std::map<std::string, Row> by_key;
+        std::map<std::string, std::vector<const std::string*>> by_key;
         for (size_t i = 0; i < runs_.size(); ++i)
-            for (const auto& [key, value] : runs_[i].settings) {
-                Row& row = by_key.try_emplace(key, Row(runs_.size())).first->second;
-                row[i] = html_text(value);
-            }
+            for (const auto& [key, value] : runs_[i].settings) by_key.try_emplace(key, runs_.size()).first->second[i] = &value;
         std::vector<Row> rows;
-        for (auto& [key, values] : by_key) {
-            if (runs_.size() > 1 && std::all_of(values.begin(), values.end(), [&](const std::string& each) { return each == values[0]; }))
-                continue;
+        for (const auto& [key, written] : by_key) {
             Row row = {html_text(key)};
-            for (const std::string& each : values) row.push_back(each.empty() ? "<span class=\"dim\">default</span>" : each);
-            rows.push_back(std::move(row));
+            std::set<std::string> different;
+            for (size_t i = 0; i < runs_.size(); ++i) {
+                const bool known = written[i] || runs_[i].settings_whole;
+                const std::string value = written[i] ? *written[i] : known ? setting_default(runs_[i], key) : "";
+                if (known) different.insert(value);
+                row.push_back(written[i] ? html_text(value) : value.empty() ? "-" : "<span class=\"dim\">" + html_text(value) + "</span>");
+            }
+            if (runs_.size() == 1 || different.size() > 1) rows.push_back(std::move(row));
         }
         const char* title = runs_.size() > 1 ? "<h2>Settings that differ</h2>\n" : "<h2>Settings</h2>\n";
         return title + (rows.empty() ? std::string("<p class=\"dim\">None.</p>\n") : table_html(head("key"), rows));
@@ -228,7 +241,9 @@ private:
                         html_text(fmt::format("{} is slow: {} takes {:.1f} ms of a step, {:.1f} ms at the others. {}", each.node,
                                               each.phase, each.us * 1e-3, each.others_us * 1e-3, each.advice)) +
                         "</p>\n";
-            if (status.stragglers.empty()) html += "<p class=\"dim\">No node is a straggler. p50 / p99 in ms of its last steps:</p>\n";
+            // Only of a job that runs it is known who is one.
+            const bool none = status.state == JobState::running && status.stragglers.empty();
+            html += fmt::format("<p class=\"dim\">{}p50 / p99 of the last steps in ms:</p>\n", none ? "No node is a straggler. " : "");
             Row head = {"node"};
             for (size_t phase = 0; phase < step_phases; ++phase) head.emplace_back(step_phase_name(static_cast<StepPhase>(phase)));
             std::vector<Row> rows;
@@ -240,7 +255,7 @@ private:
             }
             html += table_html(head, rows);
         }
-        if (html.empty()) html = "<p class=\"dim\">A folder does not tell the other nodes' times; a job that a daemon lists does.</p>\n";
+        if (html.empty()) html = "<p class=\"dim\">No run has a record of its nodes' times.</p>\n";
         return "<h2>Where a step's time goes</h2>\n" + html;
     }
 
@@ -265,15 +280,21 @@ int command_report(const Options& options, const std::vector<std::string>& which
     std::map<std::string, size_t> names;
     for (const RunRecord& run : runs) ++names[run.name];
     for (size_t i = 0; i < runs.size(); ++i)
-        if (names[runs[i].name] > 1) runs[i].name += fmt::format(" ({})", runs[i].id.empty() ? which[i] : runs[i].id.substr(0, 8));
+        if (names[runs[i].name] > 1)
+            runs[i].name += fmt::format(" ({})", std::filesystem::is_directory(which[i], error) ? which[i] : runs[i].id.substr(0, 8));
     if (const Status status = file_write(out, Page(runs).html()); !status.ok()) return complain(exit_failed, "{}", status.what);
     for (const RunRecord& run : runs)
         if (evaluate && !run.evaluation) fmt::print(stderr, "no accuracy by class of {}: {}\n", run.name, run.why);
     if (options.json) {
         Json json{{"path", out}, {"runs", Json::array()}};
         for (const RunRecord& run : runs)
-            json["runs"].push_back(
-                Json{{"name", run.name}, {"id", run.id}, {"steps", run.steps}, {"seconds", run.seconds}, {"bytes_sent", run.bytes}});
+            json["runs"].push_back(Json{{"name", run.name},
+                                        {"id", run.id},
+                                        {"steps", run.steps},
+                                        {"loss", run.last_loss},
+                                        {"seconds", run.seconds},
+                                        {"bytes_sent", run.bytes},
+                                        {"digest", run.digest}});
         fmt::print("{}\n", json_text(json, 2));
     } else {
         fmt::print("{}\n", out);

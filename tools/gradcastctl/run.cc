@@ -15,6 +15,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/isa.h"
+#include "runtime/daemon/job_run.h"
 #include "runtime/job/checkpoint.h"
 #include "runtime/job/event_file.h"
 #include "runtime/job/model_file.h"
@@ -53,7 +54,8 @@ Status keep_results(const std::string& job, const std::string& folder, std::vect
     return {};
 }
 
-const std::vector<std::string> results_of_a_job = {"job.toml", "log", "steps.jsonl", "final.h5", "transcript.json", "replay.log"};
+const std::vector<std::string> results_of_a_job = {"job.toml", "job.json",        "log",       "steps.jsonl",
+                                                   "final.h5", "transcript.json", "replay.log"};
 
 /// Keeps what a job that has not come to its end left at the node that has its newest checkpoint.  Returns how it goes on, for people; "":
 /// there is no checkpoint.
@@ -68,7 +70,7 @@ std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const
     }
     if (from.empty()) return {};
     const std::string name = checkpoint_path("", steps).substr(1);
-    if (Status status = keep_results(from, folder, {"job.toml", "log", "steps.jsonl", name}); !status.ok()) return status.what;
+    if (Status status = keep_results(from, folder, {"job.toml", "job.json", "log", "steps.jsonl", name}); !status.ok()) return status.what;
     return fmt::format("its state after {} steps is kept: gradcastctl run --resume {}/{} --local {} goes on", steps, folder, name,
                        cluster.count());
 }
@@ -243,12 +245,19 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         }
     }
     std::string with_model;   // the folder of a node that has it, alive or not
+    JobDetail record = job;   // of the node whose results are kept
     for (uint32_t i = 0; i < nodes && with_model.empty(); ++i) {
         const bool has =
             results[i].status ? !results[i].status->model.empty() : !cluster.alive(i) && !model_kept(cluster.job_folder(i, id)).empty();
-        if (has) with_model = cluster.job_folder(i, id);
+        if (!has) continue;
+        with_model = cluster.job_folder(i, id);
+        if (results[i].status) record.summary.status = *results[i].status;
     }
     Status kept = keep_results(with_model.empty() ? job.folder : with_model, keep, results_of_a_job);
+    // As it is printed: the daemon may still write its own.
+    record.folder = keep;
+    if (!record.summary.status.model.empty()) record.summary.status.model = keep + "/final.h5";
+    if (kept.ok()) kept = job_record_write(record);
     if (kept.ok() && with_model.empty())
         if (const std::string goes_on = keep_checkpoint(cluster, id, keep); !goes_on.empty()) fmt::print(stderr, "{}\n", goes_on);
     const bool done = job.summary.status.state == JobState::done;

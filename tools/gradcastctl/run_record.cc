@@ -8,23 +8,30 @@
 #include <filesystem>
 #include <fstream>
 
+#include "algos/algorithm.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/toml.h"
+#include "runtime/daemon/job_run.h"
 #include "runtime/job/checkpoint.h"
 #include "runtime/job/job_file.h"
+#include "runtime/job/job_options.h"
 #include "runtime/job/model_file.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
 namespace {
 
-constexpr size_t points_max = 1024, line_bytes_max = 1 << 16;
+constexpr size_t points_max = 256, line_bytes_max = 1 << 16;
 
 /// Takes steps.jsonl in pieces and keeps a bounded number of points.
 class Curves {
 public:
-    explicit Curves(RunRecord& run) : run_(run) {}
+    /// resumed: steps before this run, whose seconds and bytes it does not count itself.  batch: samples of a step whose line does not
+    /// tell.
+    Curves(RunRecord& run, uint64_t resumed, double batch) : run_(run), resumed_(resumed), batch_(batch) {}
+    // Of the steps before this run.
+    double seconds_before = 0, bytes_before = 0;
     void add(std::string_view piece) {
         rest_ += piece;
         size_t from = 0;
@@ -46,7 +53,10 @@ private:
         for (const char* key : {"compute_us", "wait_us", "apply_us"})
             if (const double us = number(key); us > 0) run_.seconds += us * 1e-6;
         if (const double bytes = number("bytes_sent"); bytes > 0) run_.bytes += bytes;
-        if (const double loss = number("loss"); std::isfinite(loss)) {
+        if (run_.steps <= resumed_) seconds_before = run_.seconds, bytes_before = run_.bytes;
+        samples_ = number("samples") > 0 ? number("samples") : static_cast<double>(run_.steps) * batch_;
+        run_.last_loss = number("loss");
+        if (const double loss = run_.last_loss; std::isfinite(loss)) {
             sum_ += loss;
             ++count_;
         }
@@ -62,7 +72,7 @@ private:
         }
         if (const double loss = number("test_loss"); std::isfinite(loss)) run_.test_loss = loss;
     }
-    void put(std::vector<RunPoint>& points, double value) const { points.push_back({run_.steps, run_.seconds, run_.bytes, value}); }
+    void put(std::vector<RunPoint>& points, double value) const { points.push_back({samples_, run_.seconds, run_.bytes, value}); }
     /// Two points become one.
     void halve() {
         for (size_t i = 1; i < run_.loss.size(); i += 2) run_.loss[i].value = (run_.loss[i].value + run_.loss[i - 1].value) / 2;
@@ -76,8 +86,10 @@ private:
         points.resize(kept);
     }
     RunRecord& run_;
+    const uint64_t resumed_;
+    const double batch_;
     std::string rest_;
-    double sum_ = 0;
+    double sum_ = 0, samples_ = 0;
     uint64_t count_ = 0, every_ = 1;
 };
 
@@ -110,6 +122,7 @@ void flatten(const std::string& prefix, const toml::node& node, std::vector<std:
 void read_settings(const std::string& text, RunRecord* run) {
     const toml::parse_result parsed = toml_parse(text);
     if (parsed) flatten("", parsed.table(), &run->settings);
+    run->settings_whole = true;
     std::erase_if(run->settings, [&](const auto& each) {
         if (each.first == "job.name" && run->name.empty()) run->name = each.second.substr(1, each.second.size() - 2);
         return each.first == "job.name";
@@ -159,44 +172,93 @@ void evaluate_model(const std::string& data, RunRecord* run) {
     else run->evaluation = std::move(evaluation);
 }
 
+const std::string* setting(const RunRecord& run, const std::string& key) {
+    const auto at = std::find_if(run.settings.begin(), run.settings.end(), [&](const auto& each) { return each.first == key; });
+    return at != run.settings.end() ? &at->second : nullptr;
+}
+
+/// The folder of the job in a WORK folder, at a rank that has its model where there is one; `folder` itself where it is no WORK folder.
+std::string job_folder(const std::string& folder) {
+    std::string id, found;
+    std::error_code error;
+    if (std::filesystem::exists(folder + "/steps.jsonl", error) || !file_read(folder + "/job", &id).ok()) return folder;
+    while (!id.empty() && id.back() == '\n') id.pop_back();
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+        const std::string each = at->path().string() + "/state/jobs/" + id;
+        std::error_code none;
+        if (!at->path().filename().string().starts_with("rank-") || !std::filesystem::exists(each + "/steps.jsonl", none)) continue;
+        if (found.empty() || std::filesystem::exists(each + "/final.h5", none)) found = each;
+    }
+    return found.empty() ? folder : found;
+}
+
 }   // namespace
+
+std::string setting_default(const RunRecord& run, const std::string& key) {
+    for (const JobOption& option : job_options()) {
+        if (key != fmt::format("{}.{}", option.section, option.key) || *option.value == '\0') continue;
+        const std::string* kind = setting(run, "algorithm.kind");
+        const AlgorithmKind* algorithm = nullptr;
+        if (option.show && algorithm_find(kind ? kind->substr(1, kind->size() - 2) : "ssgd", &algorithm).ok() &&
+            !option.belongs_to(*algorithm))
+            return {};
+        const toml::parse_result parsed = toml_parse(fmt::format("value = {}", option.value));
+        return parsed ? value_text(*parsed.table().get("value")) : "";
+    }
+    return {};
+}
 
 int run_read(const Options& options, const std::string& which, bool evaluate, const std::string& data, RunRecord* run) {
     std::error_code error;
-    Curves curves(*run);
-    if (std::filesystem::is_directory(which, error)) {
-        run->folder = which;
-        std::ifstream file(which + "/steps.jsonl");
-        if (!file) return complain(exit_failed, "{}: there is no steps.jsonl, as the folder of a run has", which);
-        std::string piece(1 << 20, '\0');
-        while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0)
-            curves.add({piece.data(), static_cast<size_t>(file.gcount())});
+    const Client client(options.target);
+    const bool is_folder = std::filesystem::is_directory(which, error);
+    JobDetail job;
+    if (is_folder) {
+        run->folder = job_folder(which);
+        if (job_record_read(run->folder, &job).ok()) run->job = std::move(job);
     } else {
         if (which.find('/') != std::string::npos) return complain(exit_usage, "{}: there is no such folder", which);
-        const Client client(options.target);
-        JobDetail job;
-        Reply reply = client.job(which, &job);
+        const Reply reply = client.job(which, &job);
         if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
-        for (uint64_t offset = 0;;) {
-            reply = client.get(job_route(job.summary.id, fmt::format("/steps?offset={}", offset)));
-            if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
-            curves.add(reply.text);
-            if (reply.next <= offset) break;
-            offset = reply.next;
-        }
-        run->name = job.summary.name;
-        run->id = job.summary.id;
         run->folder = job.folder;
-        run->digest = job.summary.status.digest;
         run->job = std::move(job);
+    }
+    if (run->job) {
+        run->name = run->job->summary.name;
+        run->id = run->job->summary.id;
+        run->digest = run->job->summary.status.digest;
     }
     std::string text;
     if (!run->folder.empty() && file_read(run->folder + "/job.toml", &text).ok()) read_settings(text, run);
     else if (run->job) take_settings(run);
     if (run->name.empty()) run->name = std::filesystem::path(which).lexically_normal().filename().string();
+
+    const std::string* batch = setting(*run, "job.batch");
+    const JobStatus* status = run->job ? &run->job->summary.status : nullptr;
+    Curves curves(*run, status ? status->resumed : 0, std::strtod((batch ? *batch : setting_default(*run, "job.batch")).c_str(), nullptr));
+    if (is_folder) {
+        std::ifstream file(run->folder + "/steps.jsonl");
+        if (!file) return complain(exit_failed, "{}: there is no steps.jsonl, as the folder of a run has", which);
+        std::string piece(1 << 20, '\0');
+        while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())) || file.gcount() > 0)
+            curves.add({piece.data(), static_cast<size_t>(file.gcount())});
+    } else {
+        for (uint64_t offset = 0;;) {
+            const Reply reply = client.get(job_route(run->id, fmt::format("/steps?offset={}", offset)));
+            if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+            curves.add(reply.text);
+            if (reply.next <= offset) break;
+            offset = reply.next;
+        }
+    }
+    // The record of a job that runs, or whose daemon died, is from its beginning.
+    if (status && (!is_folder || job_ended(status->state))) {
+        run->seconds = curves.seconds_before + status->seconds;
+        run->bytes = curves.bytes_before + static_cast<double>(status->bytes_sent);
+    }
     if (run->steps == 0 && !run->job) return complain(exit_failed, "{}/steps.jsonl has no line of a step", which);
     if (evaluate) evaluate_model(data, run);
-    else run->why = "it was not asked for";
+    else run->why = "--quick leaves it out";
     if (run->evaluation && run->digest.empty()) run->digest = run->evaluation->digest;
     return exit_done;
 }
@@ -231,7 +293,7 @@ int describe_folder(const Options& options, const std::string& folder) {
     const std::string checkpoint = checkpoints.empty() ? "" : checkpoint_path(folder, checkpoints.back());
     Json json{{"folder", folder},  {"name", run.name},       {"state", done ? "done" : "no model"},
               {"step", run.steps}, {"seconds", run.seconds}, {"bytes_sent", run.bytes}};
-    if (!run.loss.empty()) json["loss"] = run.loss.back().value;
+    if (std::isfinite(run.last_loss)) json["loss"] = run.last_loss;
     if (!run.accuracy.empty()) json["accuracy"] = run.accuracy.back().value;
     if (run.test_loss >= 0) json["test_loss"] = run.test_loss;
     if (!checkpoint.empty()) json["checkpoint"] = checkpoint;
@@ -254,7 +316,7 @@ int describe_folder(const Options& options, const std::string& folder) {
     line("loss", number("loss", "{:.6f}"));
     line("accuracy", number("accuracy", "{:.4f}"));
     line("test loss", number("test_loss", "{:.6f}"));
-    line("time of steps", text_seconds(run.seconds));
+    line("time", text_seconds(run.seconds));
     line("sent by a node", text_bytes(static_cast<uint64_t>(run.bytes)));
     for (const auto& [key, value] : run.settings) line(key.c_str(), value);
     line("checkpoint", checkpoint.empty() ? "" : checkpoint + ": gradcastctl run --resume goes on from it");
