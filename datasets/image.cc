@@ -198,7 +198,7 @@ const char* other_format(std::string_view bytes) {
 
 uint64_t ImageFile::decode_bytes(uint32_t channels) const {
     // The interleaved pixels, the planes, the planes turned or resized; the coefficients of a progressive JPEG have 2 bytes each.
-    return bytes.size() + uint64_t{channels} * H * W * (jpeg ? 5 : 3);
+    return bytes.size() + uint64_t{std::max(channels, C)} * H * W * (jpeg ? 5 : 3);
 }
 
 Status image_open(const std::string& path, ImageFile* image) {
@@ -214,11 +214,16 @@ Status image_open(const std::string& path, ImageFile* image) {
 
 Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd) {
     const uint32_t has = image.jpeg ? C : image.C;   // libjpeg repeats grey values by itself
-    GC_ASSERT(image.C <= C);
+    GC_ASSERT(image.C <= C || C == 1);
     const size_t plane = size_t{image.H} * image.W;
     std::vector<uint8_t> mixed(has * plane);
     odd->clear();
     GC_TRY(image.jpeg ? Jpeg(image).pixels(C, mixed.data(), odd) : Png(image).pixels(mixed.data()));
+    if (has > C) {   // the weights of libjpeg
+        for (size_t i = 0; i < plane; ++i)
+            pixels[i] = static_cast<uint8_t>((299u * mixed[i * 3] + 587u * mixed[i * 3 + 1] + 114u * mixed[i * 3 + 2] + 500) / 1000);
+        return {};
+    }
     for (uint32_t c = 0; c < C; ++c)
         for (size_t i = 0; i < plane; ++i) pixels[c * plane + i] = mixed[i * has + std::min(c, has - 1)];
     return {};

@@ -22,9 +22,9 @@ struct ImageFile {
 };
 /// Reads the file and its header.  The format follows from the first bytes, not from the name.
 Status image_open(const std::string& path, ImageFile* image);
-/// pixels [C, H, W]: C 1 or 3 (grey values are repeated).  The values that the file holds, as OpenCV reads them: of 16 bits the high
-/// byte; gamma and colour profiles are not applied; transparency is dropped.  *odd: what the decoder has found wrong without harm to a
-/// pixel, as bytes between two parts of the file; "" if nothing.
+/// pixels [C, H, W]: C 1 or 3.  Grey values are repeated; of RGB one plane is the luminance 0.299 R + 0.587 G + 0.114 B.  The values that
+/// the file holds, as OpenCV reads them: of 16 bits the high byte; gamma and colour profiles are not applied; transparency is dropped.
+/// *odd: what the decoder has found wrong without harm to a pixel, as bytes between two parts of the file; "" if nothing.
 Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd);
 
 /// Pixels [C, H, W].

@@ -1,18 +1,13 @@
 // A folder of images for each class, or folders for training and testing that hold such.
-#include <dirent.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <charconv>
-#include <map>
-#include <memory>
 
-#include "datasets/image.h"
+#include "datasets/image_sample.h"
 #include "datasets/import.h"
-#include "runtime/core/memory_room.h"
 
 namespace gradcast {
 namespace {
@@ -20,26 +15,10 @@ namespace {
 constexpr uint32_t classes_max = 65536;
 constexpr size_t bad_shown_max = 20;
 
-/// The names in a folder, sorted bytewise, without those that begin with a dot.
-Status folder_list(const std::string& path, std::vector<std::string>* names) {
-    struct Close {
-        void operator()(DIR* folder) const { ::closedir(folder); }
-    };
-    std::unique_ptr<DIR, Close> folder(::opendir(path.c_str()));
-    if (!folder) return fail_sys(errno, "cannot open the folder {}", path);
-    for (errno = 0; const dirent* entry = ::readdir(folder.get());)
-        if (entry->d_name[0] != '.') names->emplace_back(entry->d_name);
-    if (errno != 0) return fail_sys(errno, "cannot read the folder {}", path);
-    std::sort(names->begin(), names->end());
-    return {};
-}
-
-/// The S_IFMT bits of a path; 0 if nothing is there.
-mode_t type_of(const std::string& path) {
+bool is_folder(const std::string& path) {
     struct stat info;
-    return ::stat(path.c_str(), &info) == 0 ? info.st_mode & S_IFMT : 0;
+    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
-bool is_folder(const std::string& path) { return type_of(path) == S_IFDIR; }
 
 /// One half of the data set.
 struct Found {
@@ -54,20 +33,15 @@ struct Found {
 /// Files that cannot be used, and what is odd about the others, by kind: how many, and the first one.
 class Findings {
 public:
+    ImageOddities oddities;
     void bad(const Status& status) {
         if (bad_.size() < bad_shown_max) bad_.emplace_back(status.what);
         ++bad_count_;
     }
-    void odd(const std::string& what, const std::string& path) {
-        auto& [count, first] = odd_[what];
-        if (count++ == 0) first = path;
-    }
     uint64_t bad_count() const { return bad_count_; }
     const std::string& first_bad() const { return bad_[0]; }
     void tell(std::vector<std::string>* notes) const {
-        for (const auto& [what, of] : odd_)
-            notes->push_back(of.first == 1 ? fmt::format("{}: {}", of.second, what)
-                                           : fmt::format("{} images, {} among them: {}", of.first, of.second, what));
+        oddities.tell(notes);
         for (const std::string& each : bad_) notes->push_back(each);
         if (bad_count_ > bad_.size()) notes->push_back(fmt::format("… and {} more files that cannot be used", bad_count_ - bad_.size()));
     }
@@ -75,7 +49,6 @@ public:
 private:
     std::vector<std::string> bad_;
     uint64_t bad_count_ = 0;
-    std::map<std::string, std::pair<uint64_t, std::string>> odd_;
 };
 
 // ---- which folders -------------------------------------------------------------------------------------------------------------
@@ -90,7 +63,7 @@ Status halves_find(const std::string& from, const std::vector<std::string>& name
                                          [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
             if (!same || !is_folder(from + "/" + name)) continue;
             std::vector<std::string> inside;
-            GC_TRY(folder_list(from + "/" + name, &inside));
+            GC_TRY(image_folder_list(from + "/" + name, &inside));
             if (std::any_of(inside.begin(), inside.end(),
                             [&](const std::string& each) { return is_folder(from + "/" + name + "/" + each); }))
                 halves->push_back(name);
@@ -99,7 +72,7 @@ Status halves_find(const std::string& from, const std::vector<std::string>& name
 }
 
 Status classes_find(const std::string& folder, std::vector<std::string>* classes) {
-    GC_TRY(folder_list(folder, classes));
+    GC_TRY(image_folder_list(folder, classes));
     if (classes->empty()) return fail(Code::data, "{}: empty: it should hold a folder for each class", folder);
     for (const std::string& name : *classes)
         if (!is_folder(folder + "/" + name))
@@ -120,7 +93,7 @@ Status images_find(const std::vector<std::string>& classes, Found* found) {
             return fail(Code::data, "{}/{}: a class with nothing to train on: remove it, or add its folder to the training set", folder,
                         name);
         std::vector<std::string> files;
-        GC_TRY(folder_list(folder + "/" + name, &files));
+        GC_TRY(image_folder_list(folder + "/" + name, &files));
         if (files.empty()) return fail(Code::data, "{}/{}: a class without images: take the folder away, or fill it", folder, name);
         for (std::string& file : files) found->files.push_back({static_cast<int32_t>(label - classes.begin()), std::move(file)});
     }
@@ -134,7 +107,7 @@ Status sets_find(const ImportConfig& config, std::vector<std::string>* classes, 
     if (!is_folder(from))
         return fail(Code::data, "{}: no such folder: --from holds a folder for each class, or train/ and test/ of such", from);
     std::vector<std::string> names, trains, tests;
-    GC_TRY(folder_list(from, &names));
+    GC_TRY(image_folder_list(from, &names));
     GC_TRY(halves_find(from, names, {"train", "training"}, &trains));
     GC_TRY(halves_find(from, names, {"test", "testing", "val", "valid", "validation"}, &tests));
     if (trains.empty() && !tests.empty())
@@ -189,19 +162,20 @@ bool are_numbers(const std::vector<std::string>& classes) {
 
 class Reader {
 public:
-    Reader(const ImportConfig& config, const std::vector<std::string>& classes) : config_(config), classes_(classes) {}
+    Reader(const ImportConfig& config, const std::vector<std::string>& classes)
+        : rules_{.size = config.size, .exif = config.exif}, classes_(classes) {}
 
     /// Reads all headers: a wrong size is found before anything is decoded, and one RGB image makes all RGB.
     Status headers(const Found& half) {
         ImageFile image;
         for (const Found::File& file : half.files) {
             const std::string path = path_of(half, file);
-            if (Status status = open(path, &image); !status.ok()) {
+            if (Status status = image_sample_open(path, &image); !status.ok()) {
                 GC_TRY(go_on(status));
                 continue;   // read() tells of it
             }
             C_ = std::max(C_, image.C);
-            auto [h, w] = size_of(image);
+            auto [h, w] = image_sample_size(image, rules_);
             if (H_ == 0) {
                 H_ = h;
                 W_ = w;
@@ -226,21 +200,16 @@ public:
         for (const Found::File& file : half.files) {
             const std::string path = path_of(half, file);
             std::string odd;
-            Status status = open(path, &image);
-            if (status.ok()) {
-                if (image.C > C_ || size_of(image) != std::pair{H_, W_}) return fail(Code::data, "{}: changed while it was read", path);
-                GC_TRY(memory_room_for(image.decode_bytes(C_), path));
-                planes = {C_, image.H, image.W, std::vector<uint8_t>(uint64_t{C_} * image.H * image.W)};
-                status = image_decode(image, C_, planes.pixels.data(), &odd);
-            }
+            Status status = image_sample_open(path, &image);
+            if (status.ok() && (image.C > C_ || image_sample_size(image, rules_) != std::pair{H_, W_}))
+                return fail(Code::data, "{}: changed while it was read", path);
+            if (status.ok()) status = image_sample(image, rules_, C_, &planes, &odd);
             if (!status.ok()) {
                 GC_TRY(go_on(status));
                 findings.bad(status);
                 continue;
             }
-            note(image, odd);
-            if (config_.exif) image_turn(image.orientation, &planes);
-            if (config_.size > 0) image_fit(config_.size, &planes);
+            findings.oddities.add(image, rules_, odd);
             GC_TRY(set->images.append(planes.pixels.data(), planes.pixels.size()));
             set->labels.push_back(file.label);
         }
@@ -254,33 +223,8 @@ private:
     }
     /// A file that is bad is told with all others at the end; anything else ends the import.
     static Status go_on(const Status& status) { return status.code == Code::data || status.code == Code::invalid ? Status() : status; }
-    Status open(const std::string& path, ImageFile* image) const {
-        const mode_t type = type_of(path);
-        if (type == S_IFDIR) return fail(Code::data, "{}: a folder: images lie directly in the folder of their class", path);
-        if (type != 0 && type != S_IFREG)   // never read a pipe or a device
-            return fail(Code::data, "{}: not a file: remove it", path);
-        GC_TRY(image_open(path, image));
-        if (image->H > shard_side_max || image->W > shard_side_max || uint64_t{3} * image->H * image->W > shard_sample_bytes_max)
-            return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image->W,
-                        image->H, shard_sample_bytes_max >> 20);
-        return {};
-    }
-    /// Height and width of the sample that the image becomes.
-    std::pair<uint32_t, uint32_t> size_of(const ImageFile& image) const {
-        if (config_.size > 0) return {config_.size, config_.size};
-        return config_.exif && image.orientation >= 5 ? std::pair{image.W, image.H} : std::pair{image.H, image.W};
-    }
-    void note(const ImageFile& image, const std::string& odd) {
-        if (image.deep) findings.odd("16 bits, of which the high byte is kept", image.path);
-        if (image.alpha) findings.odd("transparency is dropped", image.path);
-        if (image.colours) findings.odd("gamma or colour profile is not applied", image.path);
-        if (image.orientation > 1)
-            findings.odd(config_.exif ? "turned as the EXIF orientation says (--no-exif: as stored)" : "EXIF orientation is not applied",
-                         image.path);
-        if (!odd.empty()) findings.odd("every pixel is read, though the file is odd", fmt::format("{} ({})", image.path, odd));
-    }
 
-    const ImportConfig& config_;
+    const ImageRules rules_;
     const std::vector<std::string>& classes_;
     uint32_t C_ = 1, H_ = 0, W_ = 0;   // of all samples
     std::string first_, other_;        // the image whose size that is; one of another size

@@ -49,18 +49,6 @@ TEST_F(ImportImages, CmykIsRefusedByName) {
     expect_refused({"from/train/ant/k.jpg: a JPEG in CMYK: convert it to RGB (mogrify -colorspace sRGB '"});
 }
 
-/// A TIFF block that has the orientation after another field.
-std::string exif(uint32_t orientation, bool little) {
-    auto number = [&](uint32_t value, size_t bytes) {
-        std::string text;
-        for (size_t i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * (little ? i : bytes - 1 - i)));
-        return text;
-    };
-    const std::string make = number(0x10f, 2) + number(2, 2) + number(1, 4) + number(0, 4);
-    const std::string turn = number(0x112, 2) + number(3, 2) + number(1, 4) + number(orientation, 2) + number(0, 2);
-    return (little ? "II" : "MM") + number(42, 2) + number(8, 4) + number(2, 2) + make + turn + number(0, 4);
-}
-
 TEST(Image, TurnsAsAllEightOrientationsSay) {
     const char* upright[] = {"abcdef", "cbafed", "fedcba", "defabc", "adbecf", "daebfc", "fcebda", "cfbead"};
     for (uint32_t orientation = 1; orientation <= 8; ++orientation) {
@@ -177,6 +165,23 @@ TEST_F(ImportImages, SizeMakesAllAlike) {
     EXPECT_EQ(samples("test.h5"), std::vector<uint8_t>(3 * 16, 50));
     const std::vector<uint8_t> all = samples("train.h5");
     EXPECT_EQ(std::vector<uint8_t>(all.begin(), all.begin() + 48), std::vector<uint8_t>(48, 60));
+}
+
+TEST_F(ImportImages, OnePlaneOfAnRgbImageIsItsLuminance) {
+    const std::vector<uint8_t> rgb = pixels(1, 3);
+    png(in("a.png"), H, W, PNG_FORMAT_RGB, rgb);
+    std::vector<uint8_t> grey(H * W), flat(H * W * 3);
+    for (size_t i = 0; i < flat.size(); ++i) flat[i] = std::array<uint8_t, 3>{200, 100, 50}[i % 3];
+    jpeg(in("a.jpg"), H, W, JCS_RGB, flat);
+    ImageFile image;
+    std::string odd;
+    ASSERT_TRUE(image_open(in("a.png"), &image).ok());
+    ASSERT_TRUE(image_decode(image, 1, grey.data(), &odd).ok());
+    for (size_t i = 0; i < grey.size(); ++i)
+        ASSERT_NEAR(grey[i], 0.299 * rgb[3 * i] + 0.587 * rgb[3 * i + 1] + 0.114 * rgb[3 * i + 2], 0.5001) << i;
+    ASSERT_TRUE(image_open(in("a.jpg"), &image).ok());
+    ASSERT_TRUE(image_decode(image, 1, grey.data(), &odd).ok());
+    for (uint8_t value : grey) ASSERT_NEAR(value, 124, 2);   // 0.299 * 200 + 0.587 * 100 + 0.114 * 50
 }
 
 }   // namespace

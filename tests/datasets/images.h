@@ -62,6 +62,17 @@ inline std::string png_chunk(const std::string& type, const std::string& data) {
     return big(static_cast<uint32_t>(data.size())) + body +
            big(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()))));
 }
+/// A TIFF block that has the orientation after another field.
+inline std::string exif(uint32_t orientation, bool little) {
+    auto number = [&](uint32_t value, size_t bytes) {
+        std::string text;
+        for (size_t i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * (little ? i : bytes - 1 - i)));
+        return text;
+    };
+    const std::string make = number(0x10f, 2) + number(2, 2) + number(1, 4) + number(0, 4);
+    const std::string turn = number(0x112, 2) + number(3, 2) + number(1, 4) + number(orientation, 2) + number(0, 2);
+    return (little ? "II" : "MM") + number(42, 2) + number(8, 4) + number(2, 2) + make + turn + number(0, 4);
+}
 /// A PNG of this depth and colour type; rows: each with its filter byte; chunks: what stands before the pixels.
 inline void png_raw(const std::string& path, uint32_t H, uint32_t W, int depth, int type, const std::string& rows,
                     const std::string& chunks) {

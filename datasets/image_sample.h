@@ -1,0 +1,37 @@
+// The sample that a PNG or JPEG file becomes: what `gradcastctl import images` trains on and `gradcastctl predict` looks at.
+#pragma once
+#include <map>
+#include <utility>
+
+#include "datasets/image.h"
+
+namespace gradcast {
+
+struct ImageRules {
+    uint32_t size = 0;   // image_fit() to this side; 0: as large as the file's
+    bool exif = true;    // turned upright as the EXIF orientation says
+};
+
+/// The names in a folder, sorted bytewise, without those that begin with a dot.  Error: names the folder.
+Status image_folder_list(const std::string& path, std::vector<std::string>* names);
+/// image_open() of a regular file that is not larger than a shard takes.
+Status image_sample_open(const std::string& path, ImageFile* image);
+/// Height and width of the sample that the image becomes.
+std::pair<uint32_t, uint32_t> image_sample_size(const ImageFile& image, const ImageRules& rules);
+/// Decodes into C planes (1 or 3), turns upright and fits to rules.size.  *odd: as of image_decode().  Error: Code::node_memory where the
+/// image does not fit into the available memory.
+Status image_sample(const ImageFile& image, const ImageRules& rules, uint32_t C, Planes* sample, std::string* odd);
+
+/// What is odd about images that are read: of each kind how many, and the first one's path.
+class ImageOddities {
+public:
+    void add(const ImageFile& image, const ImageRules& rules, const std::string& odd);
+    /// Appends a line for each kind.
+    void tell(std::vector<std::string>* notes) const;
+
+private:
+    void count(const std::string& what, const std::string& path);
+    std::map<std::string, std::pair<uint64_t, std::string>> kinds_;
+};
+
+}   // namespace gradcast
