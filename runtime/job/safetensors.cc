@@ -74,7 +74,7 @@ struct Entry {
 /// A file and its header.
 class File {
 public:
-    /// purpose: "start from" or "evaluate", for messages.
+    /// purpose: "start from" or "use", for messages.
     File(const std::string& path, const char* purpose) : path_(path), purpose_(purpose) {}
 
     Status open() {
@@ -363,6 +363,9 @@ public:
         if (!layers.is_array() || layers.empty()) return "net";
         for (const Json& each : layers)
             if (!layer(each, &net.layers.emplace_back())) return "net";
+        const Json names = value("class_names");   // absent in older files
+        for (size_t i = 0; names.is_array() && i < names.size(); ++i)
+            if (names[i].is_string()) model->class_names += (i > 0 ? "," : "") + names[i].get<std::string>();
         return "";
     }
 
@@ -414,7 +417,7 @@ Status safetensors_read(const std::string& path, const NetSpec& net, std::span<f
 }
 
 Status safetensors_model(const std::string& path, Model* model, std::vector<float>* parameters) {
-    File file(path, "evaluate");
+    File file(path, "use");
     GC_TRY(file.open());
     Model read;
     if (const std::string_view missing = Metadata(file.root()).model(&read); !missing.empty())

@@ -25,6 +25,9 @@ TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
         {"-o yaml list", "json"},
         {"describe", "JOB"},
         {"evaluate final.h5", "--data"},
+        {"predict final.h5", "IMAGE"},
+        {"predict final.h5 a.png --top 0", "--top"},
+        {"prdict final.h5 a.png", "did you mean predict?"},
         {"import mist --from . --out .", "did you mean mnist?"},
         {"import ridge --out . --samples -5", "--samples"},
         {"import ridge --out . --samples 0", "--samples"},
@@ -58,7 +61,7 @@ TEST_F(Ctl, HelpHasCommandsInGroups) {
     const std::string help = run("--help").out;
     size_t before = 0;
     for (const char* line : {"\nJobs:\n", "\n  submit ", "\n  force-view ", "\nCluster:\n", "\n  drain ", "\nData and models:\n",
-                             "\n  import ", "\nHelp:\n", "\n  completion "}) {
+                             "\n  predict ", "\n  import ", "\nHelp:\n", "\n  completion "}) {
         const size_t at = help.find(line);
         ASSERT_NE(at, help.npos) << line << help;
         EXPECT_GT(at, before) << line;
@@ -113,6 +116,8 @@ TEST_F(Ctl, ShellsCompleteCommandsFlagsAndValues) {
     };
     EXPECT_EQ(completes("gradcastctl res"), "resume\n");
     EXPECT_EQ(completes("gradcastctl submit --wa"), "--wait\n");
+    EXPECT_EQ(completes("gradcastctl pre"), "predict\n");
+    EXPECT_EQ(completes("gradcastctl predict final.h5 a.png --to"), "--top\n");
     EXPECT_EQ(completes("gradcastctl data ins"), "inspect\n");
     EXPECT_EQ(completes("gradcastctl -o json data inspect --she"), "--sheet\n");
     EXPECT_EQ(completes("gradcastctl list --output ''"), "text json\n");
@@ -120,7 +125,7 @@ TEST_F(Ctl, ShellsCompleteCommandsFlagsAndValues) {
     for (const char* command : {"run", "verify"})
         EXPECT_EQ(completes(fmt::format("gradcastctl {} --isa ''", command)), "auto portable avx2 avx512 avx512-bf16 amx\n");
     EXPECT_EQ(completes("gradcastctl import cif"), "cifar10 cifar100\n");
-    EXPECT_EQ(completes("gradcastctl help pre"), "presets\n");
+    EXPECT_EQ(completes("gradcastctl help pres"), "presets\n");
     EXPECT_EQ(completes("gradcastctl help dra"), "drain\n");
     // Jobs are asked of the daemon of the context.
     serve();

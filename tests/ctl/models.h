@@ -9,9 +9,10 @@ namespace gradcast {
 
 struct CtlModel : CtlData {
     /// final.h5 of an untrained lenet5 for what import() writes.
-    void save(const std::string& name, const std::string& job = {}) const {
+    void save(const std::string& name, const std::string& job = {}, const std::string& class_names = {}) const {
         Model model;
         model.job = job;
+        model.class_names = class_names;
         model.base = fs::absolute(folder);
         ASSERT_TRUE(preset_find("lenet5", 1, 28, 28, 10, &model.net).ok());
         model.mean = {0.1f};

@@ -79,7 +79,7 @@ TEST_F(CtlModel, EvaluateTakesWhatExportWrites) {
     write("model.safetensors", bytes);
     const Outcome outcome = run("evaluate model.safetensors --data test.h5");
     EXPECT_EQ(outcome.exit, 1);
-    EXPECT_TRUE(outcome.says("cannot evaluate model.safetensors: its __metadata__ does not say sample")) << outcome.err;
+    EXPECT_TRUE(outcome.says("cannot use model.safetensors: its __metadata__ does not say sample")) << outcome.err;
 }
 
 TEST_F(CtlModel, ExportWritesWhatTheEndingSays) {

@@ -9,13 +9,14 @@
 // jobs.cc     submit, resume, list, describe, watch, logs, cancel      nodes.cc  nodes, drain, undrain, force-view
 // local.*     a private cluster on this machine;  run.cc  the command that trains on it
 // check.cc    check, and what run and submit check before
-// data.cc     import, data inspect;  models.cc  evaluate, export;  verify.cc  verify;  out_file.*  which files they may write
+// data.cc     import, data inspect;  models.cc  evaluate, predict, export;  verify.cc  verify;  out_file.*  which files they may write
 #pragma once
 #include <fmt/format.h>
 
 #include <string>
 #include <vector>
 
+#include "datasets/image_sample.h"
 #include "datasets/shard.h"
 #include "tools/gradcastctl/target.h"
 
@@ -78,6 +79,9 @@ const char* shard_help();
 int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet, bool force);
 int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns, bool force);
 int command_evaluate(const Options& options, const std::string& which, const std::string& data);
+/// images: files, and folders of files.  A bad image is named, the others are printed all the same, and the exit code is exit_failed.
+int command_predict(const Options& options, const std::string& which, const std::vector<std::string>& images, uint32_t top,
+                    const ImageRules& rules);
 struct VerifyOptions {
     std::string which;               // a job, its folder, or a transcript.json
     std::string steps, from, base;   // "401..500", a checkpoint, the folder of relative paths; may all be empty

@@ -63,11 +63,14 @@ void group_commands(CLI::App& app) {
          {"run", "check", "submit", "resume", "list", "wait", "describe", "watch", "logs", "delete", "cancel", "verify", "job",
           "force-view"}},
         {"Cluster", {"top", "doctor", "nodes", "drain", "undrain", "bench", "key", "contexts"}},
-        {"Data and models", {"evaluate", "report", "export", "import", "data"}},
+        {"Data and models", {"evaluate", "predict", "report", "export", "import", "data"}},
         {"Help", {"help", "completion"}}};
     for (const auto& [group, names] : groups)
         for (const char* name : names) app.get_subcommand(name)->group(group);
 }
+
+constexpr char size_help[] = "resize the short side to so many pixels and cut a square out of the middle";
+constexpr char exif_help[] = "as they are stored, not turned as their EXIF orientation says";
 
 /// Whether a wrong command line asks for JSON.
 bool asks_json(int argc, char** argv) {
@@ -245,11 +248,33 @@ int run(int argc, char** argv) {
         "then a command of gradcast-bench and its options, as: allreduce --exchange ring,coded-rs --size 4M\n"
         "the daemons add key, interface and addresses; 'gradcastctl cancel bench' ends it");
 
-    auto model_argument = [&](CLI::App* of) { of->add_option("MODEL", model, "final.h5, or the job whose model it is")->required(); };
+    auto model_argument = [&](CLI::App* of, const char* others) {
+        of->add_option("MODEL", model, fmt::format("final.h5, the folder that has it, {}or the job whose model it is", others))->required();
+    };
+    constexpr char every_file[] = "a checkpoint, a .safetensors file of gradcastctl export, ";
     command = add("evaluate", "accuracy of a model, by class, with the confusion matrix; on this machine",
                   [&] { return command_evaluate(options, model, data); });
-    command->add_option("MODEL", model, "final.h5, a .safetensors file of gradcastctl export, or the job whose model it is")->required();
+    model_argument(command, every_file);
     command->add_option("--data", data, "shards: a path or a pattern in quotes")->required();
+
+    std::vector<std::string> images;
+    ImageRules rules;
+    uint32_t top = 1;
+    command = add("predict", "the class that a model sees in each image, with its probability; on this machine",
+                  [&] { return command_predict(options, model, images, top, rules); });
+    model_argument(command, every_file);
+    command->add_option("IMAGE", images, "PNG and JPEG files, and folders of such")->required();
+    command->add_option("--top", top, "how many classes of each image, the most probable ones")
+        ->capture_default_str()
+        ->check(CLI::Range(uint32_t{1}, uint32_t{65536}));
+    command->add_option("--size", rules.size, size_help)->check(CLI::Range(uint32_t{1}, import_side_max));
+    command->add_flag_callback(
+        "--no-exif", [&] { rules.exif = false; }, exif_help);
+    command->footer(
+        "a line for each image and class: path, class and probability, divided by tabs\n"
+        "    (of a net that ends with squared_loss: its output in place of the probability)\n"
+        "an image becomes what gradcastctl import images makes of it, with as many planes as the model takes\n"
+        "exit code 1: an image cannot be used, and is named; the others are printed");
 
     bool quick = false;
     command = add("report", "write a page of HTML that compares jobs: by samples, seconds and bytes, by class, by settings",
@@ -262,7 +287,7 @@ int run(int argc, char** argv) {
     force_flag(command);
 
     command = add("export", "write a model for other programs", [&] { return command_export(options, model, out, format, force); });
-    model_argument(command);
+    model_argument(command, "");
     command->add_option("FILE", out, fmt::format("output file; its ending is the format, one of {}", fmt::join(export_formats(), ", ")))
         ->required();
     command->add_option("--format", format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
@@ -279,10 +304,9 @@ int run(int argc, char** argv) {
         ->check(CLI::Range(uint64_t{1}, ridge_samples_max));
     command->add_option("--seed", import.seed, "of ridge and --test: which random numbers")->capture_default_str();
     command->add_option("--test", test, "a share of each class to test on, as 10%, where the source has no samples to test on");
-    command->add_option("--size", import.size, "of images: resize the short side to so many pixels and cut a square out of the middle")
-        ->check(CLI::Range(uint32_t{1}, import_side_max));
+    command->add_option("--size", import.size, fmt::format("of images: {}", size_help))->check(CLI::Range(uint32_t{1}, import_side_max));
     command->add_flag_callback(
-        "--no-exif", [&] { import.exif = false; }, "of images: as they are stored, not turned as their EXIF orientation says");
+        "--no-exif", [&] { import.exif = false; }, fmt::format("of images: {}", exif_help));
     command->add_flag("--skip-bad", import.skip_bad, "of images: leave out the files that cannot be read, and name them");
     command->add_flag("--force", import.force, "replace shards that are there");
     command->footer(

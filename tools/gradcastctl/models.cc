@@ -1,10 +1,12 @@
-// The commands on models: evaluate, export.  They need a daemon only where a job is named instead of a file.
+// The commands on models: evaluate, predict, export.  They need a daemon only where a job is named instead of a file.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "runtime/core/cpu_room.h"
 #include "runtime/job/model_evaluate.h"
+#include "runtime/job/model_predict.h"
 #include "runtime/job/onnx.h"
 #include "runtime/job/safetensors.h"
 #include "tools/gradcastctl/client.h"
@@ -16,9 +18,15 @@ namespace {
 
 constexpr size_t matrix_classes_max = 20;   // fits a terminal
 
-/// The file `which`, or final.h5 of the job of that name.
+bool is_folder(const std::string& path) {
+    struct stat info;
+    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/// The file `which`, or final.h5 of the folder or job of that name.
 int find_model(const Options& options, const std::string& which, std::string* path) {
     *path = which;
+    if (const std::string kept = which + "/final.h5"; ::access(kept.c_str(), F_OK) == 0) return *path = kept, exit_done;
     if (which.find('/') != std::string::npos || which.ends_with(".h5") || which.ends_with(".safetensors") ||
         ::access(which.c_str(), F_OK) == 0)
         return exit_done;
@@ -45,6 +53,65 @@ struct Format {
 };
 constexpr Format formats[] = {{"safetensors", safetensors_write}, {"onnx", onnx_write}};
 
+/// An image that is named, or that lies in a folder that is.  error: why there is none.
+struct Named {
+    std::string path, error = {};
+};
+std::vector<Named> images_named(const std::vector<std::string>& images) {
+    std::vector<Named> all;
+    for (const std::string& each : images) {
+        if (!is_folder(each)) {
+            all.push_back({each});
+            continue;
+        }
+        std::vector<std::string> names;
+        if (const Status status = image_folder_list(each, &names); !status.ok()) all.push_back({each, status.what});
+        else if (names.empty()) all.push_back({each, each + ": a folder without images"});
+        for (const std::string& name : names) {
+            all.push_back({each + (each.ends_with('/') ? "" : "/") + name});
+            if (const std::string& path = all.back().path; is_folder(path))
+                all.back().error = fmt::format("{}: a folder in a folder: name it by itself", path);
+        }
+    }
+    return all;
+}
+
+/// A field of a line whose fields are divided by tabs.
+std::string field(std::string text) {
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char letter) { return letter < ' '; }, '?');
+    return text;
+}
+
+/// Predictions as text, line by line, or collected as JSON.  Bad images are named on stderr.
+class PredictionPrinter {
+public:
+    PredictionPrinter(const Predictor& predictor, bool json)
+        : labels_(labels_of(predictor.model().class_names, predictor.model().net.classes)),
+          key_(predictor.probabilities() ? "probability" : "output"),
+          json_(json) {}
+    void image(const std::string& path, const Prediction& of) {
+        if (!of.error.empty()) {
+            failed = true;
+            fmt::print(stderr, "gradcastctl: {}\n", of.error);
+            if (json_) images.push_back({{"path", path}, {"error", of.error}});
+            return;
+        }
+        Json classes = Json::array();
+        for (const auto& [label, probability] : of.best)
+            if (json_) classes.push_back({{"class", label}, {"name", labels_[label]}, {key_, probability}});
+            else fmt::print("{}\t{}\t{:.4f}\n", field(path), field(labels_[label]), probability);
+        if (json_) images.push_back({{"path", path}, {"classes", std::move(classes)}});
+    }
+    bool failed = false;   // of some image
+    Json images = Json::array();
+
+private:
+    const std::vector<std::string> labels_;
+    const char* key_;
+    const bool json_;
+};
+
 }   // namespace
 
 const std::vector<std::string>& export_formats() {
@@ -69,7 +136,7 @@ int command_evaluate(const Options& options, const std::string& which, const std
         return exit_done;
     }
     const size_t classes = evaluation.count_of_class.size();
-    const std::vector<std::string> labels = labels_of(evaluation);
+    const std::vector<std::string> labels = labels_of(evaluation.class_names, classes);
     const double accuracy = share(evaluation.right, evaluation.count);
     if (options.json) {
         Json json{{"samples", evaluation.count},
@@ -105,6 +172,35 @@ int command_evaluate(const Options& options, const std::string& which, const std
     if (!matrix && !evaluation.confusion.empty()) fmt::print("the confusion matrix: -o json\n");
     fmt::print("accuracy {:.4f}\ndigest {}\n", accuracy, evaluation.digest);
     return exit_done;
+}
+
+int command_predict(const Options& options, const std::string& which, const std::vector<std::string>& images, uint32_t top,
+                    const ImageRules& rules) {
+    std::string path;
+    if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
+    Predictor predictor;
+    Status status = predictor.open(path, rules, cpu_room().threads());
+    if (!status.ok()) return complain(exit_failed, "{}", status.what);
+    const std::vector<Named> all = images_named(images);
+    PredictionPrinter printer(predictor, options.json);
+    for (size_t first = 0, end; first < all.size(); first = end) {
+        std::vector<std::string> paths;
+        for (end = first; end < all.size() && paths.size() < predictor.images_at_once(); ++end)
+            if (all[end].error.empty()) paths.push_back(all[end].path);
+        std::vector<Prediction> results(paths.size());
+        if (status = predictor.run(paths, top, results); !status.ok()) return complain(exit_failed, "{}", status.what);
+        for (size_t i = first, good = 0; i < end; ++i)
+            printer.image(all[i].path, all[i].error.empty() ? results[good++] : Prediction{all[i].error, {}});
+        std::fflush(stdout);
+    }
+    std::vector<std::string> notes;
+    predictor.oddities().tell(&notes);
+    for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
+    if (options.json) {
+        const Json json{{"images", printer.images}, {"digest", predictor.model().digest}, {"kernels", predictor.kernels()}};
+        fmt::print("{}\n", json_text(json, 2));
+    }
+    return printer.failed ? exit_failed : exit_done;
 }
 
 int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format, bool force) {

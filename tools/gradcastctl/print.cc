@@ -42,9 +42,8 @@ std::string text_seconds(double seconds) {
     return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
-std::vector<std::string> labels_of(const Evaluation& evaluation) {
-    std::vector<std::string> labels = class_names_split(evaluation.class_names);
-    const size_t classes = evaluation.count_of_class.size();
+std::vector<std::string> labels_of(const std::string& class_names, size_t classes) {
+    std::vector<std::string> labels = class_names_split(class_names);
     if (labels.size() >= classes) {
         labels.resize(classes);   // a net may have fewer outputs than the data has classes
         return labels;

@@ -21,8 +21,8 @@ size_t text_columns(std::string_view text);   // code points of UTF-8
 /// A share as a flag has it: "1%" is 0.01.  False: it is none above 0% and up to 100%.
 bool parse_share(std::string_view text, double* share);
 
-/// The classes by their names, or their numbers.
-std::vector<std::string> labels_of(const Evaluation& evaluation);
+/// The classes by their names, as DataInfo::class_names has them, or their numbers.
+std::vector<std::string> labels_of(const std::string& class_names, size_t classes);
 
 /// Until a job's last step, by the pace of this run; below 0: not known, or nothing is left.
 double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds);

@@ -177,7 +177,7 @@ private:
             }
         }
         if (names == nullptr) return html + missing;
-        const std::vector<std::string> labels = labels_of(*names);
+        const std::vector<std::string> labels = labels_of(names->class_names, names->count_of_class.size());
         std::vector<Row> rows;
         auto share = [](uint64_t right, uint64_t count) {
             return count > 0 ? fmt::format("{:.4f}", static_cast<double>(right) / static_cast<double>(count)) : "";
@@ -208,7 +208,7 @@ private:
                                     classes);
                 continue;
             }
-            const std::vector<std::string> labels = labels_of(found);
+            const std::vector<std::string> labels = labels_of(found.class_names, classes);
             Row head = {"class, predicted"};
             for (const std::string& label : labels) head.push_back(html_text(label));
             std::string table = "<div class=\"card\"><table class=\"matrix\"><tr>";
