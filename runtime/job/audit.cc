@@ -36,13 +36,13 @@ Status lines_read(AuditFolder* folder) {
     StepLine line;
     for (bool got = false;;) {
         GC_TRY(lines.next(&line, &got));
+        const StepGap& told = lines.gap();
+        const uint64_t until = got ? line.step - 1 : told.last;   // without lines
+        if (until > before && folder->notes.size() < 100)
+            folder->notes.push_back(
+                step_gap_text({before + 1, until, told.first == before + 1 && told.last == until ? told.logged_by : std::string()}));
         if (!got) break;
         if (folder->lines.size() == lines_max) return fail(Code::data, "{}: more than {} lines", path, lines_max);
-        if (line.step > before + 1) {
-            const std::string gap =
-                line.step == before + 2 ? fmt::format("step {}", before + 1) : fmt::format("steps {}..{}", before + 1, line.step - 1);
-            if (folder->notes.size() < 100) folder->notes.push_back(fmt::format("steps.jsonl has no lines of {}", gap));
-        }
         before = line.step;
         folder->lines.push_back(line);
     }

@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t audited_about = 20;    // checkpoints of a job that stay where audit_every is 0
 constexpr uint64_t of_epochs_max = 100;   // checkpoints of a job where checkpoint_every is 0
 constexpr std::string_view prefix = "checkpoint-", suffix = ".h5";
+constexpr uint64_t sync_deadlines = 10;    // for the records of a checkpoint's steps to reach the disk
 constexpr uint64_t copy_bytes = 1 << 20;   // that a lane copies at a time
 
 }   // namespace
@@ -149,9 +150,11 @@ void Checkpoints::write() {
 /// Of one that is written and confirmed; without the lock.
 void Checkpoints::name() {
     const std::string path = checkpoint_path(folder_, steps_);
-    report_->flush();                           // the records of all its steps are in steps.jsonl, should the daemon be killed
+    // The records of all its steps are on the disk before.  Where that takes too long, there is no checkpoint: the job does not wait.
+    Status status = report_->sync(sync_deadlines * parts_->deadline_us);
     (void)file_sync(folder_ + "/replay.log");   // what asgd, softsync and bsda have kept until then, should the machine fail
-    if (Status status = file_rename(path + ".part", path); status.ok()) {
+    if (status.ok()) status = file_rename(path + ".part", path);
+    if (status.ok()) {
         trim();
         report_->update([&](JobStatus& now) { now.checkpoint = steps_; });
     } else {

@@ -332,6 +332,8 @@ private:
             return spread_views();
         }
         GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
+        if (config_.resume.holder != config_.self)
+            report_.state_from(config_.roster[static_cast<size_t>(config_.resume.holder)].name, config_.resume.steps);
         GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
         has_state();
         first_step(context);
@@ -378,7 +380,7 @@ private:
             report_.step_end();
             GC_TRY(status);
             if (const uint64_t number = checkpoints_.number(context.step); number > 0) {
-                // A node that is killed goes on from another's checkpoint: by the time that one has its name, these lines are in this file.
+                // A node that is killed may go on from another's checkpoint: these lines are written now, so that they are no gap then.
                 report_.hurry();
                 GC_TRY(gather(context));
                 if (session_->turn(number)) checkpoints_.snapshot(model(context), algorithm_->state());
@@ -482,7 +484,7 @@ private:
     }
     /// The job has ended well.  Its steps are written, and nobody waits for this rank any more.
     void write_transcript(const Context& context) {
-        report_.steps_end();
+        report_.steps_end(context.step);
         Transcript transcript;
         transcript.id = hex(config_.id);
         transcript.job = job_.text;

@@ -7,6 +7,7 @@
 #include "algos/algorithm.h"
 #include "runtime/core/crypto.h"
 #include "runtime/job/evaluate.h"
+#include "runtime/job/step_lines.h"
 
 namespace gradcast {
 namespace {
@@ -184,10 +185,12 @@ void Report::begin(uint64_t now_us, uint64_t steps, uint64_t epoch) {
     begin_us_ = now_us;
     begin_wall_ = wall_seconds();
     first_ = steps;
+    logged_ = 0;
     if (events_.is_open() && steps > 0) events_.resume(begin_wall_, steps);
     if (steps > 0) {
         record_.step = steps - 1;
-        steps_log_.keep(steps);
+        logged_ = steps_log_.keep(steps);
+        log_gap(steps);
     }
     std::lock_guard lock(mutex_);
     status_.state = JobState::running;
@@ -202,7 +205,17 @@ std::pair<uint64_t, uint64_t> Report::take_bytes() {
     return {sent - std::exchange(sent_, sent), received - std::exchange(received_, received)};
 }
 
+void Report::log_gap(uint64_t steps) {
+    if (!logged_ || *logged_ >= steps) return;
+    const StepGap gap{*logged_ + 1, steps, steps == state_from_.second ? state_from_.first : std::string()};
+    steps_log_.add(step_gap_line(gap));
+    log_.info("{}", step_gap_text(gap));
+    logged_ = steps;
+}
+
 void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
+    log_gap(step.record.step);
+    logged_ = step.record.step + 1;
     record_ = step.record;
     const uint64_t bound = std::exchange(bound_, step.bytes_bound);
     const bool goes_on = bulk_view_ == step.bulk_view;
@@ -314,7 +327,7 @@ void Report::step_end() {
 }
 
 void Report::end(Status status, uint64_t steps, const std::string& digest, uint64_t now_us, const std::vector<std::string>& why_lost) {
-    steps_end();
+    steps_end(steps);
     if (status.ok()) log_.info("done after {} steps, digest {}", steps, digest);
     else if (status.code == Code::cancelled) log_.warn("{}", status.what);
     else log_.error("{}", status.what);

@@ -74,9 +74,11 @@ public:
     void workers(std::span<const std::pair<uint32_t, double>> accuracies);
     void step_end();
     /// After the last step: steps.jsonl is complete.
-    void steps_end() { steps_log_.close(), events_.close(); }
-    /// Any thread: waits until all records so far are in the file.
-    void flush() { steps_log_.flush(), events_.flush(); }
+    void steps_end(uint64_t steps) { log_gap(steps), steps_log_.close(), events_.close(); }
+    /// The state after `steps` steps came from that node, which has recorded those that have no line here.
+    void state_from(const std::string& node, uint64_t steps) { state_from_ = {node, steps}; }
+    /// Any thread: waits until all records so far are in the file, and those of steps on the disk.  Error: as of StepLog::sync().
+    Status sync(uint64_t us_max) { return events_.flush(), steps_log_.sync(us_max); }
     void hurry() { steps_log_.hurry(); }
     void samples(uint64_t of_a_step) { batch_ = of_a_step; }
     /// What an earlier run has evaluated last.
@@ -86,6 +88,8 @@ public:
 
 private:
     void measure(const Step& step);
+    /// A line of steps.jsonl in place of those up to step `steps` that are missing.
+    void log_gap(uint64_t steps);
     void point(const CurvePoint& point);
     void fill_metrics(JobStatus& status) const;   // holding mutex_
 
@@ -106,6 +110,9 @@ private:
     uint64_t begin_us_ = 0, first_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
     uint64_t bound_ = 0;   // of the newest step; it counts once a step of the same view follows: a new view drops what is still unsent
     fmt::memory_buffer line_;
+    /// The last step that has a line in steps.jsonl, or lies in a gap that has one; not known before begin().
+    std::optional<uint64_t> logged_;
+    std::pair<std::string, uint64_t> state_from_;   // the node and its steps
     uint32_t bulk_view_ = 0;
     std::array<uint64_t, 7> bulk_seen_{};   // in that view
     Roster nodes_;

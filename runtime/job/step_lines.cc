@@ -1,10 +1,14 @@
 #include "runtime/job/step_lines.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <utility>
+
+#include "runtime/core/nearest.h"
 
 namespace gradcast {
 namespace {
@@ -36,6 +40,33 @@ std::string text_of(std::string_view line, std::string_view name) {
 
 }   // namespace
 
+std::string step_gap_line(const StepGap& gap) {
+    std::string name = gap.logged_by.substr(0, text_bytes_max);
+    std::replace_if(
+        name.begin(), name.end(), [](unsigned char letter) { return letter < ' ' || letter == '"' || letter == '\\'; }, '?');
+    return fmt::format("{{\"gap\":[{},{}]{}}}\n", gap.first, gap.last, name.empty() ? "" : fmt::format(",\"logged_by\":\"{}\"", name));
+}
+
+bool step_gap_parse(std::string_view line, StepGap* gap) {
+    StepGap read;
+    std::string_view left = line;
+    if (!take(&left, "{\"gap\":[") || !take(&left, &read.first, 10, ',') || !take(&left, &read.last, 10, ']') || !left.ends_with('}'))
+        return false;
+    if (read.first == 0 || read.first > read.last || read.last > UINT32_MAX) return false;
+    read.logged_by = text_of(left, "\"logged_by\":\"");
+    *gap = std::move(read);
+    return true;
+}
+
+std::string step_range(uint64_t first, uint64_t last) {
+    return first == last ? fmt::format("step {}", first) : fmt::format("steps {}..{}", first, last);
+}
+
+std::string step_gap_text(const StepGap& gap) {
+    return fmt::format("steps.jsonl has no lines of {}{}", step_range(gap.first, gap.last),
+                       gap.logged_by.empty() ? "" : fmt::format(": node {} logged them", one_line(gap.logged_by)));
+}
+
 Status StepLines::open(const std::string& path) {
     path_ = path;
     return file_open(path, &fd_);
@@ -43,12 +74,13 @@ Status StepLines::open(const std::string& path) {
 
 Status StepLines::next(StepLine* line, bool* got) {
     *got = false;
+    gap_ = {};
     for (size_t looked = at_;;) {
         if (const size_t end = block_.find('\n', looked); end != std::string::npos) {
             ++number_;
-            GC_TRY(parse(std::string_view(block_).substr(at_, end - at_), line));
-            at_ = end + 1;
-            *got = true;
+            GC_TRY(parse(std::string_view(block_).substr(at_, end - at_), line, got));
+            looked = at_ = end + 1;
+            if (!*got) continue;
             return {};
         }
         if (block_.size() - at_ > line_bytes_max) return fail(Code::data, "{}: line {} is too long", path_, number_ + 1);
@@ -64,7 +96,14 @@ Status StepLines::next(StepLine* line, bool* got) {
     }
 }
 
-Status StepLines::parse(std::string_view text, StepLine* line) {
+Status StepLines::parse(std::string_view text, StepLine* line, bool* is_step) {
+    if (StepGap gap; step_gap_parse(text, &gap)) {
+        if (gap.first <= step_)
+            return fail(Code::data, "{}: line {} is of step {}, the one before of step {}", path_, number_, gap.first, step_);
+        step_ = gap.last;
+        gap_ = std::move(gap);
+        return {};
+    }
     uint64_t epoch = 0;
     std::string_view left = text;
     bool good = take(&left, "{\"step\":") && take(&left, &line->step, 10, ',') && take(&left, "\"epoch\":") &&
@@ -80,7 +119,8 @@ Status StepLines::parse(std::string_view text, StepLine* line) {
     if (line->step <= step_)
         return fail(Code::data, "{}: line {} is of step {}, the one before of step {}", path_, number_, line->step, step_);
     step_ = line->step;
-    if (number_ == 1) {
+    *is_step = true;
+    if (!std::exchange(seen_, true)) {
         kernels_ = text_of(text, "\"kernels\":\"");
         kernel_set_ = text_of(text, "\"kernel_set\":\"");
     }

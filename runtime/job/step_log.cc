@@ -8,6 +8,8 @@
 #include <charconv>
 #include <chrono>
 
+#include "runtime/job/step_lines.h"
+
 namespace gradcast {
 namespace {
 constexpr size_t line_bytes_max = 1 << 16;
@@ -24,10 +26,10 @@ Status StepLog::open(const std::string& path, bool threaded, bool append, const 
     return {};
 }
 
-void StepLog::keep(uint64_t steps) {
+uint64_t StepLog::keep(uint64_t steps) {
     constexpr std::string_view start = "{\"step\":";
     std::string block(1 << 16, '\0'), line;
-    uint64_t kept = 0, at = 0;   // bytes
+    uint64_t kept = 0, at = 0, last = 0;   // bytes; the last step
     for (bool more = true; more;) {
         const ssize_t got = ::pread(fd_.get(), block.data(), block.size(), static_cast<off_t>(at));
         if (got <= 0) break;
@@ -40,13 +42,18 @@ void StepLog::keep(uint64_t steps) {
             }
             uint64_t step = 0;
             const char* number = line.data() + std::min(start.size(), line.size());
-            more = line.starts_with(start) && std::from_chars(number, line.data() + line.size(), step).ec == std::errc() && step <= steps;
-            if (more) kept += line.size();
+            StepGap gap;
+            if (step_gap_parse(std::string_view(line).substr(0, line.size() - 1), &gap)) step = gap.last, more = step <= steps;
+            else
+                more =
+                    line.starts_with(start) && std::from_chars(number, line.data() + line.size(), step).ec == std::errc() && step <= steps;
+            if (more) kept += line.size(), last = step;
             line.clear();
         }
     }
     if (::ftruncate(fd_.get(), static_cast<off_t>(kept)) != 0 || ::lseek(fd_.get(), 0, SEEK_END) < 0)
         log_.error("{}", fail_sys(errno, "cannot cut {} after step {}", path_, steps).what);
+    return last;
 }
 
 void StepLog::add(std::string_view line) {
@@ -71,18 +78,35 @@ void StepLog::flush() {
     written_.wait(lock, [&] { return done_ >= wanted; });
 }
 
+Status StepLog::sync(uint64_t us_max) {
+    std::unique_lock lock(mutex_);
+    if (!threaded_ || stop_) return {};
+    const uint64_t wanted = added_;
+    flush_ = sync_ = true;
+    wake_.notify_all();
+    if (written_.wait_for(lock, std::chrono::microseconds(us_max), [&] { return synced_ >= wanted; })) return {};
+    return fail(Code::deadline, "{} is not on the disk after {} ms", path_, us_max / 1000);
+}
+
 void StepLog::loop() {
     std::unique_lock lock(mutex_);
     for (bool stop = false; !stop;) {
         wake_.wait_for(lock, std::chrono::milliseconds(500), [this] { return stop_ || flush_; });
         stop = stop_;
         flush_ = false;
+        const bool sync = std::exchange(sync_, false);
         std::swap(lines_, writing_);
         const uint64_t done = added_;
         lock.unlock();
         write(writing_);
         lock.lock();
         done_ = done;
+        written_.notify_all();
+        if (!sync) continue;
+        lock.unlock();
+        if (::fdatasync(fd_.get()) != 0) lost(errno);
+        lock.lock();
+        synced_ = done;
         written_.notify_all();
     }
 }
@@ -91,12 +115,14 @@ void StepLog::write(std::string& lines) {
     for (std::string_view left = lines; !left.empty() && !failed_;) {
         ssize_t done = ::write(fd_.get(), left.data(), left.size());
         if (done > 0) left.remove_prefix(static_cast<size_t>(done));
-        else if (done < 0 && errno != EINTR) {
-            failed_ = true;
-            log_.error("{}", fail_sys(errno, "cannot write {}: records of steps are lost from here on", path_).what);
-        }
+        else if (done < 0 && errno != EINTR) lost(errno);
     }
     lines.clear();
+}
+
+void StepLog::lost(int error) {
+    if (!std::exchange(failed_, true))
+        log_.error("{}", fail_sys(error, "cannot write {}: records of steps are lost from here on", path_).what);
 }
 
 void StepLog::close() {

@@ -328,6 +328,7 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
     }
     if (has_state_) keep(context, *standing);
     GC_TRY(state_receive(context, session, rank_of(step.source), parts_, algorithm_, standing));
+    report_.state_from(config_.roster[static_cast<size_t>(step.source)].name, step.step);
     context.step = step.step;
     context.state = context.digest(step.step, parts_.model_digest());
     parts_.progress.step.store(context.step, std::memory_order_relaxed);

@@ -76,7 +76,7 @@ TEST_F(Report, NoTickOfAccuracyIsAboveOne) {
 TEST_F(Report, ComparesAJobAndAFolder) {
     import();
     const std::string evil = "<script>alert(1)</script>";
-    make("one", changed(good_job, "\"tiny\"", "\"" + evil + "\""), lines(5000, 2) + "{\"step\":5001,\"lo");
+    make("one", changed(good_job, "\"tiny\"", "\"" + evil + "\""), lines(5000, 2) + "{\"gap\":[5001,5008],\"logged_by\":\"<b>\"}\n{\"step\":5009,\"lo");
     make("two", changed(good_job, "lr = 0.05", "lr = 0.5"), "not json\n{}\n[]\n{\"step\":\"x\"}\n" + lines(40, 3));
     save("two/final.h5", good_job);   // whose paths are relative to its own base
     JobDetail* job = backend.add(id_a, "of a daemon");
@@ -95,6 +95,7 @@ TEST_F(Report, ComparesAJobAndAFolder) {
     EXPECT_EQ(count(page, "<svg"), 6u);   // loss and accuracy by steps, seconds and bytes
     EXPECT_EQ(count(page, "class=\"curve c0\""), 6u);
     EXPECT_EQ(count(page, "class=\"curve c1\""), 6u);
+    EXPECT_EQ(count(page, ": steps.jsonl has no lines of steps 5001..5008: node &lt;b&gt; logged them</p>"), 1u);
     EXPECT_EQ(count(page, "<script"), 0u);
     EXPECT_EQ(count(page, "https:") + count(page, "src="), 0u);
     for (const char* part :

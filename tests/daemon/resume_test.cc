@@ -69,7 +69,7 @@ std::map<uint64_t, std::string> digests(const std::string& folder) {
     for (std::string line; std::getline(file, line);) {
         const Json json = Json::parse(line, nullptr, false);
         EXPECT_TRUE(json.is_object()) << line;
-        if (!json.is_object()) continue;
+        if (!json.is_object() || json.contains("gap")) continue;
         EXPECT_TRUE(all.emplace(json["step"].get<uint64_t>(), json["digest"].get<std::string>()).second) << line;
     }
     return all;

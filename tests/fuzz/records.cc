@@ -23,6 +23,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (data[0] % 2 == 0) {
         StepLines lines;
         GC_ASSERT(lines.open(path).ok());
+        auto gap_fits = [&] {
+            StepGap again;
+            const StepGap& gap = lines.gap();
+            if (gap.last == 0) return;
+            GC_ASSERT(gap.first <= gap.last && !step_gap_text(gap).empty());
+            std::string text = step_gap_line(gap);
+            text.pop_back();
+            GC_ASSERT(step_gap_parse(text, &again) && again.last == gap.last);
+        };
         uint64_t before = 0;
         for (bool got = true; got;) {
             StepLine line;
@@ -30,6 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 refused(status);
                 break;
             }
+            gap_fits();
             if (!got) break;
             fuzz_reaches(0);
             GC_ASSERT(line.step > before);

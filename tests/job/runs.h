@@ -79,6 +79,7 @@ protected:
         std::map<uint64_t, std::string> all;
         std::ifstream file(folder + "/steps.jsonl");
         for (std::string line; std::getline(file, line);) {
+            if (line.starts_with("{\"gap\"")) continue;
             const size_t at = line.find("\"digest\":\"");
             EXPECT_NE(at, std::string::npos) << line;
             EXPECT_TRUE(all.emplace(std::stoull(line.substr(8)), line.substr(at + 10, 16)).second) << line;

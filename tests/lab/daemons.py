@@ -131,6 +131,7 @@ class Lab(figures.Cluster):
             while True:   # the last lines are written just after the end
                 with open(path) as file:
                     lines = [json.loads(line) for line in file if line.endswith("\n")]
+                    lines = [line for line in lines if "gap" not in line]
                 if lines and lines[-1]["step"] == status["steps"] or time.time() > end:
                     break
                 time.sleep(0.05)

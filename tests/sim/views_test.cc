@@ -671,7 +671,8 @@ TEST(JobViews, AGapInTheRecordsIsNoFault) {
             AuditFolder folder_read;
             Status status = audit_read(path, "/", &folder_read);
             ASSERT_TRUE(status.ok()) << status.what;
-            EXPECT_FALSE(folder_read.notes.empty());
+            ASSERT_FALSE(folder_read.notes.empty());
+            for (const std::string& note : folder_read.notes) EXPECT_TRUE(note.ends_with(" logged them")) << note;
             Transcript transcript;
             status = transcript_read(path + "/transcript.json", &transcript);
             ASSERT_TRUE(status.ok()) << status.what;

@@ -105,6 +105,7 @@ private:
                             run.test_loss >= 0 ? fmt::format("{:.4f}", run.test_loss) : "-",
                             run.steps > 0 ? text_seconds(run.seconds) : "-", run.steps > 0 ? bytes_text(run.bytes) : "-",
                             run.digest.empty() ? "-" : run.digest.substr(0, 12)});
+            for (const std::string& gap : run.gaps) errors += "<p class=\"dim\">" + html_text(run.name + ": " + gap) + "</p>\n";
             if (status && !status->error.empty()) errors += "<p class=\"bad\">" + html_text(run.name + ": " + status->error) + "</p>\n";
         }
         return table_html({"run", "state", "nodes", "steps", "loss", "accuracy", "test loss", "time", "sent by a node", "digest"}, rows) +

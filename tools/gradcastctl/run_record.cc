@@ -17,12 +17,13 @@
 #include "runtime/job/job_file.h"
 #include "runtime/job/job_options.h"
 #include "runtime/job/model_file.h"
+#include "runtime/job/step_lines.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
 namespace {
 
-constexpr size_t points_max = 256, line_bytes_max = 1 << 16;
+constexpr size_t points_max = 256, gaps_max = 20, line_bytes_max = 1 << 16;
 
 /// Takes steps.jsonl in pieces and keeps a bounded number of points.
 class Curves {
@@ -43,6 +44,10 @@ public:
 
 private:
     void line(std::string_view text) {
+        if (StepGap gap; step_gap_parse(text, &gap)) {
+            if (run_.gaps.size() < gaps_max) run_.gaps.push_back(step_gap_text(gap));
+            return;
+        }
         const Json json = Json::parse(text, nullptr, false);
         auto number = [&](const char* key) {
             const auto at = json.find(key);

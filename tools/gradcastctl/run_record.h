@@ -23,6 +23,7 @@ struct RunRecord {
     double last_loss = std::nan("");        // of the last of them; NaN: there is none
     double seconds = 0, bytes = 0;          // of the whole job, as it tells them itself; where it does not, of the steps
     double test_loss = -1;                  // of the last evaluation
+    std::vector<std::string> gaps;          // for people: steps whose lines it has not
     std::vector<std::pair<std::string, std::string>> settings;   // keys of the job file, "section.key"; else what the daemon tells
     bool settings_whole = false;                                 // what is not among them has its default
     std::optional<Evaluation> evaluation;                        // of final.h5 on the test data
