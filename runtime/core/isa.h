@@ -10,6 +10,10 @@ namespace gradcast {
 
 enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
 
+/// What messages call the setting of a daemon's instruction set, where no launcher has started it with an option
+/// (DaemonConfig::setting_in).
+constexpr char isa_setting_in_file[] = "`isa` in gradcastd.toml";
+
 const char* isa_name(Isa isa);                       // "portable", "avx2", "avx512", "avx512-bf16", "amx"
 Isa isa_best();                                      // the highest level of this CPU
 Status isa_parse(std::string_view name, Isa* isa);   // also "auto"; error if this CPU lacks it

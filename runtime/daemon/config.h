@@ -39,6 +39,8 @@ struct DaemonConfig {
     bool launched() const { return !only.empty(); }
     /// What messages call a setting: "`listen`" of gradcastd.toml, or the option of a launcher that sets it, "--port".
     std::string setting(std::string_view wanted) const;
+    /// The same with its file: "`listen` in gradcastd.toml"; "--port".
+    std::string setting_in(std::string_view wanted) const { return setting(wanted) + (launched() ? "" : " in gradcastd.toml"); }
     Rank self() const;                                                // index of `name` in members
     uint32_t lanes(const std::string& root = "") const;               // of a job; root: see cpu_room()
     std::string drained_path() const { return state + "/drained"; }   // a file that is there while the node is drained

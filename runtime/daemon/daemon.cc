@@ -103,6 +103,7 @@ Status Daemon::open(int listen_fd) {
     membership.identity = identity_;
     membership.version = version_text;
     membership.isa = config_.isa;
+    membership.isa_setting = config_.setting_in("isa");
     membership.datagram_bytes = config_.datagram_bytes;
     membership.rdma_bytes = config_.rdma_bytes;
     membership.rdma_devices = static_cast<uint32_t>(config_.rdma.size());

@@ -57,7 +57,8 @@ Finding key(const DaemonConfig& config) {
 Finding interface(const DaemonConfig& config) {
     if (config.interface.empty())
         return {"interface", Finding::Verdict::warning,
-                "none is set, so multicast exchanges go over TCP: interface = \"eth0\" in gradcastd.toml"};
+                fmt::format("none is set, so multicast exchanges go over TCP: {}",
+                            config.launched() ? "--interface eth0" : "interface = \"eth0\" in gradcastd.toml")};
     NetworkInterface found;
     if (Status status = interface_find(config.interface, &found); !status.ok()) return {"interface", Finding::Verdict::error, status.what};
     if (const uint32_t now = datagram_segment(found.mtu, found.ipv6()); now != config.datagram_bytes)
@@ -233,14 +234,14 @@ std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vecto
                                         *ahead > 0 ? "ahead of" : "behind"));
         if (!node.self) findings.push_back({"node " + node.name, Finding::Verdict::ok, node.address});
     }
-    auto differ = [&](const char* check, const std::vector<std::string>& texts, Finding::Verdict verdict, const char* way_out) {
+    auto differ = [&](const char* check, const std::vector<std::string>& texts, Finding::Verdict verdict, const std::string& way_out) {
         auto what = [](const std::string& text) { return text.substr(text.find(' ')); };
         const bool same = std::all_of(texts.begin(), texts.end(), [&](const std::string& each) { return what(each) == what(texts[0]); });
         if (same) findings.push_back({check, Finding::Verdict::ok, what(texts[0]).substr(1) + " at every node"});
         else findings.push_back({check, verdict, fmt::format("{}: {}", fmt::join(texts, ", "), way_out)});
     };
     differ("version", versions, Finding::Verdict::error, "install one version everywhere");
-    differ("instruction set", isas, Finding::Verdict::warning, "a job needs one: set isa in gradcastd.toml");
+    differ("instruction set", isas, Finding::Verdict::warning, fmt::format("a job needs one: set {}", config.setting_in("isa")));
     differ("bytes of a datagram", sizes, Finding::Verdict::warning,
            "jobs use the smallest: give every interface one MTU (0: no interface is set)");
     if (nodes.size() < 2) return findings;
@@ -250,14 +251,15 @@ std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vecto
                             fmt::format("{} this one's, so times in logs do not fit together: let all follow one server (chrony, "
                                         "systemd-timesyncd)",
                                         fmt::join(apart, ", "))});
-    if (!found) findings.push_back({"multicast", Finding::Verdict::warning, "not used: this node has no `interface`"});
+    if (!found) findings.push_back({"multicast", Finding::Verdict::warning, "not used: this node has no " + config.setting("interface")});
     else if (!found->probed)
         findings.push_back(
             {"multicast", Finding::Verdict::warning,
              fmt::format("no answer to what was sent on {} within 3 s: is a node about to start or to end?", config.interface)});
     else if (found->reached < found->peers || found->peers == 0)
         findings.push_back({"multicast", Finding::Verdict::warning,
-                            datagrams_text(*found) + ": open UDP in the firewall, and start gradcastd with `interface` at every node"});
+                            fmt::format("{}: open UDP in the firewall, and start gradcastd with {} at every node", datagrams_text(*found),
+                                        config.setting("interface"))});
     else if (found->multicast) findings.push_back({"multicast", Finding::Verdict::ok, datagrams_text(*found)});
     else
         findings.push_back(

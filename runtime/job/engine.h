@@ -45,8 +45,9 @@ struct EngineConfig {
     uint64_t until = 0;                // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
     const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does
     uint32_t change_every = 0;         // steps after which a session ends and the next one begins, as tests want it; 0: never
-    bool confidential = false;         // see DataOptions
-    const std::atomic<bool>* stop = nullptr;   // ends open() with Code::cancelled
+    std::string isa_setting = isa_setting_in_file;   // what messages call it
+    bool confidential = false;                       // see DataOptions
+    const std::atomic<bool>* stop = nullptr;         // ends open() with Code::cancelled
 };
 
 class Engine {

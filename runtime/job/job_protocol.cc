@@ -253,7 +253,7 @@ private:
         const Peer& peer = peers_[rank];
         auto compared = [](Phase each) { return each >= Phase::started && each <= Phase::done; };
         if (rank == config_.self || !compared(phase()) || !compared(peer.phase())) return;
-        auto differs = [&](const char* what, std::string_view theirs, std::string_view ours, const char* way) {
+        auto differs = [&](const char* what, std::string_view theirs, std::string_view ours, std::string_view way) {
             abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
         };
         std::string_view kernels(peer.news.kernel_set, sizeof peer.news.kernel_set);
@@ -263,7 +263,8 @@ private:
         else if (text_of(peer.news.start) != text_of(own_.start))
             differs("starts from a file with the digest", text_of(peer.news.start), text_of(own_.start), ": copy the same to all nodes");
         else if (kernels != config_.kernel_set)
-            differs("computes with kernel set", kernels, config_.kernel_set, ": set the same isa in gradcastd.toml of all nodes");
+            differs("computes with kernel set", kernels, config_.kernel_set,
+                    fmt::format(": set the same {} at all nodes", config_.isa_setting));
         else if (peer.news.state.get() != own_.state.get())
             differs("begins with state", fmt::format("{:016x}", peer.news.state.get()), fmt::format("{:016x}", own_.state.get()), "");
         else if (phase() >= Phase::ended && peer.phase() >= Phase::ended && text_of(peer.news.digest) != text_of(own_.digest))

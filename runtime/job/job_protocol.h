@@ -25,6 +25,7 @@
 #include <string>
 
 #include "algos/dispatch.h"
+#include "runtime/core/isa.h"
 #include "runtime/core/le.h"
 #include "runtime/core/log.h"
 #include "runtime/job/step_times.h"
@@ -73,6 +74,7 @@ struct JobProtocolConfig {
     std::function<void(Rank, Suspicion)> suspect = {};
     const StepTimes* times = nullptr;                            // of this rank, told with each heartbeat; may be null
     std::function<void(Rank, const RankTimes&)> times_of = {};   // another rank has told its times; without steps: it is lost
+    std::string isa_setting = isa_setting_in_file;               // what messages call it
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

@@ -515,9 +515,9 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
         if (part.kernel_set != first.kernel_set) {
             give_up(at,
                     fail(Code::conflict,
-                         "node {} computes other bits than node {} (kernel sets {} and {}): set the same `isa` in their gradcastd.toml, or "
-                         "leave it out; GPUs and their libraries must be alike, too",
-                         members[rank].name, members[0].name, part.kernel_set, first.kernel_set),
+                         "node {} computes other bits than node {} (kernel sets {} and {}): set the same {} at both, or leave it out; GPUs "
+                         "and their libraries must be alike, too",
+                         members[rank].name, members[0].name, part.kernel_set, first.kernel_set, config_.isa_setting),
                     actions);
             return;
         }

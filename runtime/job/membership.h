@@ -47,10 +47,11 @@ struct MembershipConfig {
     std::vector<std::string> names;   // by peer
     Identity identity;
     std::string version;
-    Isa isa = Isa::portable;       // that this node computes with
-    uint32_t datagram_bytes = 0;   // largest payload of a datagram on this node's interface; 0: it has none
-    uint32_t rdma_bytes = 0;       // the same over RDMA
-    std::string rails = {};        // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
+    Isa isa = Isa::portable;                         // that this node computes with
+    std::string isa_setting = isa_setting_in_file;   // what messages call it
+    uint32_t datagram_bytes = 0;                     // largest payload of a datagram on this node's interface; 0: it has none
+    uint32_t rdma_bytes = 0;                         // the same over RDMA
+    std::string rails = {};                          // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
     uint32_t rdma_devices = 0;
     std::vector<JobId> over = {};                            // jobs that are done, of which an earlier daemon knew
     uint32_t jobs_max = 16;                                  // sessions at one time

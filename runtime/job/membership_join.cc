@@ -202,7 +202,7 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
 void Membership::join(Sessions::iterator at, const Command& command, Actions& actions) {
     Session& session = at->second;
     const JobPlan& plan = *session.plan;
-    const auto differs = [&](const char* what, const std::string& here, const std::string& there, const char* way) {
+    const auto differs = [&](const char* what, const std::string& here, const std::string& there, std::string_view way) {
         give_up(at,
                 fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes: {}", job_id_text(plan.id), what,
                      here.empty() ? "none" : here, there.empty() ? "none" : there, way),
@@ -213,7 +213,8 @@ void Membership::join(Sessions::iterator at, const Command& command, Actions& ac
     if (command.start_digest != plan.start_digest)
         return differs("the digest of net.start", command.start_digest, plan.start_digest, files);
     if (command.kernel_set != plan.kernel_set)
-        return differs("the kernel set", command.kernel_set, plan.kernel_set, "set isa in gradcastd.toml as at the others, and restart it");
+        return differs("the kernel set", command.kernel_set, plan.kernel_set,
+                       fmt::format("set {} as at the others, and start it again", config_.isa_setting));
     Part& own = session.parts[session.self];
     own.kernel_set = command.kernel_set;
     own.data_digest = command.data_digest;

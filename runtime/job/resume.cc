@@ -41,11 +41,12 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
                     data_names(config.job), parts.data_digest);
     if (model.kernel_set != parts.kernel_set)
-        return fail(Code::data,
-                    "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set (`isa` in "
-                    "gradcastd.toml) or device are needed{}",
-                    path, model.kernel_set, parts.kernel_set,
-                    before.start.empty() && config.job.start.empty() ? "" : ", and the same file net.start");
+        return fail(
+            Code::data,
+            "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set ({}) or device "
+            "are needed{}",
+            path, model.kernel_set, parts.kernel_set, config.isa_setting,
+            before.start.empty() && config.job.start.empty() ? "" : ", and the same file net.start");
     if (model.step >= parts.steps)
         return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
                     parts.steps);

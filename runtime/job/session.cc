@@ -92,7 +92,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .first_step = context.first,
                                   .suspect = suspect,
                                   .times = &report_.times(),
-                                  .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); }},
+                                  .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); },
+                                  .isa_setting = job_.isa_setting},
                                  report_.log());
     dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us, self_, view_.n(), broadcast_ != nullptr);

@@ -98,6 +98,13 @@ TEST(Doctor, NodesThatDifferAreNamed) {
     for (PeerState& each : peers) each.datagram_bytes = 1432;
     std::vector<Finding> findings = doctor_cluster(config, nodes, peers, found);
     EXPECT_TRUE(std::all_of(findings.begin(), findings.end(), [](const Finding& each) { return each.verdict == Finding::Verdict::ok; }));
+    nodes[1].isa = "avx512";
+    DaemonConfig launched;
+    launched.only = "a job file";
+    EXPECT_TRUE(holds(of(doctor_cluster(config, nodes, peers, found), "instruction set"), "a job needs one: set `isa` in gradcastd.toml"));
+    EXPECT_TRUE(holds(of(doctor_cluster(launched, nodes, peers, found), "instruction set"), "a job needs one: set --isa"));
+    EXPECT_TRUE(holds(of(doctor_cluster(launched, nodes, peers, {}), "multicast"), "this node has no --interface"));
+    EXPECT_TRUE(holds(of(doctor_node(launched), "interface"), "over TCP: --interface eth0"));
     nodes[1].version = "2";
     nodes[2].alive = false;
     nodes[2].why = "silent for 6 s";

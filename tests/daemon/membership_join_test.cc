@@ -322,8 +322,9 @@ TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
             EXPECT_NE(cluster[0].seen[id].told.find(why), std::string::npos) << cluster[0].seen[id].told;
         };
     };
-    join_later([](Cluster& cluster) { cluster[2].kernel_set = "avx"; },
-               refused("the kernel set is avx here, k at the other nodes: set isa in gradcastd.toml as at the others, and restart it"));
+    join_later(
+        [](Cluster& cluster) { cluster[2].kernel_set = "avx"; },
+        refused("the kernel set is avx here, k at the other nodes: set `isa` in gradcastd.toml as at the others, and start it again"));
     join_later([](Cluster& cluster) { cluster[2].data_digest = "e"; }, refused("the digest of the data is e here, d at the other nodes"));
     join_later([](Cluster& cluster) { cluster[2].start_digest = "s"; },
                refused("the digest of net.start is s here, none at the other nodes"));

@@ -60,7 +60,8 @@ struct World {
                                               first,
                                               {},
                                               &times,
-                                              [this, rank](Rank of, const RankTimes& told) { times_told[rank][of] = told.steps; }},
+                                              [this, rank](Rank of, const RankTimes& told) { times_told[rank][of] = told.steps; },
+                                              isa_setting},
                                              Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
@@ -131,6 +132,7 @@ struct World {
     }
 
     const bool datagrams;
+    std::string isa_setting = isa_setting_in_file;
     uint32_t tolerated = 0;   // losses
     StepId steps = ~StepId{0}, first = 0;
     bool later = false;       // the job has had another view before
@@ -322,7 +324,12 @@ TEST(JobProtocol, MembersThatDifferAreNamed) {
             world->run();
             EXPECT_NE(world->one_line(Code::conflict).find(name), std::string::npos) << world->one_line(Code::conflict);
         }
-        EXPECT_NE(kernels.one_line(Code::conflict).find("set the same isa in gradcastd.toml"), std::string::npos);
+        EXPECT_NE(kernels.one_line(Code::conflict).find("set the same `isa` in gradcastd.toml at all nodes"), std::string::npos);
+        World launched(4);
+        launched.isa_setting = "--isa";
+        launched.ranks[odd].kernel_set = "0123456789abcdef";
+        launched.run();
+        EXPECT_NE(launched.one_line(Code::conflict).find(": set the same --isa at all nodes"), std::string::npos);
         EXPECT_NE(data.one_line(Code::conflict).find("data"), std::string::npos);
         EXPECT_NE(start.one_line(Code::conflict).find("starts from a file with the digest"), std::string::npos);
         EXPECT_NE(start.one_line(Code::conflict).find(" 65555"), std::string::npos) << start.one_line(Code::conflict);
