@@ -18,6 +18,9 @@ namespace gradcast {
 namespace {
 
 Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
+    // A vector that grows has the old values beside the new ones, which are twice as many at most.
+    GC_TRY(memory_room_for(shard.info.count * shard.label_bytes + 3 * sizeof(uint16_t) * (labels->size() + shard.info.count),
+                           shard.path + ": its labels"));
     std::vector<uint8_t> bytes(shard.info.count * shard.label_bytes);
     for (size_t at = 0; at < bytes.size();) {
         ssize_t got = ::pread(fd, bytes.data() + at, bytes.size() - at, static_cast<off_t>(shard.labels_offset + at));
@@ -118,6 +121,7 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         return fail(Code::invalid, "classes = {} is more than the {} of {}", classes, has, name);
     else if (classes > 0 && classes < has) {
         digests += fmt::format("below {}\n", classes);
+        GC_TRY(memory_room_for(3 * sizeof(uint64_t) * result->labels_.size(), name + ": the places of its samples"));
         result->keep(classes);
         if (result->info_.count == 0) return fail(Code::data, "{} has no sample of the first {} classes", name, classes);
     }

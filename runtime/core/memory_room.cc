@@ -1,5 +1,7 @@
 #include "runtime/core/memory_room.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -48,7 +50,15 @@ Status memory_room_for(uint64_t bytes, const std::string& what) {
     constexpr uint64_t checked_from = 16 << 20;   // asking costs more than a smaller piece could save
     if (bytes < checked_from) return {};
     const MemoryRoom room = memory_room();
-    if (bytes <= room.bytes) return {};
+    if (bytes <= room.bytes) {
+        // Limits of the address space (ulimit -v) and of what may be promised (vm.overcommit_memory) are known to the kernel alone.
+        if (void* tried = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); tried != MAP_FAILED) {
+            ::munmap(tried, bytes);
+            return {};
+        }
+        return fail(Code::node_memory, "{} needs {} MiB of memory; this process may not take as much (ulimit -v, vm.overcommit_memory)",
+                    what, bytes >> 20);
+    }
     return fail(Code::node_memory, "{} needs {} MiB of memory, {} MiB are available ({})", what, bytes >> 20, room.bytes >> 20, room.where);
 }
 

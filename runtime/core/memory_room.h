@@ -14,7 +14,9 @@ struct MemoryRoom {
 };
 /// Reads small files under `root` (tests use another one).  A file that cannot be read sets no limit.
 MemoryRoom memory_room(const std::string& root = "");
-/// Error: Code::node_memory with both numbers if this process cannot take `bytes` for `what`.  Costs some file reads from 16 MiB on.
+/// Before a container of `bytes` is made for `what`: its constructor ends the process where it gets no memory.
+/// Error: Code::node_memory with the number of bytes if this process cannot take them.  From 16 MiB on it costs some file reads and a
+/// mapping of that size, which is not touched.
 Status memory_room_for(uint64_t bytes, const std::string& what);
 
 }   // namespace gradcast

@@ -12,6 +12,7 @@
 #include "nn/layers.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
 #include "transport/link/link.h"
 
@@ -111,6 +112,7 @@ public:
         hssize_t count = H5Sget_simple_extent_npoints(space.get());
         if (count < 0 || static_cast<uint64_t>(count) > file_bytes_ / sizeof(T))
             return broken(name, "is longer than the file: it is truncated");
+        GC_TRY(memory_room_for(static_cast<uint64_t>(count) * sizeof(T), fmt::format("{}: its {}", path_, name)));
         values->resize(static_cast<uint64_t>(count));
         if (H5Dread(data.get(), stored, H5S_ALL, H5S_ALL, H5P_DEFAULT, values->data()) < 0)
             return broken(name, "cannot be read: " + hdf5_reason());

@@ -12,6 +12,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/memory_room.h"
 #include "runtime/job/job_protocol.h"
 #include "runtime/job/safetensors.h"
 
@@ -346,13 +347,15 @@ Status JobParts::start(const JobConfig& job, const Log& log) {
 Status JobParts::probe(const EngineConfig& config, Report& report) {
     const DataInfo& info = train->info();
     const uint32_t count = local ? local->block_sizes().front() : sampler->block_size(0);
+    const uint64_t elements = local ? carried.elements : compute.net->layout().elements;
+    GC_TRY(memory_room_for(count * train->sample_bytes() + elements * sizeof(float), "the probe block"));
     std::vector<uint64_t> indices(count);
     std::vector<uint8_t> images(count * train->sample_bytes());
     std::vector<int32_t> labels(count);
     sampler->range(0, indices);
     GC_TRY(train->read(indices, images.data(), labels.data()));
     Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
-    std::vector<float> gradient(local ? carried.elements : compute.net->layout().elements);
+    std::vector<float> gradient(elements);
     ProbeSink sink(compute.net->layout(), gradient, config);
     uint64_t begin_us = clock_us();
     GC_TRY(compute.net->block(0, {0, 0}, samples, sink));

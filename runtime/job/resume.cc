@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/memory_room.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/job/checkpoint.h"
 
@@ -126,6 +127,7 @@ Status move_state(Context& context, Session& session, bool holds, const RankSet&
     if (!holds) std::memcpy(standing, head.data(), sizeof *standing);
     if (standing->algorithm_bytes > algorithm_bytes_max)
         return fail(Code::conflict, "the state of the algorithm has {} bytes: too many", standing->algorithm_bytes);
+    GC_TRY(memory_room_for(standing->algorithm_bytes, "the state of the algorithm"));
     GC_TRY(move(1, bytes_of(parts.compute.net->parameters())));
     GC_TRY(move(2, bytes_of(parts.compute.optimiser->state())));
     GC_TRY(move(3, bytes_of(parts.compute.codec->exponents())));

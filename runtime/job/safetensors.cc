@@ -15,6 +15,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/le.h"
+#include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
 #include "runtime/job/tensors.h"
 
@@ -430,6 +431,7 @@ Status safetensors_model(const std::string& path, Model* model, std::vector<floa
     const uint64_t elements = layers_layout(layers, 1).elements;
     if (elements / 2 > file.data_bytes())   // before memory is taken
         return file.wrong(fmt::format("its net has {} parameters, it has {} bytes of data", elements, file.data_bytes()));
+    GC_TRY(memory_room_for(elements * sizeof(float), path));
     std::vector<float> values(elements);
     std::string told;
     GC_TRY(Reader(file, read.net, values).read(&told));

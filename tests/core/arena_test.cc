@@ -175,6 +175,24 @@ TEST(ArenaMemory, AnAddressSpaceTooSmallIsRefused) {
     EXPECT_EQ(child(64 * mib, limit), 0);
 }
 
+// What is no part of an arena is asked for before a container ends the process.
+TEST(ArenaMemory, AContainerTooLargeForTheAddressSpaceIsRefused) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "ulimit -v: a sanitizer maps terabytes";
+#endif
+    if (pid_t pid = ::fork(); pid == 0) {
+        const rlimit small{256 * mib, 256 * mib};
+        ::setrlimit(RLIMIT_AS, &small);
+        const Status large = memory_room_for(512 * mib, "it");
+        const bool told = large.code == Code::node_memory && std::string_view(large.what).starts_with("it needs 512 MiB of memory; ");
+        _exit(told && memory_room_for(64 * mib, "it").ok() ? 0 : 1);
+    } else {
+        int ended = 0;
+        ::waitpid(pid, &ended, 0);
+        EXPECT_EQ(ended, 0);
+    }
+}
+
 TEST(ArenaMemory, AGroupsLimitIsRefusedAndNobodyIsKilled) {
     MemoryGroup group(192 * mib);
     if (group.path.empty()) GTEST_SKIP() << "no control group with a memory limit can be made: it needs root and the memory controller";

@@ -1,5 +1,8 @@
 // Models out and in: files for other programs, checked by PyTorch where it is installed, and files from them, good and bad.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -351,6 +354,41 @@ TEST_F(SafetensorsFrom, NamesTheTensorThatDoesNotFit) {
     };
     expect_refused(with(13, NAN), {"fc1.bias", "NaN or Inf"});
     expect_refused(with(data_bytes / 4 - 1, -0.5f), {"norm1.running_var", "-0.5", "below 0"});
+}
+
+TEST(Models, ReadingALargeOneWithoutMemoryIsAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "ulimit -v: a sanitizer maps terabytes";
+#endif
+    TestFolder folder;
+    Model model;
+    model.net.layers = {
+        {.kind = "inner_product", .outputs = 20'000}, {.kind = "inner_product", .outputs = 10}, {.kind = "softmax_cross_entropy"}};
+    model.mean = {0.1f}, model.std = {0.3f};
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(model.net, &layers).ok());
+    std::vector<float> parameters(layers_layout(layers, 1).elements, 0.5f);
+    model.digest = sha256_hex(std::as_bytes(std::span(parameters)));
+    const std::string path = folder.file("large.h5"), tensors = folder.file("large.safetensors");
+    ASSERT_TRUE(model_write(path, model, {parameters, {}, {}, {}}).ok());
+    ASSERT_TRUE(safetensors_write(tensors, model, parameters).ok());
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+        std::string text;
+        (void)file_read("/proc/self/statm", &text).ok();
+        const rlim_t most = std::strtoull(text.c_str(), nullptr, 10) * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (32 << 20);
+        const rlimit limit{most, most};
+        ::setrlimit(RLIMIT_AS, &limit);
+        const Status of_h5 = model_read(path, &model, &parameters), of_tensors = safetensors_model(tensors, &model, &parameters);
+        const bool good = of_h5.code == Code::node_memory && of_tensors.code == Code::node_memory &&
+                          std::string(of_h5.what).starts_with(path + ": its parameters needs 60 MiB of memory") &&
+                          std::string(of_tensors.what).starts_with(tensors + " needs 60 MiB of memory");
+        if (!good) std::fprintf(stderr, "%s\n%s\n", of_h5.what, of_tensors.what);
+        ::_exit(good ? 0 : 1);
+    }
+    int ended = 0;
+    ::waitpid(pid, &ended, 0);
+    EXPECT_EQ(ended, 0);
 }
 
 }   // namespace

@@ -10,6 +10,7 @@
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/log.h"
+#include "runtime/core/thread.h"
 #include "runtime/job/audit.h"
 #include "tools/gradcastctl/client.h"
 #include "tools/gradcastctl/local.h"
@@ -181,10 +182,12 @@ private:
                            }};
         (void)interrupts();   // caught from here on, so that the folder goes
         std::atomic<bool> done{false};
-        std::thread watch([&] {
+        Thread watch;
+        const Status watched = watch.start([&] {
             for (; !done.load(std::memory_order_relaxed); std::this_thread::sleep_for(std::chrono::milliseconds(20)))
                 stop.store(interrupts() > 0, std::memory_order_relaxed);
         });
+        if (!watched.ok()) return complain(exit_failed, "{}", watched.what);
         AuditResult result;
         const Status status = audit_stretch(folder_, config, &result);
         done.store(true, std::memory_order_relaxed);
