@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 
@@ -155,5 +156,19 @@ struct SmallDisk {
 private:
     const std::string path_;
 };
+
+/// Steps of the lines of steps.jsonl that hold an accuracy, and the accuracies.
+inline std::vector<std::pair<uint64_t, double>> evaluations(const std::string& final_path, size_t* lines) {
+    std::vector<std::pair<uint64_t, double>> found;
+    std::ifstream in(final_path.substr(0, final_path.rfind('/')) + "/steps.jsonl");
+    *lines = 0;
+    for (std::string line; std::getline(in, line); ++*lines) {
+        EXPECT_EQ(line.front(), '{');
+        EXPECT_EQ(line.back(), '}');
+        size_t at = line.find("\"accuracy\":");
+        if (at != std::string::npos) found.emplace_back(std::stoull(line.substr(8)), std::stod(line.substr(at + 11)));
+    }
+    return found;
+}
 
 }   // namespace gradcast
