@@ -33,7 +33,7 @@ enum class PacketType : uint8_t {
     mail = 6,         // mail: a fragment of a tagged message
     parity = 7,       // bulk: a repair packet for a block of packets
     feedback = 8,     // bulk: which packets a receiver has, and which it lacks
-    probe = 9,        // link: a datagram that tests the path; on a stream, the result
+    probe = 9,        // link: a packet that tests the path; on a stream without a payload, what came of datagrams
     mail_word = 10,   // mail: a receiver's word to the sender of messages
     datagram = 11,    // link: a sealed datagram on a stream
 };

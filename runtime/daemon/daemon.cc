@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint16_t mesh_channel = 0;
 constexpr uint64_t mesh_deadline_us = 2'000'000;   // a daemon whose stream is gone for so long is not alive
-constexpr uint64_t probe_us = 3'000'000;           // how long doctor waits for datagrams that it has sent
+constexpr uint64_t probe_us = 4'000'000;           // how long doctor waits for answers to probes
 constexpr uint64_t steward_us = 200'000;           // the steward's longest wait
 
 }   // namespace
@@ -457,11 +457,12 @@ std::vector<Finding> Daemon::doctor() {
     mesh_->probe();
     std::vector<Finding> findings = doctor_node(config_);
     std::optional<DatagramsFound> found = mesh_->datagrams_found();
-    for (const uint64_t until = clock_us() + probe_us; found && found->round == before && clock_us() < until;
+    const std::atomic<uint32_t>& probing = mesh_->counters().probing;
+    for (const uint64_t until = clock_us() + probe_us; clock_us() < until && ((found && found->round == before) || probing > 0);
          found = mesh_->datagrams_found())
         ::usleep(20'000);
     if (found && found->round == before) found->probed = false;
-    for (Finding& each : doctor_cluster(config_, nodes(), membership_->peers(), found)) findings.push_back(std::move(each));
+    for (Finding& each : doctor_cluster(config_, nodes(), membership_->peers(), found, probing)) findings.push_back(std::move(each));
     return findings;
 }
 

@@ -217,7 +217,7 @@ std::vector<Finding> doctor_node(const DaemonConfig& config, const std::string& 
 }
 
 std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vector<NodeInfo>& nodes, const std::vector<PeerState>& peers,
-                                    const std::optional<DatagramsFound>& found) {
+                                    const std::optional<DatagramsFound>& found, uint32_t unanswered) {
     std::vector<Finding> findings;
     std::vector<std::string> versions, isas, sizes, apart;
     for (size_t i = 0; i < nodes.size(); ++i) {
@@ -251,11 +251,17 @@ std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vecto
                             fmt::format("{} this one's, so times in logs do not fit together: let all follow one server (chrony, "
                                         "systemd-timesyncd)",
                                         fmt::join(apart, ", "))});
+    if (unanswered == 0) findings.push_back({"large packets", Finding::Verdict::ok, "pass to all nodes that answer"});
+    else
+        findings.push_back({"large packets", Finding::Verdict::warning,
+                            fmt::format("{} node{} did not answer a full packet within 4 s: is the MTU on the way smaller than that of the "
+                                        "interface? Ask again, and see the log of gradcastd",
+                                        unanswered, unanswered == 1 ? "" : "s")});
     if (!found) findings.push_back({"multicast", Finding::Verdict::warning, "not used: this node has no " + config.setting("interface")});
     else if (!found->probed)
         findings.push_back(
             {"multicast", Finding::Verdict::warning,
-             fmt::format("no answer to what was sent on {} within 3 s: is a node about to start or to end?", config.interface)});
+             fmt::format("no answer to what was sent on {} within 4 s: is a node about to start or to end?", config.interface)});
     else if (found->reached < found->peers || found->peers == 0)
         findings.push_back({"multicast", Finding::Verdict::warning,
                             fmt::format("{}: open UDP in the firewall, and start gradcastd with {} at every node", datagrams_text(*found),

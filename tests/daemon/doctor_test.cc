@@ -96,7 +96,7 @@ TEST(Doctor, NodesThatDifferAreNamed) {
     found.reached = found.peers = 2;
     std::vector<PeerState> peers(3);
     for (PeerState& each : peers) each.datagram_bytes = 1432;
-    std::vector<Finding> findings = doctor_cluster(config, nodes, peers, found);
+    std::vector<Finding> findings = doctor_cluster(config, nodes, peers, found, 0);
     EXPECT_TRUE(std::all_of(findings.begin(), findings.end(), [](const Finding& each) { return each.verdict == Finding::Verdict::ok; }));
     nodes[1].isa = "avx512";
     DaemonConfig launched;
@@ -112,7 +112,7 @@ TEST(Doctor, NodesThatDifferAreNamed) {
     found.without_multicast = {"peer 'b'"};
     peers[1].datagram_bytes = 8936;
     peers[1].ahead_us = -90'000'000;
-    findings = doctor_cluster(config, nodes, peers, found);
+    findings = doctor_cluster(config, nodes, peers, found, 0);
     EXPECT_EQ(of(findings, "node c").verdict, Finding::Verdict::error);
     EXPECT_TRUE(holds(of(findings, "node c"), "silent for 6 s"));
     EXPECT_EQ(of(findings, "version").verdict, Finding::Verdict::error);
@@ -122,9 +122,13 @@ TEST(Doctor, NodesThatDifferAreNamed) {
     EXPECT_TRUE(holds(of(findings, "multicast"), "does not reach peer 'b'"));
     EXPECT_EQ(of(findings, "clocks").verdict, Finding::Verdict::warning);
     EXPECT_TRUE(holds(of(findings, "clocks"), "b is 90 s behind this one's")) << of(findings, "clocks").text;
+    EXPECT_EQ(of(findings, "large packets").verdict, Finding::Verdict::ok);
+    findings = doctor_cluster(config, nodes, peers, found, 1);
+    EXPECT_EQ(of(findings, "large packets").verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(of(findings, "large packets"), "1 node did not answer a full packet within 4 s"));
     found.multicast = true;
     found.reached = 0;   // nobody is there who could be reached
-    EXPECT_EQ(of(doctor_cluster(config, nodes, peers, found), "multicast").verdict, Finding::Verdict::warning);
+    EXPECT_EQ(of(doctor_cluster(config, nodes, peers, found, 0), "multicast").verdict, Finding::Verdict::warning);
 }
 
 }   // namespace

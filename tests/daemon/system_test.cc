@@ -580,6 +580,38 @@ TEST(SystemDaemon, AnMtuThatShrankSinceTheStartIsNamed) {
     if (!skip.empty()) GTEST_SKIP() << skip;
 }
 
+// A smaller MTU on the way, of which no ICMP tells: small packets pass.
+TEST(SystemDaemon, AWayForSmallPacketsAloneIsNamed) {
+    const std::string skip = in_namespace(
+        lo_and({"ip link set lo mtu 1500", "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }'"}), [] {
+            Cluster cluster(2);
+            const std::string text = job_text(make_data(cluster.folder + "/data.h5"), 5, "j", "8s");
+            ASSERT_NO_FATAL_FAILURE(cluster.up());
+            auto doctor = [&](const char* check) {
+                const auto reply = cluster[0].get("/v1/doctor");
+                for (const auto& each : reply["checks"])
+                    if (each.value("check", "") == check) return each.value("text", "");
+                return std::string();
+            };
+            EXPECT_TRUE(has(doctor("large packets"), "pass to all nodes that answer"));
+            ASSERT_EQ(std::system("nft add rule inet t c ip length '>' 1000 drop"), 0);
+            const JobStatus failed = cluster[0].ended(cluster[0].submit(text).value("id", ""));
+            EXPECT_TRUE(has(failed.error, "packets of 1500 bytes from 'a' do not reach it, those of ") ||
+                        has(failed.error, "packets of 1500 bytes from 'b' do not reach it, those of "))
+                << failed.error << logs(cluster);
+            EXPECT_TRUE(has(failed.error, "at both nodes ip link set dev lo mtu M, where M is the largest for which")) << failed.error;
+            const std::string found = doctor("node b");
+            EXPECT_TRUE(has(found, "packets of 1500 bytes from 'a' do not reach it, those of ")) << found << logs(cluster);
+            const std::string refused = cluster[0].submit(text, {"a", "b"}).value("error", "");
+            EXPECT_TRUE(has(refused, "node b is not alive: peer 'b' (127.0.0.1:")) << refused;
+            ASSERT_EQ(std::system("nft flush chain inet t c"), 0);
+            ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b" && cluster[1].sees() == "a b"; })) << logs(cluster);
+            const JobStatus status = cluster[0].ended(cluster[0].submit(text).value("id", ""));
+            EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
+        });
+    if (!skip.empty()) GTEST_SKIP() << skip;
+}
+
 // A firewall is closed while a job runs over datagrams.
 TEST(SystemDaemon, AJobOutlivesUdp) {
     const std::string skip =

@@ -163,7 +163,7 @@ TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
         EXPECT_EQ(company.text(0).find("multicast 239."), 0u) << company.text(0);
         EXPECT_TRUE(holds(company.text(0), "on lo reaches 2 of 2 at 1432 bytes")) << company.text(0);
         EXPECT_GT(company.dropped(0, DatagramFault::own), 0u);                 // on lo the group loops the rank's own datagrams back
-        EXPECT_LT(company.nodes[0].driver->counters().bytes_sent, 150'000u);   // counted once, not once a receiver
+        EXPECT_LT(company.nodes[0].driver->counters().bytes_sent, 250'000u);   // counted once, not once a receiver; 130'000 are probes
     }
 }
 

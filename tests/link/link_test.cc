@@ -164,8 +164,8 @@ TEST_P(Link, FlippedBitsAreRefusedAndMended) {
 struct Two {
     std::unique_ptr<Chatter> chatters[2];   // must outlive the drivers
     Node nodes[2];
-    void open(Rank rank, const LinkConfig& config) {
-        chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{10});
+    void open(Rank rank, const LinkConfig& config, uint32_t bytes = 10) {
+        chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{bytes});
         ASSERT_TRUE(nodes[rank].open(config).ok());
         nodes[rank].driver->attach(5, chatters[rank].get());
         nodes[rank].start();
@@ -262,8 +262,49 @@ TEST_P(Link, AllAddressesOfANameAreTried) {
 }
 
 // A smaller MTU on the way, of which no ICMP tells: small packets pass.
-TEST_P(Link, LargePacketsThatDoNotArriveAreNamed) {
-    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", nft_input + "ip length '>' 1000 drop"}), [&] {
+const std::string drop_large = nft_input + "ip length '>' 1000 drop";
+
+TEST_P(Link, WhereOnlySmallPacketsPassThePeerIsLostBeforeItIsSentData) {
+    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", drop_large}), [] {
+        Two two;
+        std::vector<std::string> addresses(2);
+        for (Rank rank : {0u, 1u}) {
+            two.nodes[rank].listen(rank);
+            addresses[rank] = two.nodes[rank].listener->address();
+        }
+        for (Rank rank : {0u, 1u}) {
+            LinkConfig config = test_config(kind(), protect(), rank, addresses);
+            config.deadline_us = 4'000'000;
+            two.open(rank, config);
+        }
+        for (Rank rank : {0u, 1u}) {
+            const std::string said = two.wait(rank).what;
+            const std::string begins =
+                fmt::format("peer 'node{}' (rank {}, {}): packets of 1500 bytes from 'node{}' do not reach it, those of ", 1 - rank,
+                            1 - rank, addresses[1 - rank], rank);
+            EXPECT_EQ(said.substr(0, begins.size()), begins);
+            EXPECT_TRUE(holds(said.c_str(),
+                              " bytes do: the MTU on the way is smaller than that of lo, and no ICMP tells: at both nodes ip link set dev "
+                              "lo mtu M, where M is the largest for which ping -M do -s $((M - 28)) is answered, or sysctl "
+                              "net.ipv4.tcp_mtu_probing=2"))
+                << said;
+            EXPECT_GT(std::atoi(said.c_str() + begins.size()), 100);
+            EXPECT_LE(std::atoi(said.c_str() + begins.size()), 1000);
+        }
+    });
+}
+
+// What the message says helps.
+TEST_P(Link, WithProbingByTheKernelASmallMtuIsNoLoss) {
+    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", nft_input + "ip length '>' 1200 drop", "sysctl -q net.ipv4.tcp_mtu_probing=2"}), [] {
+        Options options;
+        talk(2, {100}, options);
+        EXPECT_EQ(options.reconnects, 0u);
+    });
+}
+
+TEST_P(Link, LargePacketsThatDoNotArriveAnyMoreAreNamed) {
+    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500"}), [] {
         std::mutex mutex;   // outlives the network threads
         std::string told;
         Two two;
@@ -278,11 +319,11 @@ TEST_P(Link, LargePacketsThatDoNotArriveAreNamed) {
                 std::lock_guard lock(mutex);
                 told = text;
             };
-            two.chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{100'000});
-            ASSERT_TRUE(two.nodes[rank].open(config).ok());
-            two.nodes[rank].driver->attach(5, two.chatters[rank].get());
-            two.nodes[rank].start();
+            two.open(rank, config, 100'000);
         }
+        for (Rank rank : {0u, 1u})
+            for (const LinkCounters& counters = two.nodes[rank].driver->counters(); counters.packets_received < 2;) ::usleep(1000);
+        ASSERT_EQ(std::system((drop_large).c_str()), 0);
         for (Rank rank : {0u, 1u}) two.go(rank);
         for (const uint64_t until = clock_us() + wait_us; clock_us() < until; ::usleep(10'000)) {
             std::lock_guard lock(mutex);

@@ -23,7 +23,7 @@ struct ssl_st;
 
 namespace gradcast {
 
-constexpr uint16_t link_version_min = 3, link_version_max = 3;
+constexpr uint16_t link_version_min = 4, link_version_max = 4;
 constexpr uint32_t rank_any = 0xffffffff;
 
 /// later: the job is not open yet; refuse: the two sides do not fit.

@@ -104,6 +104,7 @@ struct LinkCounters {
     std::atomic<uint64_t> packets_sent{0}, packets_received{0}, packets_refused{0}, reconnects{0};
     std::array<std::atomic<uint64_t>, static_cast<size_t>(DatagramFault::kinds)> datagrams_dropped{};   // on receipt, by DatagramFault
     std::atomic<uint32_t> rdma_streams{0};                                                              // of the open ones, those over RDMA
+    std::atomic<uint32_t> probing{0};            // streams that have not answered their probe (streams.h)
     std::atomic<bool> copies{false};             // multicast does not reach all: each receiver gets its own datagrams
     std::atomic<uint64_t> datagrams_unsent{0};   // refused by the kernel, no address, or queue full
 };
@@ -128,8 +129,8 @@ public:
     virtual Host& host() = 0;   // for the trainer
     virtual const LinkCounters& counters() const = 0;
     virtual const char* name() const = 0;   // the backend: "uring_tcp", or "epoll_tcp" where io_uring is refused; "rdma_rc"
-    /// Probes the datagrams once more: when it is over, datagrams_found() has another round.  Any thread; nothing without datagrams.  Only
-    /// with DatagramConfig::probe_only, as data would wait for it.
+    /// Probes streams that are open and datagrams once more: when it is over, LinkCounters::probing is 0 and datagrams_found() has another
+    /// round.  Any thread.  Datagrams only with DatagramConfig::probe_only, as data would wait for it.
     virtual void probe() = 0;
     /// "uring_udp", "epoll_udp", "rdma_ud"; "" without datagrams.
     virtual const char* datagrams_name() const = 0;

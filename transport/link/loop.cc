@@ -71,7 +71,8 @@ void Loop::post(Posted posted) {
     wake();
 }
 void Loop::probe() {
-    if (datagrams_) post({.what = Posted::What::probe, .event = {}, .attachments = {}});
+    gradcast::add(counters_.probing, 1u);   // until the streams have sent theirs
+    post({.what = Posted::What::probe, .event = {}, .attachments = {}});
 }
 void Loop::adopt(std::unique_ptr<AcceptedStream> stream) {
     {
@@ -260,12 +261,18 @@ void Loop::take_posted() {
     for (const Posted& each : taken_) {
         if (each.what == Posted::What::open_view) begin_view(each);
         else if (each.what == Posted::What::close_view) ending_ = true;   // after the events that were posted before
-        else if (each.what == Posted::What::probe) datagrams_->probe_again();
+        else if (each.what == Posted::What::probe) take_probe();
         // The job gives a rank up, whose stream may be open: tell all protocols.
         else if (each.event.kind == Event::Kind::peer_lost) streams_->give_up(each.event.rank, each.event.status);
         else if (attached(each.channel)) tell(each.channel, each.event);
     }
     for (auto& stream : adopted) streams_->invite(std::move(stream));
+}
+
+void Loop::take_probe() {
+    streams_->probe();
+    counters_.probing.fetch_sub(1, std::memory_order_relaxed);   // of probe()
+    if (datagrams_) datagrams_->probe_again();
 }
 
 void Loop::take_peer(const PeerAddress& peer) {

@@ -111,6 +111,7 @@ private:
     void tell(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
     void tell_all(const Event& event);
     void take_posted();
+    void take_probe();
     void take_peer(const PeerAddress& peer);
     void ring_alarms(uint64_t now);
     bool dispatch(uint64_t now);

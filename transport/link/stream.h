@@ -71,6 +71,8 @@ public:
     }
     bool idle() const { return next_ == end_ && pending_.empty(); }   // nothing to write
     bool acknowledged() const { return base_ == end_; }
+    uint64_t pushed() const { return end_; }        // packets since the count was 0
+    uint64_t received() const { return base_; }     // of them, what the peer has told that it has
     uint64_t told() const { return told_; }         // the count last sent to the peer
     uint64_t packets() const { return packets_; }   // sealed packets, with repeats and acks
     uint64_t key_epoch() const { return keys_.epoch(); }

@@ -1,5 +1,6 @@
 #include "transport/link/streams.h"
 
+#include <netdb.h>
 #include <netinet/tcp.h>
 
 #include <algorithm>
@@ -24,6 +25,13 @@ constexpr uint32_t strikes_max = 3;   // offers of keys to a peer that was never
 bool connects(const LinkConfig& config, Rank to) {
     const bool later = config.first > 0 && std::max(config.rank, to) >= config.first;
     return later ? config.rank > to : config.rank < to;
+}
+
+tcp_info tcp_info_of(const Rail& rail) {
+    tcp_info info{};
+    socklen_t bytes = sizeof info;
+    (void)::getsockopt(rail.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes);   // zeros say nothing
+    return info;
 }
 
 bool in_use(const Rail& rail) { return rail.connect.busy || rail.receive.busy || rail.send.busy || rail.watch.busy; }
@@ -200,8 +208,12 @@ void Streams::complete(Op& op, uint64_t now) {
             parse(rail, now);
             break;
         case Op::Kind::send:
-            if (!rail.telling.empty()) rail.telling.erase(rail.telling.begin(), rail.telling.begin() + op.result);
-            else rail.sender.wrote(bytes);
+            if (!rail.telling.empty()) {
+                rail.telling.erase(rail.telling.begin(), rail.telling.begin() + op.result);
+                rail.small_bytes = std::max(rail.small_bytes, static_cast<uint32_t>(bytes));
+            } else {
+                rail.sender.wrote(bytes);
+            }
             break;
         case Op::Kind::send_datagrams:
         case Op::Kind::poll: break;
@@ -234,11 +246,18 @@ bool Streams::take(Rail& rail, uint64_t now) {
 bool Streams::turn() const { return receiving_->peer.up && &receiving_->peer.rail(&Rail::taken_bytes) == receiving_; }
 void Streams::delivered(uint64_t bytes) { receiving_->taken_bytes += packet_cost(bytes); }
 Landing Streams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
+    if (packet.type == PacketType::probe && bytes > 0) return Landing::drop;   // its acknowledgement is the answer
     return link_packet(packet.type) ? Landing::lease : owner_.land(packet, bytes, place);
 }
 void Streams::packet(const Packet& packet) { link_packet(packet.type) ? owner_.told(packet) : owner_.packet(packet); }
-bool Streams::ack(uint64_t received) {
-    return receiving_->sender.acked(received, [this](uint32_t ticket) { owner_.done(ticket, {}); });
+bool Streams::ack(uint64_t received) { return acked(*receiving_, received); }
+bool Streams::acked(Rail& rail, uint64_t received) {
+    if (!rail.sender.acked(received, [this](uint32_t ticket) { owner_.done(ticket, {}); })) return false;
+    if (rail.probe > 0 && received >= rail.probe) {
+        rail.peer.narrow = 0;
+        answered(rail);
+    }
+    return true;
 }
 
 // ---- sending -------------------------------------------------------------------------------------------------------------------
@@ -338,6 +357,7 @@ void Streams::turned_away(Rail& rail) {
 
 void Streams::fall(Rail& rail, Status why) {
     Peer& peer = rail.peer;
+    if (rail.state == Rail::State::open && rail.probe > 0 && !why.ok() && !peer.losing) why = unanswered(rail, why);
     if (!why.ok()) {
         if (why.what != peer.last.what) why.code == Code::peer_lost ? log_.debug("{}", why.what) : log_.warn("{}", why.what);
         peer.last = why;
@@ -358,6 +378,7 @@ void Streams::begin_anew(Peer& peer) {
     peer.peer_stream = 0;
     peer.strikes = 0;
     for (auto& rail : peer.rails) {
+        answered(*rail);
         rail->backoff_us = std::max(rail->backoff_us, backoff_us_min);
         rail->receiver.forget();
         rail->dealt_bytes = rail->taken_bytes = 0;
@@ -394,7 +415,7 @@ void Streams::lose(Peer& peer) {
     if (config_.peers_return) peer.identity.incarnation = 0;   // that or a later one
     for (auto& rail : peer.rails) rail->sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
     begin_anew(peer);
-    if (!again) log_.warn("lost {}", peer.last.what);
+    if (!again && peer.narrow < 2) log_.warn("lost {}", peer.last.what);
     owner_.lost(peer.rank, peer.last);
 }
 
@@ -452,18 +473,80 @@ void Streams::tend(Rail& rail, uint64_t now) {
 /// Where a smaller MTU on the way drops large packets and nobody says so, the handshake passes and data does not.
 void Streams::look_for_repeats(Rail& rail, uint64_t now) {
     rail.look_us = now + look_every_us;
-    tcp_info info{};
-    socklen_t bytes = sizeof info;
-    if (rail.repeats || rail.pipe || ::getsockopt(rail.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
-        info.tcpi_retransmits < repeats_told)
+    if (rail.pipe) return;
+    const tcp_info info = tcp_info_of(rail);
+    if (rail.probe > 0) {
+        if (now >= rail.probe_us && info.tcpi_retransmits > 0)
+            fall(rail, fail(Code::peer_lost, "{}: what is sent to it was repeated without an answer", rail.peer.label));
         return;
+    }
+    if (rail.repeats || info.tcpi_retransmits < repeats_told) return;
     rail.repeats = true;
     const std::string text = fmt::format(
         "{}: what is sent to it was repeated {} times without an answer, in packets of up to {} bytes: if a plain ping reaches it and ping "
-        "-M do -s {} does not, the MTU on the way is smaller than {}: set it on the interfaces, or sysctl net.ipv4.tcp_mtu_probing=1",
+        "-M do -s {} does not, the MTU on the way is smaller than {}: set it on the interfaces, or sysctl net.ipv4.tcp_mtu_probing=2",
         rail.peer.label, info.tcpi_retransmits, info.tcpi_pmtu, info.tcpi_pmtu - 28, info.tcpi_pmtu);
     log_.warn("{}", text);
     if (config_.warn) config_.warn(text);
+}
+
+void Streams::probe() {
+    const uint64_t now = clock_us();
+    for (const auto& peer : peers_)
+        if (peer && peer->up) probe(*peer, now);
+}
+
+void Streams::probe(Peer& peer, uint64_t now) {
+    uint32_t segment = 0;
+    for (const auto& rail : peer.rails) {
+        if (rail->pipe || rail->state != Rail::State::open || rail->probe > 0) return;   // RDMA has the MTU of its device
+        segment = std::max<uint32_t>(segment, tcp_info_of(*rail).tcpi_snd_mss);
+    }
+    const std::vector<std::byte> blank(std::clamp(segment, 1u, config_.segment_bytes));
+    Send send;
+    send.to.rank = peer.rank;
+    send.type = PacketType::probe;
+    send.view = config_.view;
+    send.payload = {const_cast<std::byte*>(blank.data()), nullptr, blank.size()};   // copied at once
+    for (size_t i = 0; i < peer.rails.size(); ++i) {
+        Rail& rail = peer.rail(&Rail::dealt_bytes);
+        if (!push(peer, send, ticket_none)) return;
+        if (rail.probe == 0) add(counters_.probing, 1u);
+        rail.probe = rail.sender.pushed();
+        rail.probe_us = now + config_.deadline_us / probe_parts;
+    }
+}
+
+void Streams::answered(Rail& rail) {
+    if (std::exchange(rail.probe, 0) > 0) counters_.probing.fetch_sub(1, std::memory_order_relaxed);
+    rail.tries = rail.connections = 0;
+}
+
+/// What to say of a stream that falls `why` before its probe was answered.  The peer is lost when that has been so often enough.
+Status Streams::unanswered(Rail& rail, Status why) {
+    const tcp_info info = tcp_info_of(rail);
+    if (info.tcpi_retransmits == 0) return why;   // nothing was lost
+    rail.tries += 1u + info.tcpi_retransmits;
+    ++rail.connections;
+    SocketAddress own;
+    own.bytes = sizeof own.storage;
+    NetworkInterface interface;
+    char host[INET6_ADDRSTRLEN] = "";
+    if (::getsockname(rail.fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0 ||
+        ::getnameinfo(reinterpret_cast<const sockaddr*>(&own.storage), own.bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0 ||
+        !interface_find(host, &interface).ok())
+        interface.name = "INTERFACE";
+    if (rail.connections >= 2 && rail.tries >= probe_tries) {
+        rail.peer.losing = true;
+        ++rail.peer.narrow;
+    }
+    return fail(
+        Code::peer_lost,
+        "{}: packets of {} bytes from '{}' do not reach it, those of {} bytes do: the MTU on the way is smaller than that of {}, and "
+        "no ICMP tells: at both nodes ip link set dev {} mtu M, where M is the largest for which ping -M do -s $((M - {})) is "
+        "answered, or sysctl net.ipv4.tcp_mtu_probing=2",
+        rail.peer.label, info.tcpi_pmtu, config_.self.name, rail.small_bytes + info.tcpi_pmtu - info.tcpi_snd_mss, interface.name,
+        interface.name, own.storage.ss_family == AF_INET6 ? 48 : 28);
 }
 
 /// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side
@@ -487,7 +570,7 @@ uint64_t Streams::due_us(const Rail& rail) const {
         case Rail::State::open: {
             if (rail.next) return 0;
             // What is not acknowledged may never be.
-            const uint64_t look_us = rail.repeats || rail.sender.acknowledged() ? never : rail.look_us;
+            const uint64_t look_us = (rail.repeats && rail.probe == 0) || rail.sender.acknowledged() ? never : rail.look_us;
             return std::min(look_us, rail.ack_us && !rail.send.busy ? rail.ack_us : never);
         }
         case Rail::State::closing: return in_use(rail) ? never : 0;

@@ -9,7 +9,11 @@
 //
 // Times of a rail: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
 // of the handshake), down_us (when the stream broke; a deadline later the peer is lost), ack_us (when received packets must be
-// acknowledged).
+// acknowledged), probe_us (limit of the probe on this connection).
+//
+// The probe is a packet that fills a TCP segment, sent when a stream opens: where only small packets pass, handshakes do and data
+// does not.  A connection whose probe TCP repeats in vain is broken after a quarter of the deadline, and the next one sends it again.  When
+// its packets were lost probe_tries times on two connections or more, though these were opened by small packets, the peer is lost.
 #pragma once
 #include <algorithm>
 
@@ -32,6 +36,10 @@ struct Rail {
     uint32_t refused = 0;   // attempts in a row that were refused
     uint64_t look_us = 0;   // when to ask the kernel for repeats
     bool repeats = false;   // was told
+    uint64_t probe = 0;     // the number of packets up to the probe, until it is acknowledged
+    uint64_t probe_us = 0;
+    uint32_t tries = 0, connections = 0;   // that the probe has failed
+    uint32_t small_bytes = 0;              // the largest packet of a handshake that was sent
     Fd fd;
     Op connect, receive, send;
     Op watch;   // with a pipe: for the end of the socket
@@ -69,6 +77,7 @@ struct Peer {
     bool lost = false;      // peer_lost has been sent
     bool final = false;     // lost for good
     bool losing = false;    // to be lost when its operations are done
+    uint32_t narrow = 0;    // losses in a row because only small packets reach it
     Status last;            // why there is no stream
     /// The rail with the fewest bytes, which gets the next packet, or has the next one.
     Rail& rail(uint64_t Rail::*bytes) const {
@@ -103,6 +112,7 @@ public:
 
     void invite(std::unique_ptr<Accepted> stream);   // from the listener
     void give_up(Rank rank, Status why);
+    void probe();                             // all open streams once more
     void tell(Rank rank, const Send& send);   // a packet of the link itself
     void finish() { finishing_ = true; }      // acknowledge at once
     const std::string& label(Rank rank) const { return peers_[rank]->label; }
@@ -122,6 +132,8 @@ public:
 private:
     static constexpr uint64_t backoff_us_min = 5'000;
     static constexpr uint64_t greet_limit_us = 5'000'000;   // for the handshake
+    static constexpr uint64_t probe_parts = 4;              // of the deadline, for the probe on one connection
+    static constexpr uint32_t probe_tries = 8;              // with 20% loss each way one stream in 3000 fails so many
 
     // ReceiverSink, of the rail receiving_
     bool turn() const override;
@@ -158,6 +170,10 @@ private:
     void tend(Peer& peer, uint64_t now);
     void tend(Rail& rail, uint64_t now);
     void look_for_repeats(Rail& rail, uint64_t now);
+    void probe(Peer& peer, uint64_t now);
+    void answered(Rail& rail);
+    bool acked(Rail& rail, uint64_t received);
+    Status unanswered(Rail& rail, Status why);
     void next_way(Rail& rail) const;
     const SocketAddress& to(const Rail& rail) const;   // of its next attempt
     std::string to_text(const Rail& rail) const;

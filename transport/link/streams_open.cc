@@ -164,8 +164,7 @@ void Streams::meet(Rail& rail) {
     }
     // Counts are valid only if both sides know each other's stream numbers.  The answer tells a peer that knows another one.
     bool known = hello.peer_stream == peer.stream;
-    if (known ? !rail.sender.acked(hello.received, [this](uint32_t ticket) { owner_.done(ticket, {}); })
-              : hello.peer_stream == 0 && hello.received != 0)
+    if (known ? !acked(rail, hello.received) : hello.peer_stream == 0 && hello.received != 0)
         return refuse(Verdict::refuse, fmt::format("'{}' has received packets that were never sent", hello.name));
     // The connector's ask offers an end, the acceptor's answer has its own, and the connector's answer repeats the offer: then both use
     // them.
@@ -241,10 +240,12 @@ void Streams::opened(Rail& rail, std::span<const std::byte> rest, uint64_t now) 
     rail.unacknowledged_bytes = 0;
     rail.sender.restart(peer.active ? to_acceptor : to_connector, rail.receiver.delivered());
     rail.receiver.restart(peer.active ? to_connector : to_acceptor, rest);
+    rail.probe_us = now + config_.deadline_us / probe_parts;
     peer.last = {};
     if (peer.up) {
         add(counters_.reconnects, uint64_t{1});
         log_.info("{}: the stream is open again", peer.label);
+        probe(peer, now);
         owner_.opened(peer.rank, false, now);
         return parse(rail, now);
     }
@@ -252,6 +253,7 @@ void Streams::opened(Rail& rail, std::span<const std::byte> rest, uint64_t now) 
         if (each->state != Rail::State::open) return;
     peer.lost = false;
     peer.up = true;
+    probe(peer, now);
     owner_.opened(peer.rank, true, now);
     for (const auto& each : peer.rails) parse(*each, now);
 }

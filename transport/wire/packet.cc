@@ -26,8 +26,10 @@ const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ra
         case PacketType::parity:
         case PacketType::feedback: return "a packet of datagrams on a stream";
         case PacketType::key:
-        case PacketType::probe:
             if (length > sizeof(KeyPayload) || header.channel.get() != 0) return "a packet about datagrams of a wrong length or channel";
+            break;
+        case PacketType::probe:
+            if (header.channel.get() != 0) return "a probe with a channel";
             break;
         case PacketType::datagram:
             if (length < datagram_overhead_bytes || header.channel.get() != 0) return "a datagram of a wrong length or channel";

@@ -114,7 +114,8 @@ struct KeyPayload {
 };
 
 /// PacketType::probe.  As a datagram: one of the `count` packets of a stage's train.  On a stream, back to the train's sender: `count`
-/// packets arrived, at rate_mbit (0: too fast to measure).
+/// packets arrived, at rate_mbit (0: too fast to measure).  On a stream with a payload: it tests whether large packets pass, and the
+/// stream's acknowledgement is the answer.
 struct ProbeBody {
     Le32 round;
     Le16 stage, count;
