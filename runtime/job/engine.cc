@@ -374,6 +374,7 @@ private:
             context.since_us = context.host.now_us();
             trained_ = context.step == parts_.steps;
             checkpoints_.applied(context.step);
+            if (views_) views_->stepped(context.host, context.step);
             Status status;
             if (evaluation_due(context.step)) status = evaluate(context.step);
             report_.workers(tried_);

@@ -128,6 +128,16 @@ void ViewChange::prove(NodeId which, uint64_t incarnation, uint64_t now_us) {
     wake(now_us);
 }
 
+void ViewChange::patience(NodeId which, uint32_t factor) {
+    if (index_of(which) < config_.nodes) node(which).patience = std::max(factor, 1u);
+}
+
+uint64_t ViewChange::patience_us(NodeId which, uint32_t divisor) const {
+    // Whom a joiner misses the others miss too, and they know how long to wait.
+    const uint32_t own = has_state_ ? nodes_[index_of(config_.self)].patience : patience_max;
+    return part(divisor) * std::max(nodes_[index_of(which)].patience, own);
+}
+
 bool ViewChange::force_dead(NodeId which, uint64_t now_us) {
     if (index_of(which) >= config_.nodes || which == config_.self) return false;
     ViewNode& its = node(which);
@@ -413,9 +423,10 @@ void ViewChange::watch(uint64_t now_us) {
         ViewNode& its = node(member.node);
         if (rank != *rank_ && changing() && its.suspicion == Suspicion::none) {
             const ViewStage stage = peers_[rank].stage;
-            const bool late = stage_ != ViewStage::frozen && ((stage < ViewStage::reported && now_us - learnt_us_ > part(4)) ||
-                                                              (met_ && stage < ViewStage::ready && now_us - met_us_ > part(2)));
-            if (now_us - its.heard_us > part(4)) its.suspicion = Suspicion::silent;
+            const bool late =
+                stage_ != ViewStage::frozen && ((stage < ViewStage::reported && now_us - learnt_us_ > patience_us(member.node, 4)) ||
+                                                (met_ && stage < ViewStage::ready && now_us - met_us_ > patience_us(member.node, 2)));
+            if (now_us - its.heard_us > patience_us(member.node, 4)) its.suspicion = Suspicion::silent;
             else if (late) its.suspicion = Suspicion::stuck;
         }
         if (rank != *rank_) heard_us = std::max(heard_us, its.heard_us);

@@ -14,8 +14,8 @@
 //   * keeps one for every job that its node is asked about, member or not: nodes outside answer too (see ViewProposal).
 //
 // During a change a member is suspected that is silent for D/4, and where enough others remain one whose trainer has not returned D/4 after
-// a VIEW, or that has not caught up D/2 after the step was known.  Without a quorum in reach for D, or without a view 4 D after a promise,
-// or a first step 4 D after a view, the node ends as a minority.
+// a VIEW, or that has not caught up D/2 after the step was known; all that times patience().  Without a quorum in reach for D, or without a
+// view 4 D after a promise, or a first step 4 D after a view, the node ends as a minority.
 #pragma once
 #include <optional>
 
@@ -80,6 +80,11 @@ public:
     uint64_t next_us() const { return next_us_; }   // 0: nothing to do until something comes
 
     void heard(NodeId node, uint64_t incarnation, uint64_t now_us);
+    /// During a change this member, and others while this node is one that needs it, is waited for so many times as long before it is
+    /// suspected, and so is its promise.  Until it is told anew; 1 at first.
+    void patience(NodeId node, uint32_t factor);
+    /// D over `divisor`, times the patience with this node.
+    uint64_t patience_us(NodeId node, uint32_t divisor) const;
     /// silent or stuck.  silent ends when the node is heard, stuck by why none.
     void suspect(NodeId node, Suspicion why, uint64_t now_us);
     /// This incarnation and all before it are dead: an authenticated later one at the node's configured address, a pidfd, an operator.

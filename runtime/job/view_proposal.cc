@@ -66,11 +66,15 @@ bool ViewProposal::all_living_promised(std::span<const ViewNode> nodes) const {
 }
 
 bool ViewProposal::others_missing(std::span<const ViewNode> nodes, uint64_t now_us) const {
+    const uint64_t waited_us = now_us - quorum_us_, part_us = view_.deadline_us / 16;
+    const uint32_t own = nodes[index_of(proposer_of(ballot_))].patience;
     for (const ViewMember& member : view_.members) {
         const ViewNode& node = nodes[index_of(member.node)];
-        if (!votes_[index_of(member.node)].promised && node.suspicion == Suspicion::none && node.dead < member.incarnation) return true;
+        if (!votes_[index_of(member.node)].promised && node.suspicion == Suspicion::none && node.dead < member.incarnation &&
+            waited_us < part_us * std::max(own, node.patience))
+            return true;
     }
-    for (size_t node = 0; node < nodes.size(); ++node)
+    for (size_t node = 0; node < nodes.size() && waited_us < part_us; ++node)
         if (nodes[node].ready_us > 0 && now_us - nodes[node].ready_us < view_.deadline_us / 4 && !votes_[node].promised) return true;
     return false;
 }
@@ -96,7 +100,7 @@ bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& ac
     by_proof_ = all_living_promised(nodes);
     if (!by_proof_ && !quorum(&ViewVote::promised)) return false;
     if (quorum_us_ == 0) quorum_us_ = now_us;
-    if (others_missing(nodes, now_us) && now_us - quorum_us_ < view_.deadline_us / 16) return false;
+    if (others_missing(nodes, now_us)) return false;
     if (highest_ > 0) {
         value_ = accepted_;
     } else {

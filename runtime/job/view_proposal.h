@@ -4,6 +4,8 @@
 
 namespace gradcast {
 
+constexpr uint32_t patience_max = 8;
+
 /// What one node knows of another of the job, whatever its incarnation.
 struct ViewNode {
     uint64_t newest = 0;                     // incarnation heard of
@@ -15,8 +17,9 @@ struct ViewNode {
     uint64_t retry_us = 0;                   // a joiner that a view has left out is no reason for another one before
     uint32_t left_out = 0;                   // how often
     uint16_t weight = 1;
-    NodeId told{};          // its last SUSPECT of a loss that the exchange covers: who is lost
-    uint64_t told_us = 0;   // and when; 0: none
+    uint32_t patience = 1;   // so many times as long as another one it is waited for
+    NodeId told{};           // its last SUSPECT of a loss that the exchange covers: who is lost
+    uint64_t told_us = 0;    // and when; 0: none
 
     bool proven_dead() const { return dead > 0 && dead >= newest; }
 };
@@ -46,6 +49,7 @@ private:
     bool quorum(bool ViewVote::*vote) const;
     /// The next view by the votes so far.
     AgreedView composed(std::span<const ViewNode> nodes, const ViewAction& action);
+    /// Somebody has not promised yet who is still waited for: D/16 after the quorum, times its patience or the proposer's.
     bool others_missing(std::span<const ViewNode> nodes, uint64_t now_us) const;
 
     const AgreedView& view_;   // that chooses; outlives this

@@ -157,8 +157,11 @@ void ViewChange::advance(uint64_t now_us) {
 /// Whoever has promised and sees no view proposes itself.
 void ViewChange::propose_again(uint64_t now_us) {
     if (stage_ != ViewStage::frozen) return;
-    if (again_us_ > 0 ? now_us >= again_us_ : !proposal_ && now_us - promised_us_ >= part(8)) propose(now_us);
-    else if (proposal_ && proposal_->accepting() && now_us - proposal_->accepting_us() >= part(8)) propose(now_us);
+    // The proposer waits for whom it has patience with.
+    uint64_t late_us = part(8);
+    for (const ViewMember& member : view_.members) late_us = std::max(late_us, patience_us(member.node, 8));
+    if (again_us_ > 0 ? now_us >= again_us_ : !proposal_ && now_us - promised_us_ >= late_us) propose(now_us);
+    else if (proposal_ && proposal_->accepting() && now_us - proposal_->accepting_us() >= late_us) propose(now_us);
 }
 
 }   // namespace gradcast

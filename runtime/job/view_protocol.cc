@@ -87,7 +87,11 @@ void ViewProtocol::command(const Event& event, uint64_t now_us) {
         case Command::join: return change_.join(now_us);
         case Command::returned: return change_.returned({.known = event.id != 0, .applied = event.step, .digest = event.tag}, now_us);
         case Command::caught_up: return change_.caught_up(event.tag, now_us);
+        case Command::patience: return change_.patience(NodeId{event.rank}, static_cast<uint32_t>(event.tag));
         case Command::suspect:
+            if (static_cast<Suspicion>(event.tag) == Suspicion::silent &&
+                now_us - heard_us_[event.rank] < change_.patience_us(NodeId{event.rank}, 4))
+                return;
             if (watching_) change_.suspect(NodeId{event.rank}, static_cast<Suspicion>(event.tag), now_us);
             return;
         case Command::ending: return change_.ending();
@@ -147,6 +151,12 @@ void ViewProtocol::returned(Host& host, const ViewState& state) {
 void ViewProtocol::caught_up(Host& host, uint64_t digest) {
     Event event = command_event(Command::caught_up);
     event.tag = digest;
+    host.post(channel, event);
+}
+void ViewProtocol::patience(Host& host, NodeId node, uint32_t factor) {
+    Event event = command_event(Command::patience);
+    event.rank = index_of(node);
+    event.tag = factor;
     host.post(channel, event);
 }
 void ViewProtocol::suspect(Host& host, NodeId node, Suspicion why) {

@@ -1,7 +1,7 @@
 // ViewChange as a protocol on a channel of no view, where the link's rank of a node is its NodeId: carries its messages, keeps its time,
 // tells it what the link hears, and hands its notices to the trainer.
 //
-//   commands    join, watch, returned, caught_up, suspect, ending, drain, force_dead, stop: the functions below post them
+//   commands    join, watch, returned, caught_up, patience, suspect, ending, drain, force_dead, stop: the functions below post them
 //   completion  id 1: take() has notices
 #pragma once
 #include <map>
@@ -39,6 +39,9 @@ public:
     static void watch(Host& host);
     static void returned(Host& host, const ViewState& state);
     static void caught_up(Host& host, uint64_t digest);
+    /// See ViewChange::patience().
+    static void patience(Host& host, NodeId node, uint32_t factor);
+    /// A silent one is suspected when it has been so for D/4 times its patience: the caller tells it again meanwhile.
     static void suspect(Host& host, NodeId node, Suspicion why);
     /// It is about to tell the others that it has the last step: see ViewChange::ending().
     static void ending(Host& host);
@@ -52,7 +55,7 @@ public:
     static constexpr uint16_t channel = static_cast<uint16_t>(Channel::view);
 
 private:
-    enum class Command : uint32_t { join, watch, returned, caught_up, suspect, ending, drain, force_dead, stop };
+    enum class Command : uint32_t { join, watch, returned, caught_up, patience, suspect, ending, drain, force_dead, stop };
     void grow(uint32_t nodes);
     void command(const Event& event, uint64_t now_us);
     void packet(const Packet& packet, uint64_t now_us);

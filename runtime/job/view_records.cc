@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <span>
 
 #include "runtime/core/le.h"
 #include "runtime/job/membership_messages.h"
+#include "runtime/job/report.h"
+#include "runtime/job/session.h"
+#include "runtime/job/view_proposal.h"
 
 namespace gradcast {
 namespace {
@@ -24,6 +28,13 @@ std::vector<std::string> names_read(MessageReader& reader) {
     std::vector<std::string> names;
     for (uint64_t left = reader.number(); left > 0 && reader.good; --left) names.push_back(reader.text(name_max));
     return names;
+}
+
+/// The others did not hear it or did not wait for it any more, by its reason.
+bool given_up(const ViewRecord& view, const std::string& name) {
+    return std::ranges::any_of(std::array{why_silent, why_stuck, why_unheard}, [&](const char* why) {
+        return (", " + view.why + ",").find(fmt::format(", {} {},", name, why)) != std::string::npos;
+    });
 }
 
 Buffer buffer_of(std::span<std::byte> bytes) { return {bytes.data(), nullptr, bytes.size()}; }
@@ -91,21 +102,31 @@ std::vector<ViewRecord> view_records_with(std::vector<ViewRecord> views, ViewRec
     return views;
 }
 
+uint32_t view_records_patience(const std::vector<ViewRecord>& views, const std::string& name, StepId step) {
+    uint32_t factor = 1;
+    StepId since = 0;
+    const auto at = [&](StepId now) {
+        const StepId halvings = (now - std::min(since, now)) / patience_steps;
+        return std::max(factor >> std::min<StepId>(halvings, 31), 1u);
+    };
+    for (const ViewRecord& view : views)
+        if (given_up(view, name)) {
+            factor = std::min(2 * at(view.first_step), patience_max);
+            since = view.first_step;
+        }
+    return at(step);
+}
+
 std::string view_records_advice(const std::vector<ViewRecord>& views) {
     constexpr int again = 3;
-    const auto silent = [](const ViewRecord& view, const std::string& name) {
-        return std::find(view.left.begin(), view.left.end(), name) != view.left.end() &&
-               (", " + view.why + ",").find(", " + name + " silent,") != std::string::npos;
-    };
     if (views.empty()) return "";
     for (const std::string& name : views.back().left)
-        if (silent(views.back(), name) &&
-            std::count_if(views.begin(), views.end(), [&](const ViewRecord& each) { return silent(each, name); }) == again)
+        if (given_up(views.back(), name) &&
+            std::count_if(views.begin(), views.end(), [&](const ViewRecord& each) { return given_up(each, name); }) == again)
             return fmt::format(
-                "node {} has been given up {} times because it was silent, and came back: where the network loses packets, exchange = "
-                "\"coded-rs\" with s = 1 waits for no single node, transport.kind = \"tcp\" does without datagrams, and a longer deadline "
-                "is "
-                "more patient",
+                "node {} has been given up {} times and came back: where the network loses packets, exchange = "
+                "\"coded-rs\" with s = 1 waits for no single node, transport.kind = \"tcp\" does without datagrams, and a longer "
+                "deadline is more patient",
                 name, again);
     return "";
 }

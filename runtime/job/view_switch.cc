@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/job/view_records.h"
-
 namespace gradcast {
 namespace {
 
@@ -14,13 +12,13 @@ constexpr uint64_t join_patience = 8;   // deadlines, for a node that nobody tak
 const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
     if (action.kind == ViewAction::Kind::drain && action.node == node) return "drained";
     switch (why) {
-        case Suspicion::silent: return "silent";
-        case Suspicion::stuck: return "without progress";
+        case Suspicion::silent: return why_silent;
+        case Suspicion::stuck: return why_stuck;
         case Suspicion::restarted: return "dead or restarted";
         case Suspicion::expelled: return "computed wrongly";
         case Suspicion::none:
         case Suspicion::joiner:
-        case Suspicion::command: return "not heard by others";
+        case Suspicion::command: return why_unheard;
     }
     return "";
 }
@@ -309,6 +307,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     if (place.session->self() == 0) views = view_records_with(std::move(views), record(context, place.session->config()));
     GC_TRY(view_records_spread(context, *place.session, std::move(views), report_));
     left_.clear();
+    be_patient(host, context.step);
     if (const auto& blocks = place.session->own_blocks(); parts_.loader && !blocks.empty()) parts_.loader->plan(context.step, blocks);
     return {};
 }
@@ -336,6 +335,15 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
     return {};
 }
 
+void ViewSwitch::be_patient(Host& host, StepId step) {
+    const std::vector<ViewRecord> views = report_.views();
+    patience_.resize(config_.roster.size(), 1);
+    for (uint32_t node = 0; node < patience_.size(); ++node) {
+        const uint32_t factor = view_records_patience(views, config_.roster[node].name, step);
+        if (std::exchange(patience_[node], factor) != factor) ViewProtocol::patience(host, NodeId{node}, factor);
+    }
+}
+
 /// Of the view that has begun, after the last one that is recorded.
 ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) const {
     ViewRecord record{.first_step = context.step + 1, .stood_us = context.host.now_us() - stands_us_};
@@ -349,7 +357,7 @@ ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) 
     for (uint32_t node = 0; node < config_.roster.size(); ++node)
         if (const std::string& name = config_.roster[node].name; in(record.left, name)) {
             const auto known = left_.find(NodeId{node});
-            why.push_back(fmt::format("{} {}", name, known != left_.end() ? known->second : "not heard by others"));
+            why.push_back(fmt::format("{} {}", name, known != left_.end() ? known->second : why_unheard));
         }
     for (const std::string& each : record.came) why.push_back(fmt::format("{} joins", each));
     record.why = why.empty() ? "no node left or came" : fmt::format("{}", fmt::join(why, ", "));

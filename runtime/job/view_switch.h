@@ -1,6 +1,7 @@
 // How the trainer of a job gets from one view to the next when nodes are lost (ViewChange): it stops, its session is closed with whatever
 // is under way, and the next session begins with the step that the members have agreed on.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "runtime/job/exchange_choice.h"
 #include "runtime/job/resume.h"
 #include "runtime/job/view_protocol.h"
+#include "runtime/job/view_records.h"
 
 namespace gradcast {
 
@@ -45,6 +47,11 @@ public:
     void has_state() { has_state_ = true; }
     /// The job has begun: from here on it may lose nodes.
     void watch(Host& host);
+    /// After each step: nodes that have been given up and came back are waited for longer, and less so the more steps have passed since.
+    void stepped(Host& host, StepId step) {
+        const bool some = std::any_of(patience_.begin(), patience_.end(), [](uint32_t factor) { return factor > 1; });
+        if (some && step % patience_steps == 0) be_patient(host, step);   // allocates
+    }
     /// view_changed where another view is asked for.
     Status pending() const;
     /// What ends with this is repeated in another view.
@@ -86,6 +93,7 @@ private:
     Status catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing);
     ViewRecord record(const Context& context, const SessionConfig& now) const;
     void report(Context& context);
+    void be_patient(Host& host, StepId step);
 
     const EngineConfig& config_;
     JobParts& parts_;
@@ -104,6 +112,7 @@ private:
     uint32_t taken_ = 0, passed_ = 0;      // numbers of views: the last one to be installed; that the link has passed over
     std::vector<uint64_t> behind_;         // bits of ranks
     std::map<NodeId, std::string> left_;   // since the last view that has trained: who is no member any more, and why
+    std::vector<uint32_t> patience_;       // by node, as the protocol was told
     Arena arena_;                          // of kept_
     Kept kept_;
 };

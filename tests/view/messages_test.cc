@@ -156,8 +156,22 @@ TEST(ViewRecords, ANodeThatIsSilentAgainAndAgainIsTold) {
         views = view_records_with(views, {.members = {"a", "b", "c"}, .came = {"b", "c"}, .why = "b joins, c joins"});
         EXPECT_EQ(view_records_advice(views), "");
     }
-    EXPECT_EQ(advice.find("node c has been given up 3 times because it was silent"), 0u) << advice;
+    EXPECT_EQ(advice.find("node c has been given up 3 times and came back: where the network loses packets"), 0u) << advice;
     for (const char* way : {"coded-rs", "transport.kind = \"tcp\"", "deadline"}) EXPECT_NE(advice.find(way), std::string::npos) << advice;
+}
+
+TEST(ViewRecords, PatienceDoublesAndHalves) {
+    std::vector<ViewRecord> views = view_records_with({}, {.first_step = 1, .members = {"a", "b"}});
+    EXPECT_EQ(view_records_patience(views, "b", 50), 1u);
+    views = view_records_with(views, {.first_step = 10, .members = {"a"}, .left = {"b"}, .why = "b drained"});
+    EXPECT_EQ(view_records_patience(views, "b", 50), 1u);
+    for (const auto& [why, factor] : {std::pair{why_silent, 2u}, {why_stuck, 4u}, {why_unheard, 8u}, {why_silent, 8u}}) {
+        views = view_records_with(views, {.first_step = 50, .members = {"a"}, .left = {"b"}, .why = fmt::format("b {}, c joins", why)});
+        EXPECT_EQ(view_records_patience(views, "b", 50), factor);
+        EXPECT_EQ(view_records_patience(views, "a", 50), 1u);
+    }
+    for (const auto& [step, factor] : {std::pair{149u, 8u}, {150u, 4u}, {250u, 2u}, {350u, 1u}, {1u << 30, 1u}})
+        EXPECT_EQ(view_records_patience(views, "b", step), factor) << step;
 }
 
 TEST(ViewRecords, ThoseOfALongJobFit) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "runtime/core/digest.h"
+#include "runtime/job/view_records.h"
 
 namespace gradcast {
 
@@ -24,6 +25,7 @@ uint64_t World::state(StepId step) {
 
 World::World(const WorldConfig& config) : config_(config), random_(config.seed), nodes_(config.members + config.others) {
     cut_.resize(nodes_.size() * nodes_.size());
+    held_us_.resize(cut_.size());
     AgreedView first{
         .number = 1, .parent = 0, .deadline_us = D, .exchange = {"coded-rs", 2, config.m, config.s}, .action = {}, .members = {}};
     for (uint32_t each = 0; each < config.members; ++each) first.members.push_back({NodeId{each}, 1, 1});
@@ -201,6 +203,7 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
             if (node.digest != state(node.applied))
                 violate(fmt::format("node {} goes on with another state of step {}", which, node.applied));
             node.has_state = true;
+            be_patient(which, fresh);
             return stepped(which, node.view.number);
         }
         case ViewNotice::Kind::wrong:
@@ -220,6 +223,23 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
             if (chance(config_.returns)) plan(now_us_ + random(D / 2), which, [this, which] { restart(which, true); });
             return;
     }
+}
+
+/// As ViewSwitch: all members have the same records of the views.
+void World::be_patient(uint32_t which, bool fresh) {
+    const auto name = [](uint32_t each) { return fmt::format("n{}", each); };
+    const AgreedView& view = nodes_[which].view;
+    if (fresh) {
+        ViewRecord next{.first_step = nodes_[which].applied + 1};
+        for (const ViewMember& member : view.members) next.members.push_back(name(index_of(member.node)));
+        for (const ViewMember& member : views_[view.parent].members)
+            if (const std::string gone = name(index_of(member.node));
+                std::find(next.members.begin(), next.members.end(), gone) == next.members.end())
+                next.why += fmt::format("{}{} {}", next.why.empty() ? "" : ", ", gone, why_silent);
+        records_ = view_records_with(std::move(records_), std::move(next));
+    }
+    for (uint32_t each = 0; config_.patient && each < n(); ++each)
+        nodes_[which].machine->patience(NodeId{each}, view_records_patience(records_, name(each), nodes_[which].applied));
 }
 
 /// What a machine says binds it.
@@ -246,6 +266,7 @@ void World::send(Packet packet) {
     for (int copies = chance(config_.duplicate) ? 2 : 1; copies > 0; --copies) {
         uint64_t us = now_us_ + config_.delay_us + random(config_.jitter_us);
         if (chance(config_.late)) us += random(config_.late_us);
+        us = std::max(us, held_us_[packet.from * n() + packet.to]);
         at(us, [this, packet] {
             const Node& to = nodes_[packet.to];
             if (!to.up || cut_[packet.from * n() + packet.to]) return;
@@ -370,8 +391,12 @@ void World::engine(uint32_t which) {
         const uint32_t other = index_of(member.node);
         if (other == which) continue;
         Peer& peer = node.peers[other];
-        if (now_us_ - peer.heard_us > D / 4) node.machine->suspect(member.node, Suspicion::silent, now_us_);
-        else if (now_us_ - peer.moved_us > D / 4) node.machine->suspect(member.node, Suspicion::stuck, now_us_);
+        if (now_us_ - peer.heard_us > D / 4) {
+            if (now_us_ - peer.heard_us > node.machine->patience_us(member.node, 4))
+                node.machine->suspect(member.node, Suspicion::silent, now_us_);
+        } else if (now_us_ - peer.moved_us > D / 4) {
+            node.machine->suspect(member.node, Suspicion::stuck, now_us_);
+        }
         send({.kind = Packet::Kind::beat,
               .from = which,
               .to = other,

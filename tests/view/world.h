@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/job/job_status.h"
 #include "runtime/job/view_change.h"
 
 namespace gradcast {
@@ -28,7 +29,8 @@ struct WorldConfig {
     uint64_t delay_us = 2'000, jitter_us = 0, step_us = D / 40;   // step_us: of computing
     double late = 0;                                              // of messages, that come up to late_us later
     uint64_t late_us = D / 8;
-    double returns = 0;   // of nodes that ended or were restarted: they join
+    double returns = 0;    // of nodes that ended or were restarted: they join
+    bool patient = true;   // with those that were given up and came back
     ViewMutant mutant = ViewMutant::none;
 };
 
@@ -50,6 +52,8 @@ public:
     void stall(uint32_t node, uint64_t us);
     void slow(uint32_t node, double factor) { nodes_[node].slow = factor; }
     void cut(uint32_t from, uint32_t to, bool is) { cut_[from * n() + to] = is; }
+    /// What is sent meanwhile comes then, as on a stream that repeats a lost packet.
+    void hold(uint32_t from, uint32_t to, uint64_t until_us) { held_us_[from * n() + to] = until_us; }
     void split(const std::vector<uint32_t>& some, bool is);   // apart from all others
     void prove(uint32_t node);                                // if it is down: to all, as the nodes of one machine learn it
     void suspect(uint32_t node, uint32_t of);                 // a false alarm
@@ -136,6 +140,7 @@ private:
     void apply(uint32_t node);
     void fetch(uint32_t node);
     void stepped(uint32_t node, uint32_t view);
+    void be_patient(uint32_t node, bool fresh);
     void violate(const std::string& what);
     void check_line(uint32_t node);
     void check_chosen(uint32_t node, const ViewMessage& message);
@@ -155,6 +160,7 @@ private:
     uint64_t now_us_ = 0, order_ = 0;
     std::vector<Node> nodes_;
     std::vector<bool> cut_;
+    std::vector<uint64_t> held_us_;
     std::string violation_;
     Seen seen_;
     bool wrong_expected_ = false;
@@ -163,6 +169,7 @@ private:
     std::set<std::pair<uint32_t, Ballot>> chosen_;
     std::map<uint32_t, uint32_t> by_quorum_;                    // by view: the next one that a quorum without proofs has chosen
     std::map<uint32_t, StepId> went_;                           // by view: T
+    std::vector<ViewRecord> records_;                           // of those views
     std::map<uint32_t, std::map<uint32_t, StepId>> returned_;   // by view and node
 };
 
