@@ -217,6 +217,10 @@ Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place,
             context.since_us = context.host.now_us();
             return {};
         }
+        if (kept_.on && place.session->is_open()) {   // what still comes of another node's state would overwrite the own one
+            place.closes();
+            GC_TRY(place.session->leave());
+        }
         GC_TRY(restore(context, standing));
         if (repeats(status)) GC_TRY(pass(context.host, *place.session, taken_));
         parts_.progress.step.store(context.step, std::memory_order_relaxed);
