@@ -67,7 +67,7 @@ TEST_F(Report, NoTickOfAccuracyIsAboveOne) {
     make("one", good_job, steps);
     ASSERT_EQ(run("report one --out report.html --quick").exit, 0);
     std::string page = read("report.html");
-    page.erase(0, page.find("accuracy by steps"));
+    page.erase(0, page.find("accuracy by samples seen"));
     page.erase(page.find("</svg>"));
     EXPECT_NE(page.find("\"end\">1<"), std::string::npos) << page;
     EXPECT_EQ(page.find("\"end\">1.0"), std::string::npos) << page;
@@ -76,7 +76,8 @@ TEST_F(Report, NoTickOfAccuracyIsAboveOne) {
 TEST_F(Report, ComparesAJobAndAFolder) {
     import();
     const std::string evil = "<script>alert(1)</script>";
-    make("one", changed(good_job, "\"tiny\"", "\"" + evil + "\""), lines(5000, 2) + "{\"gap\":[5001,5008],\"logged_by\":\"<b>\"}\n{\"step\":5009,\"lo");
+    make("one", changed(good_job, "\"tiny\"", "\"" + evil + "\""),
+         lines(5000, 2) + "{\"gap\":[5001,5008],\"logged_by\":\"<b>\"}\n{\"step\":5009,\"lo");
     make("two", changed(good_job, "lr = 0.05", "lr = 0.5"), "not json\n{}\n[]\n{\"step\":\"x\"}\n" + lines(40, 3));
     save("two/final.h5", good_job);   // whose paths are relative to its own base
     JobDetail* job = backend.add(id_a, "of a daemon");
@@ -92,7 +93,7 @@ TEST_F(Report, ComparesAJobAndAFolder) {
     EXPECT_TRUE(outcome.says("there is no final.h5 here")) << outcome.err;
     const std::string page = read("report.html");
     EXPECT_LT(page.size(), 400'000u);
-    EXPECT_EQ(count(page, "<svg"), 6u);   // loss and accuracy by steps, seconds and bytes
+    EXPECT_EQ(count(page, "<svg"), 6u);   // loss and accuracy by samples, seconds and bytes
     EXPECT_EQ(count(page, "class=\"curve c0\""), 6u);
     EXPECT_EQ(count(page, "class=\"curve c1\""), 6u);
     EXPECT_EQ(count(page, ": steps.jsonl has no lines of steps 5001..5008: node &lt;b&gt; logged them</p>"), 1u);
