@@ -101,9 +101,10 @@ TEST(Doctor, NodesThatDifferAreNamed) {
     nodes[1].isa = "avx512";
     DaemonConfig launched;
     launched.only = "a job file";
-    EXPECT_TRUE(holds(of(doctor_cluster(config, nodes, peers, found), "instruction set"), "a job needs one: set `isa` in gradcastd.toml"));
-    EXPECT_TRUE(holds(of(doctor_cluster(launched, nodes, peers, found), "instruction set"), "a job needs one: set --isa"));
-    EXPECT_TRUE(holds(of(doctor_cluster(launched, nodes, peers, {}), "multicast"), "this node has no --interface"));
+    EXPECT_TRUE(
+        holds(of(doctor_cluster(config, nodes, peers, found, 0), "instruction set"), "a job needs one: set `isa` in gradcastd.toml"));
+    EXPECT_TRUE(holds(of(doctor_cluster(launched, nodes, peers, found, 0), "instruction set"), "a job needs one: set --isa"));
+    EXPECT_TRUE(holds(of(doctor_cluster(launched, nodes, peers, {}, 0), "multicast"), "this node has no --interface"));
     EXPECT_TRUE(holds(of(doctor_node(launched), "interface"), "over TCP: --interface eth0"));
     nodes[1].version = "2";
     nodes[2].alive = false;
