@@ -78,7 +78,7 @@ Status load_of(const std::string& net, Load* load) {
     *load = {net, layers_layout(layers, NetConfig{}.bucket_bytes)};
     return {};
 }
-Status loads_of(const Options& options, std::vector<Load>* loads) {
+Status loads_of(const BenchOptions& options, std::vector<Load>* loads) {
     for (const std::string& net : options.layouts) GC_TRY(load_of(net, &loads->emplace_back()));
     if (options.layouts.empty())
         for (uint64_t bytes : options.sizes) loads->push_back({"", layout_of(bytes / 4)});
@@ -142,7 +142,7 @@ struct Cell {
 };
 
 Status Cell::open() {
-    const Options& options = bench.options;
+    const BenchOptions& options = bench.options;
     Meeting& meeting = bench.meeting;
     const uint32_t segment = datagrams ? bench.datagram_bytes : options.segment_bytes ? options.segment_bytes : segment_bytes_stream;
     codec = codec_cpu(layout, {.quantiser = options.quantiser, .batch = blocks, .blocks = blocks});
@@ -251,7 +251,7 @@ uint64_t page_faults() {
 }
 
 Status Cell::repeat(int64_t run, nlohmann::json& mine) {
-    const Options& options = bench.options;
+    const BenchOptions& options = bench.options;
     const StepId step = step_of(run);
     const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
     const LinkCounters& counters = station.counters();
@@ -292,7 +292,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
 // Steps back to back, as in a job: a rank that has its sums begins the next step, whose gradient takes up to --skew.  "took" is the time
 // from the barrier before the first step to each step's end at this rank.
 Status Cell::train(nlohmann::json& mine) {
-    const Options& options = bench.options;
+    const BenchOptions& options = bench.options;
     const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
     const LinkCounters& counters = station.counters();
     const StepId first = step_of(0), end = step_of(options.repeat);
@@ -341,7 +341,7 @@ std::vector<double> slowest(const std::vector<nlohmann::json>& all, const char* 
 }
 
 Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohmann::json* row) {
-    const Options& options = bench.options;
+    const BenchOptions& options = bench.options;
     const uint64_t bytes = load.layout.elements * 4;
     Cell cell(bench, kind, load.layout);
     GC_TRY(cell.open());
@@ -435,7 +435,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
 // ---- shared with simulate ------------------------------------------------------------------------------------------------------
 
 // The fewest blocks that the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need more to distribute.
-uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n) {
+uint32_t blocks_of(const ExchangeKind& kind, const BenchOptions& options, uint32_t n) {
     if (!kind.shares) return n;
     const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() refuses it
     return options.weights.empty() ? least : std::min(blocks_max, least * 8);
@@ -457,7 +457,7 @@ int64_t word_at(Word word, Buffer words, uint64_t i) {
     return 0;
 }
 
-ExchangeConfig exchange_config(const Options& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes) {
+ExchangeConfig exchange_config(const BenchOptions& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes) {
     return {.layout = &layout,
             .self = self,
             .blocks = blocks,
@@ -470,7 +470,7 @@ ExchangeConfig exchange_config(const Options& options, const Layout& layout, Ran
             .servers = options.servers};
 }
 
-Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t n) {
+Status exchange_check(const ExchangeKind& kind, const BenchOptions& options, uint32_t n) {
     const Layout layout{1, {{0, 1, "all"}}, {{0, 1, 0, 1}}};
     const uint32_t blocks = blocks_of(kind, options, n);
     if (options.quantiser == Quantiser::auto16 && blocks > 64)
@@ -479,7 +479,7 @@ Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t
     return kind.create(exchange_config(options, layout, 0, blocks, segment_bytes_stream))->install(view_of(n), arena);
 }
 
-Status allreduce_check(const Options& options) {
+Status allreduce_check(const BenchOptions& options) {
     std::vector<Load> loads;
     if (!options.layouts.empty()) GC_TRY(loads_of(options, &loads));
     for (const std::string& name : options.exchanges) {
@@ -491,11 +491,11 @@ Status allreduce_check(const Options& options) {
 }
 
 Status allreduce_run(Bench& bench, bool* wrong) {
-    const Options& options = bench.options;
-    Report report(bench, columns,
-                  fmt::format("quantiser {}, m = {}, s = {}, r = {}, servers {}; {}", quantiser_name(options.quantiser), options.m,
-                              options.s, options.r, options.servers,
-                              options.skew_us ? "time of a step, back to back" : "time until the slowest rank has the sum"));
+    const BenchOptions& options = bench.options;
+    BenchReport report(bench, columns,
+                       fmt::format("quantiser {}, m = {}, s = {}, r = {}, servers {}; {}", quantiser_name(options.quantiser), options.m,
+                                   options.s, options.r, options.servers,
+                                   options.skew_us ? "time of a step, back to back" : "time until the slowest rank has the sum"));
     report.set("quantiser", quantiser_name(options.quantiser));
     report.set("m", options.m);
     report.set("s", options.s);

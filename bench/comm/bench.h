@@ -13,17 +13,17 @@
 namespace gradcast {
 
 /// Checks of m, s, r and servers that only the exchange can make.
-Status allreduce_check(const Options& options);
+Status allreduce_check(const BenchOptions& options);
 Status allreduce_run(Bench& bench, bool* wrong);
 /// Simulates all ranks in this process.
-Status simulate_run(const Options& options, bool* wrong);
+Status simulate_run(const BenchOptions& options, bool* wrong);
 
 // Shared by allreduce and simulate.
-uint32_t blocks_of(const ExchangeKind& kind, const Options& options, uint32_t n);
+uint32_t blocks_of(const ExchangeKind& kind, const BenchOptions& options, uint32_t n);
 View view_of(uint32_t n);
 int64_t word_at(Word word, Buffer words, uint64_t i);
-ExchangeConfig exchange_config(const Options& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes);
-Status exchange_check(const ExchangeKind& kind, const Options& options, uint32_t n);
+ExchangeConfig exchange_config(const BenchOptions& options, const Layout& layout, Rank self, uint32_t blocks, uint32_t segment_bytes);
+Status exchange_check(const ExchangeKind& kind, const BenchOptions& options, uint32_t n);
 
 /// One buffer from rank 0, or one from each rank, to all others.
 Status multicast_run(Bench& bench, bool* wrong);

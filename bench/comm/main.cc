@@ -23,7 +23,7 @@ int failed(const Status& status) {
 }
 
 // Runs the benchmark at one rank.  `own` has this node's places; the server's arguments name the benchmark.
-Status rank_run(Meeting& meeting, const Options& own, bool* wrong) {
+Status rank_run(Meeting& meeting, const BenchOptions& own, bool* wrong) {
     Bench bench{.meeting = meeting, .options = {}, .nodes = {}};
     if (options_parse(meeting.arguments(), &bench.options)) return fail(Code::invalid, "the server's command line means nothing here");
     if (!own.connect.empty()) {
@@ -36,7 +36,7 @@ Status rank_run(Meeting& meeting, const Options& own, bool* wrong) {
     return allreduce_run(bench, wrong);
 }
 
-int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, const Options& own, bool tell) {
+int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, const BenchOptions& own, bool tell) {
     Meeting meeting;
     bool wrong = false;
     Status status;
@@ -52,7 +52,7 @@ int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, i
 }
 
 // A fresh key if all ranks are here; a server creates a missing key file.
-Status keys_of(const Options& options, std::vector<ClusterKey>* keys) {
+Status keys_of(const BenchOptions& options, std::vector<ClusterKey>* keys) {
     *keys = {{"bench", {}}};
     if (options.key.empty()) return random_bytes(keys->front().secret), Status{};
     if (options.connect.empty() && ::access(options.key.c_str(), F_OK) != 0) {
@@ -63,7 +63,7 @@ Status keys_of(const Options& options, std::vector<ClusterKey>* keys) {
 }
 
 // Forks the ranks of this machine and relays until all have ended.
-int server_main(const Options& options) {
+int server_main(const BenchOptions& options) {
     const bool alone = options.server.empty();
     Fd listener;
     std::string address;
@@ -107,7 +107,7 @@ int server_main(const Options& options) {
     return status.ok() ? worst : failed(status);
 }
 
-int run(const Options& options) {
+int run(const BenchOptions& options) {
     if (options.command == "allreduce" || options.command == "ps")
         if (Status status = allreduce_check(options); !status.ok()) return failed(status);
     if (options.check) return 0;
@@ -132,7 +132,7 @@ int run(const Options& options) {
 }   // namespace
 
 int main(int argc, char** argv) {
-    Options options;
+    BenchOptions options;
     if (auto code = options_parse({argv + 1, argv + argc}, &options)) return *code;
     log_level(Level::warn);
     try {

@@ -31,7 +31,7 @@ Status size_parse(const std::string& text, std::string_view word, uint64_t* byte
     return {};
 }
 
-/// Options that none of the exchanges uses are mistakes.
+/// BenchOptions that none of the exchanges uses are mistakes.
 Status idle_check(const CLI::App& command, const std::vector<std::string>& exchanges) {
     const std::vector<std::string> coded{"coded", "coded-rs"}, cssgd{"cssgd"}, ps{"ps"};
     std::vector<std::string> cuts = coded;
@@ -72,11 +72,11 @@ Status sizes_parse(const std::string& text, std::vector<uint64_t>* sizes) {
     return {};
 }
 
-std::optional<int> options_parse(const std::vector<std::string>& arguments, Options* options) {
+std::optional<int> options_parse(const std::vector<std::string>& arguments, BenchOptions* options) {
     CLI::App app{"how fast and how exact the exchanges are", "gradcast-bench"};
     app.set_version_flag("--version", std::string("gradcast-bench ") + version_text);
     app.require_subcommand(0, 1);
-    Options result;
+    BenchOptions result;
     result.arguments = arguments;
     std::vector<std::string> precisions{precision_names()[0]};
     std::string sizes = "4K..16M", rate, pace, link, protect;

@@ -10,7 +10,7 @@
 
 namespace gradcast {
 
-struct Options {
+struct BenchOptions {
     std::string command;   // allreduce, ps, simulate, multicast, p2p, layers, step; "" with --connect
     std::vector<std::string> exchanges{"ring"};
     uint32_t nodes = 4, repeat = 20, warmup = 3;
@@ -47,7 +47,7 @@ struct Options {
 };
 
 /// Returns the exit code if there is nothing to run: after help or a reported mistake.
-std::optional<int> options_parse(const std::vector<std::string>& arguments, Options* options);
+std::optional<int> options_parse(const std::vector<std::string>& arguments, BenchOptions* options);
 
 /// Parses "4K,64K" or "4K..1M"; units of 1024: K, M, G.  Each a multiple of 4, from 4 bytes to 1 GiB.
 Status sizes_parse(const std::string& text, std::vector<uint64_t>* sizes);

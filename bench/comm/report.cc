@@ -60,10 +60,10 @@ void row_print(std::span<const Column> columns, const nlohmann::json& row) {
     std::fflush(stdout);
 }
 
-void Report::head() {
+void BenchReport::head() {
     if (begun_ || !bench_.first()) return;
     begun_ = true;
-    const Options& options = bench_.options;
+    const BenchOptions& options = bench_.options;
     const char* protects[] = {"none", "auth", "encrypt"};
     nlohmann::json settings{{"bench", options.command},
                             {"version", version_text},
@@ -92,7 +92,7 @@ void Report::head() {
     columns_print(columns_);
 }
 
-void Report::row(nlohmann::json row) {
+void BenchReport::row(nlohmann::json row) {
     head();
     if (!bench_.first()) return;
     if (!bench_.options.json) {
@@ -106,14 +106,14 @@ void Report::row(nlohmann::json row) {
     report_["rows"].push_back(std::move(row));
 }
 
-void Report::note(const char* key, nlohmann::json value, const std::string& text) {
+void BenchReport::note(const char* key, nlohmann::json value, const std::string& text) {
     head();
     if (!bench_.first()) return;
     report_[key].push_back(std::move(value));
     if (!bench_.options.json) fmt::print("# {}\n", text);
 }
 
-void Report::close(bool exact, const char* right, const char* wrong) {
+void BenchReport::close(bool exact, const char* right, const char* wrong) {
     head();
     if (!bench_.first()) return;
     report_["exact"] = exact;

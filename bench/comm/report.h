@@ -15,10 +15,10 @@ struct Column {
 void columns_print(std::span<const Column> columns);
 void row_print(std::span<const Column> columns, const nlohmann::json& row);
 
-class Report {
+class BenchReport {
 public:
     /// Only the first rank prints.
-    Report(const Bench& bench, std::span<const Column> columns, std::string title)
+    BenchReport(const Bench& bench, std::span<const Column> columns, std::string title)
         : bench_(bench), columns_(columns), title_(std::move(title)) {}
     /// A setting shown in the header; before the first row.
     void set(const char* key, nlohmann::json value) { report_[key] = std::move(value); }

@@ -52,7 +52,7 @@ struct Counted {
     }
 };
 
-SimConfig links(const Options& options, uint32_t n, uint32_t segment_bytes) {
+SimConfig links(const BenchOptions& options, uint32_t n, uint32_t segment_bytes) {
     SimConfig config;
     config.ranks = n;
     config.segment_bytes = segment_bytes;
@@ -68,7 +68,7 @@ SimConfig links(const Options& options, uint32_t n, uint32_t segment_bytes) {
 }
 
 /// One step of one exchange at all ranks.  *counted stays empty if that does not fit in memory.
-Status run_real(const ExchangeKind& kind, const Options& options, ExchangeConfig config, uint32_t n, double block_us,
+Status run_real(const ExchangeKind& kind, const BenchOptions& options, ExchangeConfig config, uint32_t n, double block_us,
                 std::optional<Counted>* counted) {
     const uint64_t count = config.layout->elements;
     const View view = view_of(n);
@@ -133,7 +133,7 @@ Status run_real(const ExchangeKind& kind, const Options& options, ExchangeConfig
     return {};
 }
 
-Status run_grouped(const Options& options, uint32_t n, uint64_t count, double block_us, Counted* counted) {
+Status run_grouped(const BenchOptions& options, uint32_t n, uint64_t count, double block_us, Counted* counted) {
     GroupedPlan plan{.n = n,
                      .group = std::min(options.group, n),
                      .m = options.m,
@@ -161,7 +161,7 @@ Status run_grouped(const Options& options, uint32_t n, uint64_t count, double bl
     return {};
 }
 
-Status simulate(const std::string& name, const Options& options, uint32_t n, uint64_t bytes, nlohmann::json* row) {
+Status simulate(const std::string& name, const BenchOptions& options, uint32_t n, uint64_t bytes, nlohmann::json* row) {
     const bool grouped = name == "grouped";
     const ExchangeKind* kind = nullptr;
     GC_TRY(exchange_find(grouped ? "coded-rs" : name, options.quantiser, &kind));
@@ -204,7 +204,7 @@ Status simulate(const std::string& name, const Options& options, uint32_t n, uin
     return {};
 }
 
-void head_print(const Options& options) {
+void head_print(const BenchOptions& options) {
     fmt::print(
         "# gradcast-bench simulate: quantiser {}, m = {}, s = {}, r = {}, servers {}, groups of {}; links of {:g} Mbit/s, {} us one "
         "way, "
@@ -216,7 +216,7 @@ void head_print(const Options& options) {
 
 }   // namespace
 
-Status simulate_run(const Options& options, bool* wrong) {
+Status simulate_run(const BenchOptions& options, bool* wrong) {
     nlohmann::json report{{"bench", "simulate"},
                           {"quantiser", quantiser_name(options.quantiser)},
                           {"m", options.m},

@@ -170,7 +170,7 @@ InterfaceBytes interface_bytes(const std::string& list) {
 
 Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
     Meeting& meeting = bench_.meeting;
-    const Options& options = bench_.options;
+    const BenchOptions& options = bench_.options;
     datagrams_ = datagrams;
     log_level(Level::warn);
     LinkConfig link;

@@ -13,7 +13,7 @@ namespace gradcast {
 /// Known to all ranks before the first measurement.
 struct Bench {
     Meeting& meeting;
-    Options options;                     // the server's; each rank has its own places
+    BenchOptions options;                // the server's; each rank has its own places
     std::vector<nlohmann::json> nodes;   // node_facts() of each rank
     bool datagrams = false;              // every rank has an interface
     uint32_t datagram_bytes = 0;         // largest payload that fits on every node

@@ -232,7 +232,7 @@ Status plain_bounce(Cell& cell) {
 }
 
 Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* row) {
-    const Options& options = bench.options;
+    const BenchOptions& options = bench.options;
     const bool there_and_back = options.command == "p2p", plain = bench.rate == 0;
     Cell cell(bench, bytes, datagrams);
     GC_TRY(cell.open());
@@ -358,7 +358,7 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
 }   // namespace
 
 Status multicast_run(Bench& bench, bool* wrong) {
-    Report report(bench, multicast_columns, "a buffer to all others; time until the slowest has it");
+    BenchReport report(bench, multicast_columns, "a buffer to all others; time until the slowest has it");
     for (uint64_t bytes : bench.options.sizes) {
         nlohmann::json row;
         GC_TRY(cell_run(bench, bytes, true, &row));
@@ -370,7 +370,7 @@ Status multicast_run(Bench& bench, bool* wrong) {
 }
 
 Status p2p_run(Bench& bench, bool* wrong) {
-    Report report(bench, p2p_columns, "half of the way there and back, one message at a time");
+    BenchReport report(bench, p2p_columns, "half of the way there and back, one message at a time");
     for (uint64_t bytes : bench.options.sizes)
         for (bool datagrams : {false, true}) {
             if (datagrams && !bench.datagrams) continue;

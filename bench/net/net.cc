@@ -52,7 +52,7 @@ struct Cell {
 };
 
 /// A line of JSON, which is also what a table is printed from.  "peak_gflops" is null where the peak is unknown, for example of GPUs.
-nlohmann::json head(const Options& options, const Cell& cell) {
+nlohmann::json head(const BenchOptions& options, const Cell& cell) {
     return {{"bench", options.command},
             {"version", version_text},
             {"net", cell.net},
@@ -77,7 +77,7 @@ void head_print(const nlohmann::json& report) {
 }
 
 /// Opens the rig of a cell and writes its kernels and the peak into the report.  *peak: 0 on a GPU.
-Status open(const Options& options, const Cell& cell, uint32_t blocks, NetRig& rig, nlohmann::json* report, double* peak) {
+Status open(const BenchOptions& options, const Cell& cell, uint32_t blocks, NetRig& rig, nlohmann::json* report, double* peak) {
     GC_TRY(rig.open(cell.net, cell.batch, blocks, options.threads, {cell.precision, options.device, options.deterministic}));
     if (!(*report)["kernels"].is_null()) return {};   // the kernels of smaller blocks may differ
     *peak = rig.on_gpu() ? 0 : peak_gflops(cell.isa, options.threads);
@@ -96,7 +96,7 @@ double step_flops(const Net& net, uint32_t batch) {
 }
 
 /// Writes what it has measured into the report, also before an error.
-Status layers_measure(const Options& options, const Cell& cell, nlohmann::json* report) {
+Status layers_measure(const BenchOptions& options, const Cell& cell, nlohmann::json* report) {
     NetRig rig;
     double peak = 0;
     (*report)["blocks"] = options.blocks[0];
@@ -160,7 +160,7 @@ void layers_print(const nlohmann::json& report) {
     for (const auto& row : report["rows"]) row_print(columns, row);
 }
 
-Status step_measure(const Options& options, const Cell& cell, nlohmann::json* report) {
+Status step_measure(const BenchOptions& options, const Cell& cell, nlohmann::json* report) {
     double peak = 0;
     for (uint32_t blocks : options.blocks) {
         NetRig rig;
@@ -204,7 +204,7 @@ void step_print(const nlohmann::json& report) {
 
 }   // namespace
 
-Status net_run(const Options& options) {
+Status net_run(const BenchOptions& options) {
     const bool layers = options.command == "layers";
     Isa isa;
     GC_TRY(isa_parse(options.isa, &isa));

@@ -13,6 +13,6 @@ double peak_gflops(Isa isa, uint32_t threads);
 /// the kernels that a library has chosen; `step`, whole steps by number of blocks, each waited for before the next and, on GPUs that allow
 /// it, queued: the next one is begun before the host waits.  Prints a table or a line of JSON for each at once, with "error" where one
 /// failed.  Ends after two equal errors in a row.  Error: the first one.
-Status net_run(const Options& options);
+Status net_run(const BenchOptions& options);
 
 }   // namespace gradcast

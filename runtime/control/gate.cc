@@ -19,7 +19,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/control/channel.h"
+#include "runtime/control/client_socket.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/thread.h"
 #include "transport/link/socket.h"
@@ -35,7 +35,7 @@ constexpr uint64_t crowded_us = 100'000;   // no new connections for so long whe
 enum class State : uint8_t { reading, serving, writing, watching, draining };
 
 struct Connection {
-    Channel channel;
+    ClientSocket socket;
     std::string address;   // of a client of TLS
     State state = State::reading;
     std::string in, out;
@@ -50,7 +50,7 @@ struct Connection {
     std::string watch, last;       // last: the event that was sent last
     uint64_t event_us = 0;         // when
     std::shared_ptr<void> seat;
-    bool unsent() const { return !out.empty() || file_bytes > 0 || channel.unsent(); }
+    bool unsent() const { return !out.empty() || file_bytes > 0 || socket.unsent(); }
     bool waits() const { return state != State::serving && (state != State::watching || unsent()); }
 };
 
@@ -149,7 +149,7 @@ private:
                 watched |= each.state == State::watching;
                 if (each.state == State::serving) continue;   // a client that goes away would be reported again and again
                 const bool write = each.unsent(), read = each.state != State::writing;
-                polls.push_back({each.channel.fd(), static_cast<short>((write ? POLLOUT : 0) | (read ? POLLIN : 0)), 0});
+                polls.push_back({each.socket.fd(), static_cast<short>((write ? POLLOUT : 0) | (read ? POLLIN : 0)), 0});
                 ids.push_back(id);
             }
             const uint64_t wait_us = watched ? config_.watch_us : now_us_ < crowded_until_us_ ? crowded_us : round_us;
@@ -163,7 +163,7 @@ private:
             if (polls[1].revents) accept();
             std::erase_if(connections_, [&](const auto& each) {
                 const Connection& one = each.second;
-                return one.waits() && now_us_ - one.waits_us > (one.channel.stranger() ? config_.stranger_us : config_.client_us);
+                return one.waits() && now_us_ - one.waits_us > (one.socket.stranger() ? config_.stranger_us : config_.client_us);
             });
             bound_buffers();
             if (!looking_ && now_us_ >= look_us_) look();
@@ -183,7 +183,7 @@ private:
             if (connections_.size() >= config_.connections_max && !drop_longest()) return;   // all are being served: this one is closed
             if (keys_ && strangers() >= config_.strangers_max) drop_longest();
             Connection& made = connections_[++last_id_];
-            made.channel = Channel(std::move(fd), keys_);
+            made.socket = ClientSocket(std::move(fd), keys_);
             if (keys_) made.address = address_text(from);
             made.waits_us = now_us_;
         }
@@ -193,7 +193,7 @@ private:
     bool drop_longest() {
         auto longest = connections_.end();
         auto before = [](const Connection& a, const Connection& b) {
-            if (a.channel.stranger() != b.channel.stranger()) return a.channel.stranger();
+            if (a.socket.stranger() != b.socket.stranger()) return a.socket.stranger();
             return a.waits_us < b.waits_us;
         };
         for (auto at = connections_.begin(); at != connections_.end(); ++at)
@@ -210,12 +210,12 @@ private:
     uint64_t buffered() const {
         uint64_t bytes = 0;
         for (const auto& [id, each] : connections_)
-            bytes += each.in.capacity() + each.out.capacity() + each.serving_bytes + each.channel.bytes();
+            bytes += each.in.capacity() + each.out.capacity() + each.serving_bytes + each.socket.bytes();
         return bytes;
     }
     size_t strangers() const {
         return static_cast<size_t>(
-            std::count_if(connections_.begin(), connections_.end(), [](const auto& each) { return each.second.channel.stranger(); }));
+            std::count_if(connections_.begin(), connections_.end(), [](const auto& each) { return each.second.socket.stranger(); }));
     }
     uint64_t serving() const {
         uint64_t bytes = 0;
@@ -226,7 +226,7 @@ private:
     /// Whatever the socket is ready for.  False: the connection is over.
     bool advance(uint64_t id, Connection& each) {
         switch (each.state) {
-            case State::reading: return each.channel.flush() && read(id, each);
+            case State::reading: return each.socket.flush() && read(id, each);
             case State::writing: return write(each);
             case State::watching: return listen(each) && (!each.unsent() || write(each));
             case State::draining: return drain(each);
@@ -237,11 +237,11 @@ private:
 
     bool read(uint64_t id, Connection& each) {
         for (char piece[16 << 10];;) {
-            const ssize_t got = each.channel.receive(piece);
+            const ssize_t got = each.socket.receive(piece);
             if (got < 0) return errno == EAGAIN || errno == EINTR;
             if (got == 0) {
-                const std::string why = each.in.empty() ? each.channel.why() : "";
-                if (!why.empty() && each.channel.stranger() && handler_.refused) handler_.refused(each.address, why);
+                const std::string why = each.in.empty() ? each.socket.why() : "";
+                if (!why.empty() && each.socket.stranger() && handler_.refused) handler_.refused(each.address, why);
                 return false;
             }
             each.in.append(piece, static_cast<size_t>(got));
@@ -260,7 +260,7 @@ private:
             each.state = State::serving;
             each.serving_bytes = each.in.size();
             Caller caller{config_.role, {}, each.address};
-            if (const ControlKey* key = each.channel.key()) {
+            if (const ControlKey* key = each.socket.key()) {
                 caller.role = key->role;
                 caller.name = key->name;
             }
@@ -285,23 +285,23 @@ private:
 
     bool write(Connection& each) {
         while (!each.out.empty()) {
-            const ssize_t put = each.channel.send(std::span(each.out).first(std::min(each.out.size(), piece_bytes)));
+            const ssize_t put = each.socket.send(std::span(each.out).first(std::min(each.out.size(), piece_bytes)));
             if (put < 0) return errno == EAGAIN || errno == EINTR;
             each.out.erase(0, static_cast<size_t>(put));
             each.waits_us = now_us_;
         }
         each.out = {};
         while (each.file_bytes > 0) {
-            const ssize_t put = each.channel.send_file(each.file.get(), &each.file_offset, std::min(each.file_bytes, piece_bytes));
+            const ssize_t put = each.socket.send_file(each.file.get(), &each.file_offset, std::min(each.file_bytes, piece_bytes));
             if (put < 0) return errno == EAGAIN || errno == EINTR;
             if (put == 0) return false;   // the file has become shorter
             each.file_bytes -= static_cast<uint64_t>(put);
             each.waits_us = now_us_;
         }
-        if (!each.channel.flush()) return false;
-        if (each.channel.unsent() || each.state == State::watching) return true;
+        if (!each.socket.flush()) return false;
+        if (each.socket.unsent() || each.state == State::watching) return true;
         if (!each.drain) return false;
-        each.channel.shut();
+        each.socket.shut();
         each.state = State::draining;
         return true;
     }
@@ -309,13 +309,13 @@ private:
     /// What a watcher sends is dropped; its end is the end.
     bool listen(Connection& each) {
         char piece[4096];
-        const ssize_t got = each.channel.receive(piece);
+        const ssize_t got = each.socket.receive(piece);
         return got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
     }
 
     bool drain(Connection& each) {
         char piece[64 << 10];
-        const ssize_t got = each.channel.receive(piece);
+        const ssize_t got = each.socket.receive(piece);
         if (got < 0) return errno == EAGAIN || errno == EINTR;
         each.dropped += static_cast<uint64_t>(got);
         return got > 0 && each.dropped < drain_bytes_max;
@@ -363,7 +363,7 @@ private:
 
     /// Whether its client's key still is one.
     bool stays(const Connection& each) const {
-        const ControlKey* key = each.channel.key();
+        const ControlKey* key = each.socket.key();
         if (!key) return true;
         return std::any_of(keys_->keys.begin(), keys_->keys.end(), [&](const ControlKey& now) {
             return now.identity == key->identity && now.role == key->role && now.secret == key->secret;

@@ -43,7 +43,7 @@ std::string toml_text(const std::string& text) {
 }
 
 /// The CPUs of this process.  Processes of one host that may use the same ones divide them.  Empty: as many as a quota allows.
-std::vector<uint32_t> cpus_own(const Placement& placement) {
+std::vector<uint32_t> cpus_own(const LaunchedNodes& placement) {
     cpu_set_t set;
     CPU_ZERO(&set);
     std::vector<uint32_t> all, own;
@@ -90,7 +90,7 @@ private:
 
     const LaunchOptions options_;
     const uint64_t until_us_;
-    Placement placement_;
+    LaunchedNodes placement_;
     std::string work_, own_, run_;     // own_: this rank's part of WORK; run_: of the control socket
     std::string text_, base_, path_;   // of the job file
     Fd terminal_, key_;                // terminal_: stderr as the launcher gave it

@@ -75,7 +75,7 @@ std::string name_of(const std::string& host) {
 }
 
 /// Hosts with several ranks get names that differ.
-void names_set(const std::vector<std::string>& hosts, Placement* placement) {
+void names_set(const std::vector<std::string>& hosts, LaunchedNodes* placement) {
     std::map<std::string, uint32_t> count, next;
     for (const std::string& host : hosts) ++count[name_of(host)];
     for (size_t rank = 0; rank < hosts.size(); ++rank) {
@@ -194,7 +194,7 @@ Status hostlist_expand(const std::string& list, std::vector<std::string>* hosts)
     return {};
 }
 
-Status placement_slurm(const Environment& environment, uint16_t port, Placement* placement) {
+Status placement_slurm(const Environment& environment, uint16_t port, LaunchedNodes* placement) {
     constexpr const char* start = "start it by srun, one task a node: srun --ntasks-per-node=1 gradcastd --from-slurm job.toml";
     const char* list = environment("SLURM_STEP_NODELIST");
     if (!list) return fail(Code::invalid, "SLURM_STEP_NODELIST is not set: {}", start);
@@ -236,7 +236,7 @@ Status placement_slurm(const Environment& environment, uint16_t port, Placement*
     return {};
 }
 
-Status placement_hosts(const std::string& list, int rank, uint16_t port, Placement* placement) {
+Status placement_hosts(const std::string& list, int rank, uint16_t port, LaunchedNodes* placement) {
     std::vector<std::string> hosts;
     for (size_t at = 0; at <= list.size();) {
         const size_t end = std::min(list.find(',', at), list.size());
@@ -300,7 +300,7 @@ Status mpi_rank(const Environment& environment, MpiRank* mpi) {
 // list: "<own nonce> <name> <address>" by rank
 // Each nonce is of this run, so what an earlier run has left is never taken: a rank takes the list that has its own.
 Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::string& host, uint16_t port, uint64_t deadline_us,
-                      Placement* placement) {
+                      LaunchedNodes* placement) {
     GC_TRY(make_directories(folder));
     std::string address;
     const std::string wanted = port ? std::to_string(port + mpi.local) : "0";
@@ -340,7 +340,7 @@ Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::
                 if (all[rank].size() != 7 || all[rank][0] != nonce) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
             }
             if (missing.empty()) {
-                Placement made;
+                LaunchedNodes made;
                 made.nodes.resize(mpi.size);
                 std::vector<MeetingRank> ranks;
                 std::vector<std::string> names, hosts;

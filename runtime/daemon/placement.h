@@ -12,7 +12,7 @@ namespace gradcast {
 
 using Environment = std::function<const char*(const char*)>;   // getenv
 
-struct Placement {
+struct LaunchedNodes {
     std::vector<NodeAddress> nodes;   // by rank; names differ
     uint32_t rank = 0;
     uint32_t local = 0, locals = 1;   // number of this process among those of its host
@@ -24,9 +24,9 @@ struct Placement {
 Status hostlist_expand(const std::string& list, std::vector<std::string>* hosts);
 /// The step of `srun`, one task a node; ranks are by SLURM_STEP_NODELIST, however tasks are numbered.  Rank k listens on port + k (0: one
 /// that follows from the numbers of job and step).
-Status placement_slurm(const Environment& environment, uint16_t port, Placement* placement);
+Status placement_slurm(const Environment& environment, uint16_t port, LaunchedNodes* placement);
 /// "a,b:4701,c" with the port 4700 + rank where none is given; rank < 0: the one whose address is of this machine.
-Status placement_hosts(const std::string& hosts, int rank, uint16_t port, Placement* placement);
+Status placement_hosts(const std::string& hosts, int rank, uint16_t port, LaunchedNodes* placement);
 
 struct MpiRank {
     uint32_t rank = 0, size = 0, local = 0, locals = 1;
@@ -38,6 +38,6 @@ Status mpi_rank(const Environment& environment, MpiRank* mpi);
 /// all ranks are on one machine, or the address of a machine whose name another one has too.  Files of an earlier run are not taken for
 /// those of this one.  Waits until `deadline_us` (clock_us).
 Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::string& host, uint16_t port, uint64_t deadline_us,
-                      Placement* placement);
+                      LaunchedNodes* placement);
 
 }   // namespace gradcast

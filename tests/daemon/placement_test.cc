@@ -33,7 +33,7 @@ std::string expanded(const std::string& list) {
     return status.ok() ? fmt::format("{}", fmt::join(hosts, " ")) : status.what;
 }
 
-TEST(Placement, ExpandsHostlists) {
+TEST(LaunchedNodes, ExpandsHostlists) {
     EXPECT_EQ(expanded("n1"), "n1");
     EXPECT_EQ(expanded("n[1-3,07],login1"), "n1 n2 n3 n07 login1");
     EXPECT_EQ(expanded("rack[0-1]n[08-10]x,b"), "rack0n08x rack0n09x rack0n10x rack1n08x rack1n09x rack1n10x b");
@@ -45,10 +45,10 @@ TEST(Placement, ExpandsHostlists) {
     EXPECT_EQ(expanded("n[0-4294967295]"), "more than 4096 nodes");
 }
 
-TEST(Placement, ReadsSlurm) {
+TEST(LaunchedNodes, ReadsSlurm) {
     Variables good = {{"SLURM_STEP_NODELIST", "n[1-3]"}, {"SLURM_STEP_NUM_TASKS", "3"}, {"SLURM_PROCID", "1"}, {"SLURM_NODEID", "1"},
                       {"SLURM_JOB_ID", "4711"},          {"SLURM_STEP_ID", "0"}};
-    Placement placement;
+    LaunchedNodes placement;
     ASSERT_TRUE(placement_slurm(environment(good), 0, &placement).ok());
     EXPECT_EQ(placement.rank, 1u);
     EXPECT_EQ(placement.id, "gradcast-4711.0");
@@ -84,7 +84,7 @@ TEST(Placement, ReadsSlurm) {
 }
 
 // Two steps of one allocation, and jobs whose numbers are 18000 apart, may run on one node at once.
-TEST(Placement, StepsOfSlurmShareNeitherFolderNorPort) {
+TEST(LaunchedNodes, StepsOfSlurmShareNeitherFolderNorPort) {
     std::set<std::string> folders, addresses;
     const std::pair<const char*, const char*> steps[] = {{"4711", "0"}, {"4711", "1"}, {"4711", "2"}, {"22711", "0"}, {"4712", "0"}};
     for (const auto& [job, step] : steps) {
@@ -93,7 +93,7 @@ TEST(Placement, StepsOfSlurmShareNeitherFolderNorPort) {
                                      {"SLURM_NODEID", "0"},
                                      {"SLURM_JOB_ID", job},
                                      {"SLURM_STEP_ID", step}};
-        Placement placement;
+        LaunchedNodes placement;
         ASSERT_TRUE(placement_slurm(environment(variables), 0, &placement).ok());
         folders.insert(placement.id);
         for (const NodeAddress& each : placement.nodes) addresses.insert(each.address.substr(each.address.find(':')));
@@ -103,14 +103,14 @@ TEST(Placement, StepsOfSlurmShareNeitherFolderNorPort) {
 }
 
 // --distribution=arbitrary: neither the tasks nor the nodes are numbered as the list is.
-TEST(Placement, ATaskOfSlurmIsWhereItsNodeIs) {
+TEST(LaunchedNodes, ATaskOfSlurmIsWhereItsNodeIs) {
     Variables variables = {{"SLURM_STEP_NODELIST", "n3,n[1-2]"},
                            {"SLURM_STEP_NUM_TASKS", "3"},
                            {"SLURM_PROCID", "0"},
                            {"SLURM_NODEID", "1"},
                            {"SLURM_JOB_ID", "1"},
                            {"SLURM_STEP_ID", "0"}};
-    Placement placement;
+    LaunchedNodes placement;
     ASSERT_TRUE(placement_slurm(environment(variables), 0, &placement).ok());
     EXPECT_EQ(placement.rank, 1u);
     variables["SLURMD_NODENAME"] = "n3";
@@ -119,8 +119,8 @@ TEST(Placement, ATaskOfSlurmIsWhereItsNodeIs) {
     EXPECT_EQ(placement.nodes[placement.rank].name, "n3");
 }
 
-TEST(Placement, ReadsHosts) {
-    Placement placement;
+TEST(LaunchedNodes, ReadsHosts) {
+    LaunchedNodes placement;
     ASSERT_TRUE(placement_hosts("a,b:99,[::3],[::2]:7", 1, 0, &placement).ok());
     std::string all;
     for (const NodeAddress& each : placement.nodes) all += each.name + "=" + each.address + " ";
@@ -144,7 +144,7 @@ TEST(Placement, ReadsHosts) {
     EXPECT_EQ(wrong("a,,b", 0), "--hosts a,,b: a name is empty");
 }
 
-TEST(Placement, ReadsMpi) {
+TEST(LaunchedNodes, ReadsMpi) {
     MpiRank mpi;
     const Variables open_mpi = {{"OMPI_COMM_WORLD_RANK", "3"},
                                 {"OMPI_COMM_WORLD_SIZE", "4"},
@@ -160,9 +160,9 @@ TEST(Placement, ReadsMpi) {
 }
 
 // Debian gives a host's own name 127.0.1.1 in its own /etc/hosts, and the others their addresses.
-TEST(Placement, AHostThatKnowsItsOwnNameAs127_0_1_1) {
+TEST(LaunchedNodes, AHostThatKnowsItsOwnNameAs127_0_1_1) {
     WITH_HOSTS("192.0.2.1 a\n127.0.1.1 b\n192.0.2.3 c\n", [] {
-        Placement placement;
+        LaunchedNodes placement;
         const Status status = placement_hosts("a,b,c", -1, 0, &placement);
         EXPECT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(placement.rank, 1u);
@@ -182,7 +182,7 @@ struct PlacementMeet : testing::Test {
     std::string folder = testing::TempDir() + "gc-meet-XXXXXX";
     void SetUp() override { ASSERT_NE(::mkdtemp(folder.data()), nullptr); }
     void TearDown() override { std::filesystem::remove_all(folder); }
-    Status meet(uint32_t rank, uint32_t size, Placement* placement, uint64_t wait_us = 20'000'000) const {
+    Status meet(uint32_t rank, uint32_t size, LaunchedNodes* placement, uint64_t wait_us = 20'000'000) const {
         return placement_meet({rank, size, rank, size}, folder, "", 0, clock_us() + wait_us, placement);
     }
 };
@@ -191,7 +191,7 @@ struct PlacementMeet : testing::Test {
 TEST_F(PlacementMeet, RanksFindEachOther) {
     std::string before;
     for (int run = 0; run < 2; ++run) {
-        Placement places[3];
+        LaunchedNodes places[3];
         std::vector<std::thread> ranks;
         for (uint32_t rank = 3; rank-- > 0;) ranks.emplace_back([&, rank] { EXPECT_TRUE(meet(rank, 3, &places[rank]).ok()); });
         for (std::thread& each : ranks) each.join();
@@ -211,7 +211,7 @@ TEST_F(PlacementMeet, RanksFindEachOther) {
 
 // Machines that were cloned have one host name.
 TEST_F(PlacementMeet, ClonesAreToldApartByTheirAddresses) {
-    Placement places[2];
+    LaunchedNodes places[2];
     std::string why[2];
     std::vector<std::thread> machines;
     for (uint32_t rank : {0u, 1u})
@@ -227,7 +227,7 @@ TEST_F(PlacementMeet, ClonesAreToldApartByTheirAddresses) {
     for (std::thread& each : machines) each.join();
     for (const std::string& each : why)
         if (!each.empty()) GTEST_SKIP() << each;
-    for (const Placement& place : places) {
+    for (const LaunchedNodes& place : places) {
         ASSERT_EQ(place.nodes.size(), 2u);
         EXPECT_EQ(place.nodes[0].host(), "10.77.9.1");
         EXPECT_EQ(place.nodes[1].host(), "10.77.9.2");
@@ -236,7 +236,7 @@ TEST_F(PlacementMeet, ClonesAreToldApartByTheirAddresses) {
 }
 
 TEST_F(PlacementMeet, SaysWhoIsMissing) {
-    Placement placement;
+    LaunchedNodes placement;
     const Status first = meet(0, 3, &placement, 100'000);
     EXPECT_EQ(first.code, Code::deadline);
     EXPECT_EQ(std::string(first.what).find("nothing came from ranks 1, 2 in " + folder), 0u) << first.what;
@@ -250,7 +250,7 @@ TEST_F(PlacementMeet, TakesNoBrokenFile) {
     for (const char* text : {"", "x", "\n\n\n", "a b c d e f g"}) {
         ASSERT_TRUE(file_write(folder + "/rank-0", text).ok());
         ASSERT_TRUE(file_write(folder + "/list", text).ok());
-        Placement placement;
+        LaunchedNodes placement;
         EXPECT_EQ(meet(1, 2, &placement, 50'000).code, Code::deadline) << text;
     }
 }

@@ -57,25 +57,25 @@ std::vector<double> ticks_log(double low, double high, bool bytes) {
 
 /// One direction of a plot.
 struct Axis {
-    Scale scale;
+    AxisScale scale;
     double most = HUGE_VAL;   // no tick is above it; no value may be
     double low = HUGE_VAL, high = -HUGE_VAL;
     std::vector<double> at = {};   // ticks
-    bool has(double value) const { return std::isfinite(value) && (scale == Scale::linear || value > 0); }
+    bool has(double value) const { return std::isfinite(value) && (scale == AxisScale::linear || value > 0); }
     void add(double value) {
         low = std::min(low, value);
         high = std::max(high, value);
     }
-    void set_ticks() { at = scale == Scale::linear ? ticks(low, high, most) : ticks_log(low, high, scale == Scale::log_bytes); }
+    void set_ticks() { at = scale == AxisScale::linear ? ticks(low, high, most) : ticks_log(low, high, scale == AxisScale::log_bytes); }
     std::string text(double tick) const {
         static constexpr const char* units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
-        if (scale != Scale::log_bytes) return fmt::format("{:.6g}", tick);
+        if (scale != AxisScale::log_bytes) return fmt::format("{:.6g}", tick);
         const double unit = std::clamp(std::floor(std::log2(tick) / 10), 0.0, 5.0);
         return fmt::format("{:.6g}{}", tick / std::exp2(10 * unit), units[static_cast<size_t>(unit)]);
     }
     /// 0 at the first tick, 1 at the last.
     double share(double value) const {
-        if (scale == Scale::linear) return (value - at.front()) / (at.back() - at.front());
+        if (scale == AxisScale::linear) return (value - at.front()) / (at.back() - at.front());
         return std::log(value / at.front()) / std::log(at.back() / at.front());
     }
 };

@@ -17,10 +17,10 @@ struct Series {
     std::vector<std::pair<double, double>> points;
 };
 /// log: ticks at round numbers; log_bytes: at powers of two.  Both leave out points that are not above zero.
-enum class Scale : uint8_t { linear, log, log_bytes };
+enum class AxisScale : uint8_t { linear, log, log_bytes };
 struct Plot {
     std::string title, x_label;   // "loss", "samples"
-    Scale x = Scale::linear, y = Scale::linear;
+    AxisScale x = AxisScale::linear, y = AxisScale::linear;
     double y_most = HUGE_VAL;   // no tick of a linear y is above it; no value may be
     std::vector<Series> series;
 };

@@ -71,7 +71,7 @@ public:
                "content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>gradcast: " +
                names() + "</title><style>\n" + style + colour_rules + "</style></head><body>\n<h1>" +
                (runs_.size() == 1 ? names() : fmt::format("{} runs", runs_.size())) + "</h1>\n" + summary() +
-               plots("loss", Scale::log, &RunRecord::loss) + plots("accuracy", Scale::linear, &RunRecord::accuracy) + settings() +
+               plots("loss", AxisScale::log, &RunRecord::loss) + plots("accuracy", AxisScale::linear, &RunRecord::accuracy) + settings() +
                classes() + matrices() + times() + "</body></html>\n";
     }
 
@@ -122,15 +122,15 @@ private:
         return html;
     }
 
-    std::string plots(const std::string& what, Scale scale, std::vector<RunPoint> RunRecord::*points) const {
+    std::string plots(const std::string& what, AxisScale scale, std::vector<RunPoint> RunRecord::*points) const {
         struct Axis {
             const char* label;
-            Scale scale;
+            AxisScale scale;
             double (*of)(const RunPoint&);
         };
-        constexpr Axis axes[] = {{"samples seen", Scale::linear, [](const RunPoint& point) { return point.samples; }},
-                                 {"seconds of steps", Scale::linear, [](const RunPoint& point) { return point.seconds; }},
-                                 {"bytes sent by a node", Scale::log_bytes, [](const RunPoint& point) { return point.bytes; }}};
+        constexpr Axis axes[] = {{"samples seen", AxisScale::linear, [](const RunPoint& point) { return point.samples; }},
+                                 {"seconds of steps", AxisScale::linear, [](const RunPoint& point) { return point.seconds; }},
+                                 {"bytes sent by a node", AxisScale::log_bytes, [](const RunPoint& point) { return point.bytes; }}};
         std::string html;
         for (const Axis& axis : axes) {
             Plot plot{what, axis.label, axis.scale, scale, points == &RunRecord::accuracy ? 1 : HUGE_VAL, {}};

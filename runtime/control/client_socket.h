@@ -11,11 +11,11 @@
 namespace gradcast {
 
 /// Calls never wait, and return as recv() and send() do: -1 with errno EAGAIN where the socket is not ready, 0 from receive() at the end.
-class Channel {
+class ClientSocket {
 public:
-    Channel() = default;
+    ClientSocket() = default;
     /// keys: of the clients that it takes; null: bytes are plain.
-    Channel(Fd fd, std::shared_ptr<const TlsKeys> keys);
+    ClientSocket(Fd fd, std::shared_ptr<const TlsKeys> keys);
     int fd() const { return fd_.get(); }
     ssize_t receive(std::span<char> to);
     /// In TLS what is taken may stay here until flush().

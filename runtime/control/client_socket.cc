@@ -1,4 +1,4 @@
-#include "runtime/control/channel.h"
+#include "runtime/control/client_socket.h"
 
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -15,10 +15,10 @@ constexpr uint64_t tls_bytes = 24 << 10;
 
 }   // namespace
 
-Channel::Channel(Fd fd, std::shared_ptr<const TlsKeys> keys)
+ClientSocket::ClientSocket(Fd fd, std::shared_ptr<const TlsKeys> keys)
     : fd_(std::move(fd)), tls_(keys ? std::make_unique<TlsEnd>(std::move(keys), TlsEnd::Side::acceptor) : nullptr) {}
 
-ssize_t Channel::receive(std::span<char> to) {
+ssize_t ClientSocket::receive(std::span<char> to) {
     if (!tls_) return ::recv(fd_.get(), to.data(), to.size(), 0);
     for (;;) {
         size_t bytes = 0;
@@ -32,7 +32,7 @@ ssize_t Channel::receive(std::span<char> to) {
     }
 }
 
-ssize_t Channel::send(std::span<const char> bytes) {
+ssize_t ClientSocket::send(std::span<const char> bytes) {
     if (!tls_) return ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     errno = EPIPE;
     if (!flush()) return -1;
@@ -48,7 +48,7 @@ ssize_t Channel::send(std::span<const char> bytes) {
     return static_cast<ssize_t>(taken);
 }
 
-ssize_t Channel::send_file(int file, off_t* offset, uint64_t bytes) {
+ssize_t ClientSocket::send_file(int file, off_t* offset, uint64_t bytes) {
     if (!tls_) return ::sendfile(fd_.get(), file, offset, bytes);
     char piece[16 << 10];
     const ssize_t got = ::pread(file, piece, std::min<uint64_t>(bytes, sizeof piece), *offset);
@@ -58,7 +58,7 @@ ssize_t Channel::send_file(int file, off_t* offset, uint64_t bytes) {
     return put;
 }
 
-bool Channel::flush() {
+bool ClientSocket::flush() {
     while (unsent()) {
         const auto out = tls_->output();
         const ssize_t put = ::send(fd_.get(), out.data(), out.size(), MSG_NOSIGNAL);
@@ -68,8 +68,8 @@ bool Channel::flush() {
     return true;
 }
 
-uint64_t Channel::bytes() const { return tls_ ? tls_bytes + tls_->output().size() : 0; }
+uint64_t ClientSocket::bytes() const { return tls_ ? tls_bytes + tls_->output().size() : 0; }
 
-void Channel::shut() const { ::shutdown(fd_.get(), SHUT_WR); }
+void ClientSocket::shut() const { ::shutdown(fd_.get(), SHUT_WR); }
 
 }   // namespace gradcast
