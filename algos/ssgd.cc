@@ -1,4 +1,5 @@
-// Synchronous SGD, spec/coded-sgd.md section 1:  g = (1/b) sum over all B blocks of G_T, then every rank applies the same optimiser step.
+// Synchronous SGD (transport/exchange/CODES.md, "What is computed"):  g = (1/b) sum over all B blocks of G_T, then every rank applies the
+// same optimiser step.
 // The smallest algorithm, and the template for others.  Where one device computes whole steps, WholeSteps takes the place of the exchange.
 #include "algos/algorithm.h"
 #include "algos/synchronous.h"

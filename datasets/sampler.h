@@ -8,7 +8,8 @@
 namespace gradcast {
 
 /// The permutations of all epochs, one after the other, are cut into mini-batches of b: sample i of step s has position p = s b + i in
-/// epoch floor(p / N).  Block T of B holds samples floor(Tb/B) .. floor((T+1)b/B) - 1 of the mini-batch (spec/coded-sgd.md section 1).
+/// epoch floor(p / N).  Block T of B holds samples floor(Tb/B) .. floor((T+1)b/B) - 1 of the mini-batch (transport/exchange/CODES.md, "What
+/// is computed").
 class Sampler {
 public:
     Sampler(uint64_t samples, uint64_t seed, uint32_t batch, uint32_t blocks);

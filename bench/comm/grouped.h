@@ -1,4 +1,4 @@
-// The two-level exchange for many nodes (spec/coded-sgd.md section 6, last paragraph), as far as the simulator needs it: one step of one
+// The two-level exchange for many nodes (transport/exchange/CODES.md, "Many nodes"), as far as the simulator needs it: one step of one
 // bucket, no losses, nobody late.  n ranks stand in groups of g; rank h g + k has position k in group h.
 //
 //   reduce   within the group, coded as coded-rs does it: rank k gets part k from each of its group and decodes the group's sum of it;

@@ -1,4 +1,4 @@
-// Two digests: a 64-bit additive one for every step (spec/coded-sgd.md section 5), and SHA-256 for files.
+// Two digests: a 64-bit additive one for every step (transport/exchange/CODES.md, "Holders agree"), and SHA-256 for files.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -265,8 +265,8 @@ TEST(Codec, AStepAtTheLimitOfAuto16IsAWordOfItsField) {
     }
 }
 
-// The digest that holders of a super-block compare does not depend on order and buckets, and changes with one bit.  Spec section 7:
-// statistics are words of auto32's size for every quantiser.
+// The digest that holders of a super-block compare does not depend on order and buckets, and changes with one bit.  Statistics are words of
+// auto32's size for every quantiser.
 TEST(Codec, StatisticsKeepTheSizeOfAuto32) {
     Layout layout = layout_of_three();
     layout.elements += 30;

@@ -22,7 +22,7 @@ std::vector<Isa> isas() {
 
 uint32_t bits32(uint32_t i) { return random4(Purpose::test, 11, i / 4, 0)[i % 4]; }
 
-// Spec section 2, a word at a time: libm's rint in the default rounding mode is ties to even.
+// The words of transport/exchange/CODES.md, "Quantisation", one at a time: libm's rint in the default rounding mode is ties to even.
 int64_t plain(float x, const Scale& scale, uint64_t* clipped) {
     double v = std::rint(static_cast<double>(x) / scale.divisor * scale.factor);
     if (!(std::fabs(v) <= scale.limit)) ++*clipped;
@@ -206,7 +206,7 @@ TEST(Words, SubtractionUndoesAddition) {
     }
 }
 
-// Spec section 2, auto16: floor(v + u) in units of 2^-32, u from the generator's own function.
+// auto16 (transport/exchange/CODES.md, "Quantisation"): floor(v + u) in units of 2^-32, u from the generator's own function.
 int64_t plain_stochastic(float x, const Scale& scale, const Rounding& rounding, uint64_t i, uint64_t* clipped) {
     double v = x * scale.factor;
     if (!(std::fabs(v) <= scale.limit)) ++*clipped;

@@ -1,6 +1,6 @@
 // A rank that computes wrongly, in whole jobs: one bit of its sums is flipped in one step.  The other holders of its blocks find it in
-// that step (spec/coded-sgd.md section 5): of three holders two outvote the third, which then counts as lost; where two disagree another
-// rank computes the blocks again, and the job ends and names the wrong one.
+// that step (transport/exchange/CODES.md, "Holders agree"): of three holders two outvote the third, which then counts as lost; where two
+// disagree another rank computes the blocks again, and the job ends and names the wrong one.
 #include <unistd.h>
 
 #include <filesystem>
@@ -167,7 +167,7 @@ TEST_F(WrongRank, EndsTheJobWithItsNameWhereItCannotBeMissed) {
         }
 }
 
-// What all holders find is true (spec section 2).
+// What all holders find is true (transport/exchange/CODES.md, "Quantisation").
 TEST_F(WrongRank, ADivergenceThatAllHoldersFindEndsTheJobWithStepLayerAndBlock) {
     for (const Way& way : {Way{"coded", 2, 1}, {"coded-rs", 1, 1}, {"coded", 4, 0}, {"cssgd", 1, 0}, {"ring", 1, 0}}) {
         SCOPED_TRACE(way.exchange);

@@ -1,5 +1,6 @@
-// The contract of spec/coded-sgd.md section 1, end to end: one job file gives one digest with any number of daemons, any exchange, link and
-// protection, and the simulator computes the same bits: also where datagrams are lost, a node is slow, or one is killed in mid-step.
+// The contract of transport/exchange/CODES.md, "What is computed", end to end: one job file gives one digest with any number of daemons,
+// any exchange, link and protection, and the simulator computes the same bits: also where datagrams are lost, a node is slow, or one is
+// killed in mid-step.
 #include <algorithm>
 #include <sstream>
 

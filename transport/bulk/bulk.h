@@ -1,5 +1,5 @@
-// Reliable datagrams, by multicast or to one rank (spec/coded-sgd.md section 8): each packet that a protocol sends arrives exactly once, in
-// any order, at every receiver that still wants it, although the network loses, duplicates and reorders datagrams.
+// Reliable datagrams, by multicast or to one rank: each packet that a protocol sends arrives exactly once, in any order, at every receiver
+// that still wants it, although the network loses, duplicates and reorders datagrams.
 //
 // It is a Protocol around another one, the *user*.  It is attached to a datagram channel in place of the user, passes events on and turns
 // the user's Sends into datagrams.  To the user it behaves like a stream link that does not keep order:
@@ -11,7 +11,7 @@
 //   * land() is asked for each segment with its own index, perhaps several times, and must answer alike until the segment has been given as
 //     a packet event: place (a repaired segment is put there too), or drop when it is not wanted any more.  A dropped segment is not asked
 //     for again.  For a transfer that is not for this rank it always answers `foreign`.  `later` stops the sender: land() is asked again
-//     every millisecond.  A user that can do without some segments of a sender (spec section 5) answers drop as soon as it can.
+//     every millisecond.  A user that can do without some segments of a sender (as `coded` with s >= 1) answers drop as soon as it can.
 //   * Of a transfer to several ranks a place keeps what it got until the transfer is complete here: repairs are computed from it.  Where
 //     something was dropped or came as a lease, missing segments are sent again instead.
 //   * The events peer_lost, ready, command, computed and timer are the user's own; timer ids with the top bit are Bulk's.

@@ -1,4 +1,5 @@
-// From float gradients to exact integers and back: quantisation (spec/coded-sgd.md section 2) and the accumulators it fills.
+// From float gradients to exact integers and back: quantisation (transport/exchange/CODES.md, "Quantisation") and the accumulators that it
+// fills.
 #pragma once
 #include <functional>
 #include <memory>

@@ -1,5 +1,5 @@
-// The prime fields of the coded exchanges and the code of spec/coded-sgd.md section 5: the words of any n - s of n ranks give the whole
-// sum.  This file computes the weights; transport/code/kernels.h applies them.
+// The prime fields and the code of `coded` and `coded-rs` (transport/exchange/CODES.md, "The code of coded and coded-rs"): the words of any
+// n - s of n ranks give the whole sum.  This file computes the weights; transport/code/kernels.h applies them.
 #pragma once
 #include <span>
 

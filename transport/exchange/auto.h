@@ -1,6 +1,6 @@
 // `exchange = "auto"`: the exchange that a job starts with, and the choice of one after its first steps have been measured
-// (spec/coded-sgd.md section 4).  All exchanges sum exactly, so the choice does not change the model.  Every rank must make the same
-// choice, so it depends only on numbers that all have agreed on.
+// (transport/exchange/CODES.md, "How auto chooses").  All exchanges sum exactly, so the choice does not change the model.  Every rank must
+// make the same choice, so it depends only on numbers that all have agreed on.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
-// `multicast`, `ps`, `coded` and `coded-rs` (spec/coded-sgd.md sections 3, 5 and 6): one class, because they differ in two settings.
+// `multicast`, `ps`, `coded` and `coded-rs` (transport/exchange/CODES.md, "The exchanges" and
+// "The code of coded and coded-rs"): one class, because they differ in two settings.
 //
 //                what a rank sends of its words        who sums up (reduces)
 //   multicast    the words themselves                  everybody everything

@@ -1,8 +1,8 @@
-// The cost of a step of an exchange, computed before anything is sent: the figures of spec/coded-sgd.md section 3 (cssgd: section 4,
-// coded-rs: section 6).  Exact to the byte for a step without losses, with padding, headers, tags and records.  `auto` chooses by it,
-// benches take their bound from it, and tests compare it with what the simulator counts.
+// The cost of a step of an exchange, computed before anything is sent (transport/exchange/CODES.md, "The exchanges").  Exact to the byte
+// for a step without losses, with padding, headers, tags and records.  `auto` chooses by it, benches take their bound from it, and tests
+// compare it with what the simulator counts.
 //
-// Time is predicted from these bytes (end of section 4), not from the paper's T(r) = r Tcalc + Tcomm / r:
+// Time is predicted from these bytes (CODES.md, "Cost model"), not from the paper's T(r) = r Tcalc + Tcomm / r:
 //
 //   T = d Tcalc + max(sent, received) / rate + rounds * latency
 //

@@ -1,4 +1,4 @@
-// `cssgd`, Algorithms 2 to 4 of the CSSGD paper (spec/coded-sgd.md section 4).
+// `cssgd`, Algorithms 2 to 4 of the CSSGD paper (transport/exchange/CODES.md, "The CSSGD code").
 //
 // Placement: C(n,r) super-blocks, the q-th for the q-th r-subset of the ranks in lexicographic order.  A rank holds C(n-1,r-1) of them,
 // each in its own accumulator.  Weights by rank make super-blocks larger or smaller; the sum stays the same.
@@ -463,7 +463,7 @@ extern const ExchangeKind cssgd_kind{
     .shares = true,
     .weighs = true,
     .cost = cost,
-    // With 2 <= r <= n - 2 it sends and computes more than multicast (spec section 4).
+    // With 2 <= r <= n - 2 it sends and computes more than multicast (transport/exchange/CODES.md, "The CSSGD code").
     .candidates =
         [](const ExchangeConfig& job, uint32_t n) {
             if (job.quantiser != Quantiser::fixed || n <= 2 || n > job.blocks) return std::vector<ExchangeConfig>{};

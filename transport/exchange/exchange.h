@@ -31,7 +31,7 @@ struct ExchangeConfig {
     uint32_t blocks = 0;   // B
     Quantiser quantiser = Quantiser::auto32;
     uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet, the same at every rank
-    uint32_t m = 1, s = 0;                           // coded, coded-rs: d = m + s, spec sections 5 and 6
+    uint32_t m = 1, s = 0;                           // coded, coded-rs: d = m + s, CODES.md, "The code of coded and coded-rs"
     uint32_t r = 2;                                  // cssgd: nodes that share a block
     std::vector<double> weights = {};                // of blocks by rank, not where the exchange codes; none: all alike
     uint32_t servers = 1;                            // ps: ranks 0 .. servers-1 sum up
