@@ -40,7 +40,7 @@ struct JobPlan {
     bool grows() const { return returns && !rdma; }   // nodes that it did not begin with may join it
     /// Of these nodes those that are not in it go behind the others, in this order, so that all number them alike.  Where it grows.
     void extend(std::span<const std::string> names);
-    /// How long a member may take to open its engine: like the first step, 10 D (spec/views.md).
+    /// How long a member may take to open its engine: like the first step, 10 D (runtime/job/VIEWS.md, "Times").
     uint64_t prepare_us() const { return 10 * deadline_us; }
 };
 /// The wire form of a plan (of PREPARE); parse returns false where bytes are not one.

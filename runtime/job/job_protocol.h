@@ -33,7 +33,7 @@
 
 namespace gradcast {
 
-/// All that is derived from the deadline D of a job (spec/views.md).
+/// All that is derived from the deadline D of a job (runtime/job/VIEWS.md, "Times").
 struct Timeouts {
     uint64_t heartbeat_us;    // D/40
     uint64_t settle_us;       // D/40: crossing aborts agree

@@ -75,7 +75,7 @@ struct JobStatus {
     std::string path;                                            // "uring_tcp" …
     std::optional<ExchangeReport> choice;                        // of `auto`; nothing before it
     std::optional<DatagramsFound> datagrams;                     // nothing without any
-    std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (spec/views.md)
+    std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (runtime/job/VIEWS.md, "Times")
     uint32_t view = 1;                                           // number of the present one
     std::vector<ViewRecord> views;                               // of this run; the newest 256
     uint64_t change_us = 0;                                      // the longest time between two steps for a change of view

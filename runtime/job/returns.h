@@ -1,5 +1,6 @@
 // Jobs that may go on without this node: as which incarnation it would be a member again, and from when on it asks for that.  What was a
-// member has forgotten its promises (spec/views.md), so it asks as a later incarnation.  A state machine of Membership, under its lock.
+// member has forgotten its promises (runtime/job/VIEWS.md, "Joining"), so it asks as a later incarnation.  A state machine of Membership,
+// under its lock.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,6 @@
-// How the nodes of a job agree on its next view (spec/views.md, "Change of view"): single-decree Paxos in memory among the members of the
-// last one, then the step that the new one goes on from.  A state machine of one node in one incarnation: messages, facts and time in,
-// messages and notices out.  No call blocks; one thread at a time.
+// How the nodes of a job agree on its next view (runtime/job/VIEWS.md, "Change of view"): single-decree Paxos in memory among the members
+// of the last one, then the step that the new one goes on from.  A state machine of one node in one incarnation: messages, facts and time
+// in, messages and notices out.  No call blocks; one thread at a time.
 //
 //   outside ---VIEW with us---> installing --returned--> reported --caught_up--> ready --all ready--> going --promise--> frozen
 //                                   ^                                                                                      |

@@ -1,4 +1,4 @@
-// One proposal of the next view: its votes, and what follows from them.  Steps 4 to 6 of spec/views.md.
+// One proposal of the next view: its votes, and what follows from them.  Steps 4 to 6 of runtime/job/VIEWS.md.
 #pragma once
 #include "runtime/job/view_rules.h"
 

@@ -1,4 +1,4 @@
-// ViewChange: the step that a new view goes on from.  Steps 8 to 11 of spec/views.md.
+// ViewChange: the step that a new view goes on from.  Steps 8 to 11 of runtime/job/VIEWS.md.
 #include <algorithm>
 
 #include "runtime/job/view_change.h"
