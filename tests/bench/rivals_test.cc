@@ -1,0 +1,120 @@
+// Runs what compares gradcast with PyTorch, Gloo and Open MPI on a tiny case.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "tests/bench/shell.h"
+
+namespace {
+
+// Jobs of real daemons on two hosts of a lab, and PyTorch beside them if installed.
+TEST(SystemBench, TrainingTimesStepsInALab) {
+    namespace fs = std::filesystem;
+    if (const std::string missing = lacks("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
+    if (::geteuid() != 0) GTEST_SKIP() << "bench/training: the lab needs root";
+    for (const char* tool : {"ip", "tc", "nft"})
+        if (shell(std::string("PATH=$PATH:/usr/sbin:/sbin; command -v ") + tool + " 2>/dev/null").code != 0)
+            GTEST_SKIP() << "bench/training: " << tool << " is missing (make deps-lab)";
+    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-training-{}", ::getpid());
+    fs::create_directories(folder);
+    const std::string files = " --out " + (folder / "training.json").string();
+    const std::string before = shell("git status --porcelain bench/results 2>/dev/null").out;
+    Result result = shell("TMPDIR=" + folder.string() + " timeout 250 bench/training --tiny" + files + " 2>&1");
+    ASSERT_EQ(result.code, 0) << result.out;
+    std::ifstream in(folder / "training.json");
+    const nlohmann::json report = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_FALSE(report.is_discarded());
+    std::string ways;
+    for (const auto& row : report["rows"]) {
+        ways += row["way"].get<std::string>() + ", ";
+        EXPECT_GT(row["median_ms"].get<double>(), 0) << row.dump();
+        EXPECT_GE(row["max_ms"].get<double>(), row["median_ms"].get<double>()) << row.dump();
+        EXPECT_GE(row["steps"].get<int>(), 5) << row.dump();
+    }
+    EXPECT_TRUE(ways.starts_with("one host, ") && ways.ends_with("ring, coded-rs m=2, coded-rs m=2 auto16, auto, ")) << ways;
+    EXPECT_NE(result.out.find("auto by the best of the others"), std::string::npos) << result.out;
+    EXPECT_NE(shell("tail -n 1 " + (folder / "training.svg").string()).out.find("</svg>"), std::string::npos);   // beside --out
+    EXPECT_EQ(shell("git status --porcelain bench/results 2>/dev/null").out, before);
+    EXPECT_EQ(shell("bench/training --only mlp:5 2>/dev/null").code, 2);
+    fs::remove_all(folder);
+}
+
+// The picture and the table in bench/README.md are those of the file of results.
+TEST(SystemBench, TrainingHasOneSourceOfFigures) {
+    namespace fs = std::filesystem;
+    if (const std::string missing = lacks("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
+    const fs::path picture = fs::path(testing::TempDir()) / fmt::format("gc-training-{}.svg", ::getpid());
+    const Result drawn = shell("bench/training --draw --svg " + picture.string() + " 2>&1");
+    EXPECT_LE(drawn.code, 1) << drawn.out;
+    const auto text = [](const fs::path& path) {
+        std::ifstream in(path);
+        return std::string(std::istreambuf_iterator<char>(in), {});
+    };
+    EXPECT_EQ(text(picture), text("bench/results/training.svg")) << "bench/training --draw makes it";
+    const Result table = shell("bench/training --table 2>&1");
+    EXPECT_EQ(table.code, 0) << table.out;
+    EXPECT_GT(std::count(table.out.begin(), table.out.end(), '\n'), 12) << table.out;
+    EXPECT_NE(text("bench/README.md").find(table.out), std::string::npos) << "bench/training --table prints the table of bench/README.md";
+    fs::remove(picture);
+}
+
+void rival_runs(const std::string& rival) {
+    Result result = shell("bench/rivals/run " + rival + " --nodes 2 --count 1000 --runs 3 2>/dev/null");
+    ASSERT_EQ(result.code, 0);
+    nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+    ASSERT_FALSE(report.is_discarded()) << result.out;
+    EXPECT_EQ(report["nodes"], 2);
+    EXPECT_EQ(report["size_bytes"], 4000);
+    EXPECT_EQ(report["wrong_elements"], 0);
+    EXPECT_LE(report["median_us"].get<double>(), report["max_us"].get<double>());
+}
+TEST(SystemBench, NetsRunBesideTorch) {
+    if (shell("test -x bench/nets && /usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0)
+        GTEST_SKIP() << "bench/nets (run it in the folder of the sources) or python3-torch is missing (make deps-rivals)";
+    // The ratio is not checked.
+    Result table = shell("GRADCAST_BUILD=" + build_folder() +
+                         " timeout 100 bench/nets --nets lenet5 --threads 1 --rounds 1 --seconds 0.02 --batch 16 --out '' 2>/dev/null");
+    EXPECT_LE(table.code, 1) << table.out;
+    for (const char* name : {"ours, 1 block ", "torch as installed", "torch at its best", "blocks of 16", "PyTorch's "})
+        EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
+    // Both sides have the same nets, by their numbers of parameters.  The user's settings of libraries do not slow PyTorch down.
+    std::string as_installed;
+    for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}}) {
+        const char* set = as_installed.empty() ? "env -u OPENBLAS_CORETYPE" : "env OPENBLAS_CORETYPE=Prescott OMP_NUM_THREADS=7";
+        Result result = shell(fmt::format("{} /usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", set, net));
+        const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
+        EXPECT_EQ(report["parameters"], parameters);
+        EXPECT_NE(report["kernels"], "") << result.out;
+        if (!as_installed.empty()) {
+            EXPECT_EQ(report["kernels"], as_installed);
+        }
+        as_installed = report["kernels"];
+    }
+    // What a GPU is compared with, on the CPU: the eager way works with every PyTorch.
+    Result ways = shell(
+        "/usr/bin/python3 bench/rivals/torch_gpu.py --device cpu --cells lenet5:4 --precisions f32 --seconds 0.01 --profile 2>/dev/null | "
+        "tail -n 2");
+    const nlohmann::json rates = nlohmann::json::parse(ways.out.substr(0, ways.out.find('\n')), nullptr, false),
+                         kernels = nlohmann::json::parse(ways.out.substr(ways.out.find('\n') + 1), nullptr, false);
+    EXPECT_GT(rates["ways"]["eager"]["queued"], 0) << ways.out;
+    EXPECT_GT(rates["waited"], 0) << ways.out;
+    EXPECT_EQ(kernels["bench"], "kernels") << ways.out;
+}
+
+TEST(SystemBench, GlooRuns) {
+    if (shell("/usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0) GTEST_SKIP() << "python3-torch is missing (make deps-rivals)";
+    rival_runs("gloo");
+}
+TEST(SystemBench, OpenMpiRuns) {
+    if (run("bench/rivals/mpi 2>/dev/null").code != 2) GTEST_SKIP() << "bench/rivals/mpi is not built (make rivals)";
+    rival_runs("openmpi");
+}
+
+}   // namespace
