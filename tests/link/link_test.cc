@@ -164,6 +164,10 @@ TEST_P(Link, FlippedBitsAreRefusedAndMended) {
 struct Two {
     std::unique_ptr<Chatter> chatters[2];   // must outlive the drivers
     Node nodes[2];
+    std::vector<std::string> listen() {
+        for (Rank rank : {0u, 1u}) nodes[rank].listen(rank);
+        return {nodes[0].listener->address(), nodes[1].listener->address()};
+    }
     void open(Rank rank, const LinkConfig& config, uint32_t bytes = 10) {
         chatters[rank] = std::make_unique<Chatter>(rank, 2, std::vector<uint32_t>{bytes});
         ASSERT_TRUE(nodes[rank].open(config).ok());
@@ -267,11 +271,7 @@ const std::string drop_large = nft_input + "ip length '>' 1000 drop";
 TEST_P(Link, WhereOnlySmallPacketsPassThePeerIsLostBeforeItIsSentData) {
     IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", drop_large}), [] {
         Two two;
-        std::vector<std::string> addresses(2);
-        for (Rank rank : {0u, 1u}) {
-            two.nodes[rank].listen(rank);
-            addresses[rank] = two.nodes[rank].listener->address();
-        }
+        const std::vector<std::string> addresses = two.listen();
         for (Rank rank : {0u, 1u}) {
             LinkConfig config = test_config(kind(), protect(), rank, addresses);
             config.deadline_us = 4'000'000;
@@ -308,11 +308,7 @@ TEST_P(Link, LargePacketsThatDoNotArriveAnyMoreAreNamed) {
         std::mutex mutex;   // outlives the network threads
         std::string told;
         Two two;
-        std::vector<std::string> addresses(2);
-        for (Rank rank : {0u, 1u}) {
-            two.nodes[rank].listen(rank);
-            addresses[rank] = two.nodes[rank].listener->address();
-        }
+        const std::vector<std::string> addresses = two.listen();
         for (Rank rank : {0u, 1u}) {
             LinkConfig config = test_config(kind(), protect(), rank, addresses);
             config.warn = [&](const std::string& text) {
