@@ -123,22 +123,24 @@ Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t
     const Alternative* const before = &alternatives_[tried_.empty() ? 0 : tried_[present_]];
     const Alternative* best = before;
     if (tried_.empty()) {
-        GC_TRY(predict(context, session, lanes, measured, report));
-        measured = first_;
+        GC_TRY(measure(context, session, lanes, report, &measured));
+        first_ = measured;
         best = &alternatives_choose(alternatives_, first_, session.view().n());
         tried_ = alternatives_to_try(alternatives_, session.view().n());
         if (steps_ - context.step < tried_least) tried_.resize(1);
     } else {
         GC_TRY(agree(context, session, &measured));
     }
-    if (tried_.size() > 1) alternatives_[tried_[present_]].measured_us = measured.step_us;
-    if (++present_ < tried_.size()) {
-        window_ = context.step;
-        *next = &alternatives_[tried_[present_]];
-        return {};
+    if (tried_.size() > 1) {   // else the prediction decides
+        alternatives_[tried_[present_]].measured_us = measured.step_us;
+        if (++present_ < tried_.size()) {
+            window_ = context.step;
+            *next = &alternatives_[tried_[present_]];
+            return {};
+        }
+        for (const size_t each : tried_)
+            if (alternatives_[each].measured_us < best->measured_us) best = &alternatives_[each];
     }
-    for (const size_t each : tried_)
-        if (tried_.size() > 1 && alternatives_[each].measured_us < best->measured_us) best = &alternatives_[each];
     chosen_ = true;
     *next = best != before ? best : nullptr;
     const ExchangeReport choice = alternatives_report(alternatives_, *best, first_);
@@ -147,22 +149,20 @@ Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t
     return {};
 }
 
-/// Sets first_.
-Status ExchangeChoice::predict(Context& context, const Session& session, uint64_t lanes, Measured measured, Report& report) {
+/// Fills in what the predictions follow from, the same at all ranks.
+Status ExchangeChoice::measure(Context& context, const Session& session, uint64_t lanes, Report& report, Measured* measured) {
     const uint64_t compute_us = this->compute_us(), waves = (session.own_blocks().size() + lanes - 1) / lanes;
-    measured.wave_us = waves > 0 ? compute_us / waves : 0;
-    measured.lanes = lanes;
-    measured.wait_us = median(waits_us_);
-    measured.copies = report.copies();
-    GC_TRY(agree(context, session, &measured));
+    measured->wave_us = waves > 0 ? compute_us / waves : 0;
+    measured->lanes = lanes;
+    measured->wait_us = median(waits_us_);
+    measured->copies = report.copies();
+    GC_TRY(agree(context, session, measured));
     constexpr uint64_t echoes = 4;   // every rank waits for all others, so each takes about a latency
     const uint64_t begin_us = context.host.now_us();
-    for (uint64_t i = 0; i < echoes; ++i) GC_TRY(agree(context, session, &measured));
+    for (uint64_t i = 0; i < echoes; ++i) GC_TRY(agree(context, session, measured));
     const uint64_t rounds = echoes * (session.losses_tolerated() + 1);
-    measured.latency_us = std::max<uint64_t>(measured.latency_us, (context.host.now_us() - begin_us) / rounds);
-    GC_TRY(agree(context, session, &measured));
-    first_ = measured;
-    return {};
+    measured->latency_us = std::max<uint64_t>(measured->latency_us, (context.host.now_us() - begin_us) / rounds);
+    return agree(context, session, measured);
 }
 
 /// Merges what all ranks tell.  The result is the same at every rank, also when some are lost meanwhile: what only some have heard from

@@ -40,7 +40,7 @@ private:
     static constexpr double balance_gain = 1.1;   // of the slowest rank's time, for which the session changes
 
     uint64_t compute_us();   // median of the window
-    Status predict(Context& context, const Session& session, uint64_t lanes, Measured measured, Report& report);
+    Status measure(Context& context, const Session& session, uint64_t lanes, Report& report, Measured* measured);
     Status agree(Context& context, const Session& session, Measured* measured);
 
     StepId steps_ = 0;       // of the job

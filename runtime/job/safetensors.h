@@ -16,7 +16,7 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
 /// *digest: SHA-256 of the file.  *told: what was left out or converted, for people.
 Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* told);
 /// Reads a model from what safetensors_write() wrote: net, sample, mean, std and class names from the metadata.  It has no job, id, step or
-/// kernel set. digest is of the parameters as read: batch norm's variances were rounded.
+/// kernel set.  Its digest is of the parameters as read: batch norm's variances were rounded.
 Status safetensors_model(const std::string& path, Model* model, std::vector<float>* parameters);
 
 }   // namespace gradcast

@@ -425,16 +425,11 @@ private:
 
 namespace {
 
-double choose(uint32_t n, uint32_t k) {
-    double result = k > n ? 0 : 1;
-    for (uint32_t i = 0; i < k && result > 0; ++i) result = result * (n - i) / (i + 1);
-    return std::round(result);
-}
-
 Cost cost(const ExchangeConfig& config, uint32_t n, const CostWire& wire) {
     Counting counting{config, n, wire};
     const uint32_t r = config.r, segment = config.segment_bytes;
-    const double sets = choose(n - 1, r), held = choose(n - 1, r - 1);   // sets: of r + 1 ranks with this one
+    const auto sets = static_cast<double>(binomial(n - 1, r)),
+               held = static_cast<double>(binomial(n - 1, r - 1));   // sets: of r + 1 ranks with this one
     counting.cost.d = r;
     counting.cost.rounds = 1;
     const bool fixed = config.quantiser == Quantiser::fixed;   // only `fixed` has two widths
