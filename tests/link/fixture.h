@@ -64,6 +64,12 @@ struct Node {
     void stop() {
         if (thread.joinable()) driver->stop(), thread.join();
     }
+    /// The job is not open here any more: the listener refuses its streams.
+    void leave() {
+        stop();
+        std::lock_guard lock(mutex_);
+        driver = nullptr;
+    }
     ~Node() {
         stop();
         listener.reset();

@@ -294,6 +294,22 @@ TEST_P(Link, WhereOnlySmallPacketsPassThePeerIsLostBeforeItIsSentData) {
     });
 }
 
+TEST_P(Link, WhereOnlySmallPacketsPassThatIsTheReasonAlsoIfThePeerIsGone) {
+    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", drop_large}), [] {
+        Two two;
+        const std::vector<std::string> addresses = two.listen();
+        for (Rank rank : {0u, 1u}) {
+            LinkConfig config = test_config(kind(), protect(), rank, addresses);
+            config.deadline_us = rank == 0 ? 3'000'000 : 2'000'000;
+            two.open(rank, config);
+        }
+        ::usleep(400'000);   // both repeat their probes
+        two.nodes[1].leave();
+        const std::string said = two.wait(0).what;
+        EXPECT_TRUE(holds(said.c_str(), "packets of 1500 bytes from 'node0' do not reach it, those of ")) << said;
+    });
+}
+
 // What the message says helps.
 TEST_P(Link, WithProbingByTheKernelASmallMtuIsNoLoss) {
     IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", nft_input + "ip length '>' 1200 drop", "sysctl -q net.ipv4.tcp_mtu_probing=2"}), [] {

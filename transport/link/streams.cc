@@ -344,6 +344,8 @@ void Streams::turned_away(Rail& rail) {
     const Handshake& handshake = *rail.handshake;
     Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
     Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
+    // The peer has ended the job already, for this reason: handshakes pass and probes do not.
+    if (handshake.verdict() == Verdict::later && !peer.small_only.ok()) why = peer.small_only;
     if (handshake.keys_differ()) {
         // An unauthenticated refusal: a peer that was up keeps its deadline.
         const auto keys = static_cast<uint32_t>(ring_->now()->keys.size());
@@ -520,6 +522,7 @@ void Streams::probe(Peer& peer, uint64_t now) {
 void Streams::answered(Rail& rail) {
     if (std::exchange(rail.probe, 0) > 0) counters_.probing.fetch_sub(1, std::memory_order_relaxed);
     rail.tries = rail.connections = 0;
+    rail.peer.small_only = {};
 }
 
 /// What to say of a stream that falls `why` before its probe was answered.  The peer is lost when that has been so often enough.
@@ -540,13 +543,14 @@ Status Streams::unanswered(Rail& rail, Status why) {
         rail.peer.losing = true;
         ++rail.peer.narrow;
     }
-    return fail(
-        Code::peer_lost,
-        "{}: packets of {} bytes from '{}' do not reach it, those of {} bytes do: the MTU on the way is smaller than that of {}, and "
-        "no ICMP tells: at both nodes ip link set dev {} mtu M, where M is the largest for which ping -M do -s $((M - {})) is "
-        "answered, or sysctl net.ipv4.tcp_mtu_probing=2",
-        rail.peer.label, info.tcpi_pmtu, config_.self.name, rail.small_bytes + info.tcpi_pmtu - info.tcpi_snd_mss, interface.name,
-        interface.name, own.storage.ss_family == AF_INET6 ? 48 : 28);
+    rail.peer.small_only =
+        fail(Code::peer_lost,
+             "{}: packets of {} bytes from '{}' do not reach it, those of {} bytes do: the MTU on the way is smaller than that of {}, and "
+             "no ICMP tells: at both nodes ip link set dev {} mtu M, where M is the largest for which ping -M do -s $((M - {})) is "
+             "answered, or sysctl net.ipv4.tcp_mtu_probing=2",
+             rail.peer.label, info.tcpi_pmtu, config_.self.name, rail.small_bytes + info.tcpi_pmtu - info.tcpi_snd_mss, interface.name,
+             interface.name, own.storage.ss_family == AF_INET6 ? 48 : 28);
+    return rail.peer.small_only;
 }
 
 /// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side

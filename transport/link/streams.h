@@ -79,6 +79,7 @@ struct Peer {
     bool losing = false;    // to be lost when its operations are done
     uint32_t narrow = 0;    // losses in a row because only small packets reach it
     Status last;            // why there is no stream
+    Status small_only;      // what the last unanswered probe shows; ok() after an answered one
     /// The rail with the fewest bytes, which gets the next packet, or has the next one.
     Rail& rail(uint64_t Rail::*bytes) const {
         return **std::min_element(rails.begin(), rails.end(), [bytes](const auto& a, const auto& b) { return (*a).*bytes < (*b).*bytes; });
