@@ -26,12 +26,13 @@ Session::~Session() {
     if (shared_.bytes > 0) parts_.compute.device->unshare(shared_);
 }
 
-/// Each block is one rank's, however many compute it.
+/// Each block is one rank's, however many compute it: those of a super-block are its holders' in turn.
 uint32_t Session::own_samples() const {
     uint32_t samples = 0;
     for (size_t i = 0; i < placement_.holders.size(); ++i)
-        for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1] && placement_.holders[i].front() == self_; ++block)
-            samples += parts_.sampler->block_size(block);
+        for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1]; ++block)
+            if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == self_)
+                samples += parts_.sampler->block_size(block);
     return samples;
 }
 

@@ -9,13 +9,15 @@ namespace gradcast {
 
 Placement Coded::place(const View& view, std::span<const uint32_t> samples_of_block) const {
     Placement placement = ExchangeBase::place(view, samples_of_block);
+    const uint32_t d = codes_ ? config_.m + config_.s : 1;
     for (Rank k = 0; k < view.n(); ++k)
-        for (uint32_t i = 1; i < targets() && targets() <= view.n(); ++i) placement.holders[k].push_back((k + i) % view.n());
+        for (uint32_t i = 1; i < d && d <= view.n(); ++i) placement.holders[k].push_back((k + i) % view.n());
+    if (local(view.n())) return {{0, placement.bounds.back()}, {placement.holders[0]}};   // one super-block
     return placement;
 }
 
 uint32_t Coded::target_of(uint32_t block) const {
-    if (!codes_) return 0;
+    if (!combines()) return 0;
     const auto super_block = static_cast<uint32_t>(((uint64_t{block} + 1) * n() - 1) / config_.blocks);
     const uint32_t target = (super_block + n() - code_.held(config_.self, 0)) % n();
     GC_ASSERT(target < targets());
@@ -41,7 +43,7 @@ Status Coded::plan_memory(Arena& arena) {
         return fail(Code::invalid, "{} servers of {} ranks: 1 to {} are possible", config_.servers, n(), n());
     sum_word_ = config_.quantiser == Quantiser::fixed ? Word::i64 : config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
 
-    plan_records(ExchangeBase::place(view_, std::vector<uint32_t>(config_.blocks)).bounds, arena);
+    plan_records(place(view_, std::vector<uint32_t>(config_.blocks)).bounds, arena);
     losses_ = 0;
     usual_us_ = 0;
     uint32_t widest = 0;
@@ -86,7 +88,7 @@ Status Coded::plan_memory(Arena& arena) {
         if (combines()) arena.plan("coded words", next.coded_at * width(config_.self), &slot.coded);
         for (Rank r = 0; r < n(); ++r)
             if (r != config_.self && contributes(r) && received > 0) arena.plan("words of others", received * width(r), &slot.received[r]);
-        arena.plan("sums", next.at * sum_width(), &slot.sum);
+        if (!local()) arena.plan("sums", next.at * sum_width(), &slot.sum);
         arena.plan("records", n() * sizeof(Le64), &slot.asking);
         slot.have.resize(uint64_t{have} * n());
         slot.senders.resize(have);
@@ -232,7 +234,7 @@ void Coded::read_again(uint32_t s, uint32_t b, Actions& actions) {
 void Coded::total(uint32_t s, uint32_t b, Sum* sum) const {
     const SlotState& slot = memory_[s];
     const Cut& cut = cuts_[b];
-    bool aside = false;
+    bool aside = local();
     for (uint32_t p = 0; p < cut.parts; ++p) aside |= part_of(s, b, p).aside;
     const Buffer& whole = aside ? slot.acc[0] : slot.sum;
     sum->word = sum_word_;
@@ -302,7 +304,7 @@ Cost cost(const ExchangeConfig& config, uint32_t n, const CostWire& wire, bool c
             counting.receives(Counting::words, coded_words * word(rank), own, needed > 0 ? own : 0, segment);
             --needed;
         }
-        const double bytes = sizeof(Le64) + targets * sizeof(HeldRecord) + bucket.group_count * sizeof(float);
+        const double bytes = sizeof(Le64) + (local ? 1 : targets) * sizeof(HeldRecord) + bucket.group_count * sizeof(float);
         counting.multicasts(Counting::record, bytes, 1, n - 1);
         counting.receives(Counting::record, bytes, n - 1, 0, segment);
     }

@@ -44,7 +44,7 @@ public:
     Coded(const ExchangeConfig& config, bool codes, Reducers reducers) : HeldExchange(config), codes_(codes), who_(reducers) {}
 
     Placement place(const View& view, std::span<const uint32_t> samples_of_block) const override;
-    uint32_t targets() const override { return codes_ ? config_.m + config_.s : 1; }
+    uint32_t targets() const override { return combines() ? config_.m + config_.s : 1; }
     bool weighs() const override { return !codes_; }
     uint32_t target_of(uint32_t block) const override;
     uint32_t losses_tolerated() const override { return tolerated(); }
@@ -130,11 +130,11 @@ private:
     void cleared(uint32_t slot) override;
     Buffer target(uint32_t slot, uint32_t bucket, uint32_t target) override;
     Word target_word() const override { return word_of(config_.self); }
-    bool audit() const override { return targets() > 1; }
+    bool audit() const override { return codes_ && config_.m + config_.s > 1; }
     bool valid(Arrival* arrival) const override;
     void total(uint32_t slot, uint32_t bucket, Sum* sum) const override;
     std::string missing_text(uint32_t slot, uint32_t bucket) const override;
-    uint32_t held(Rank rank, uint32_t target) const override { return codes_ ? code_.held(rank, target) : rank; }
+    uint32_t held(Rank rank, uint32_t target) const override { return combines() ? code_.held(rank, target) : local() ? 0 : rank; }
     uint32_t tolerated() const override { return codes_ ? config_.s : 0; }
     bool audited() const override { return tolerated() > 0 && m() > 1; }   // n - s records show two holders of each super-block
     void counted(uint32_t slot, uint32_t bucket, Rank rank, Actions& actions) override;
@@ -173,7 +173,9 @@ private:
     std::span<const uint32_t> weights_of(std::span<const Rank> senders);
 
     uint32_t m() const { return codes_ ? config_.m : 1; }
-    bool local() const { return codes_ && code_.d() == n(); }   // every rank holds all super-blocks: only records travel
+    /// Every rank computes all blocks into one accumulator, which is the sum.  Only records travel.
+    bool local(uint32_t ranks) const { return codes_ && config_.m + config_.s == ranks; }
+    bool local() const { return local(n()); }
     bool combines() const { return codes_ && !local(); }
     bool scatters() const { return who_ != Reducers::all && !local(); }
     uint32_t reducers() const { return !scatters() ? 1 : who_ == Reducers::ranks ? n() : config_.servers; }

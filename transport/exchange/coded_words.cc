@@ -148,10 +148,9 @@ void Coded::reduce_more(uint32_t s, uint32_t b, Actions& actions) {
     const Cut& cut = cuts_[b];
     if (work.reducing == Work::Reducing::combine) return work.at < cut.segments ? decode_run(s, b, actions) : reduced(s, b, actions);
     // Without a code: the words of one rank after the other.
-    const uint32_t sources = local() ? targets() : n();
-    while (work.at < sources && !local() && !contributes(work.at)) ++work.at;
-    if (work.at == sources) return reduced(s, b, actions);
-    const Buffer src = local() ? acc_of(s, b, work.part, work.at) : words_of(s, b, work.part, work.at);
+    while (work.at < n() && !contributes(work.at)) ++work.at;
+    if (work.at == n() || local()) return reduced(s, b, actions);
+    const Buffer src = words_of(s, b, work.part, work.at);
     const bool first = work.added == 0, widen = src.bytes < cut.words * sum_width();
     Kernel kernel = widen ? (first ? Kernel::copy_i32_to_i64 : Kernel::add_i32_to_i64) : Kernel::copy;
     if (!widen && !first) kernel = sum_word_ == Word::i16 ? Kernel::add_i16 : sum_word_ == Word::i32 ? Kernel::add_i32 : Kernel::add_i64;
