@@ -380,7 +380,7 @@ format:
 
 PREFIX ?= /usr
 # In the shape of the sources, so that links and names of files in pages hold.
-PAGES := $(wildcard README.md */README.md */*/README.md transport/exchange/CODES.md runtime/job/VIEWS.md tools/jobs/*.md tools/jobs/*.toml) tools/demo.toml $(wildcard bench/results/*.svg bench/results/*.csv)
+PAGES := $(shell find README.md $(LIB_DIRS) tools bench tests -name '*.md') $(wildcard tools/jobs/*.toml) tools/demo.toml $(wildcard bench/results/*.svg bench/results/*.csv)
 install-pages:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast LICENSE tools/systemd/gradcastd.toml tools/monitoring/alerts.yml tools/monitoring/dashboard.json
 	set -e; for page in $(PAGES); do install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/doc/gradcast/$$page; done

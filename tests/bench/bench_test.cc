@@ -432,14 +432,14 @@ TEST(SystemBench, ThePictureOfAlgorithmsNamesEachDot) {
     fs::remove_all(folder);
 }
 
-/// The table of README.md is what the command prints.
-TEST(SystemBench, ReadmeHasTheTableOfAlgorithms) {
+/// The table of tools/jobs/COMPARED.md is what the command prints.
+TEST(SystemBench, APageHasTheTableOfAlgorithms) {
     if (const std::string missing = lacks("bench/algorithms"); !missing.empty()) GTEST_SKIP() << missing;
     const Result table = shell("bench/algorithms --table 2>&1");
     EXPECT_EQ(table.code, 0) << table.out;
-    std::ifstream file("README.md");
-    const std::string readme(std::istreambuf_iterator<char>(file), {});
-    EXPECT_NE(readme.find("\n\n" + table.out + "\n"), std::string::npos) << table.out;
+    std::ifstream file("tools/jobs/COMPARED.md");
+    const std::string page(std::istreambuf_iterator<char>(file), {});
+    EXPECT_NE(page.find("\n\n" + table.out + "\n"), std::string::npos) << table.out;
 }
 
 /// A process gets its share of a core and no more, and goes on when what throttles it ends, or the parent of that.
