@@ -1,5 +1,5 @@
 // cuDNN's own plans of convolutions, without a GPU: from 9.8 on cuDNN plans for a GPU that a JSON text describes.  Calls that need a GPU
-// (current device, handles) are replaced by the linker: Makefile, CUDA_WRAPPED.
+// (current device, handles) are replaced by the linker: tools/mk/devices.mk, CUDA_WRAPPED.
 #ifndef GC_CUDA_HOST
 #include <algorithm>
 #include <cstring>

@@ -9,7 +9,7 @@
 #include "runtime/core/protocol.h"
 #include "tests/fuzz/reached.h"
 
-// tests/fuzz/NAME.cc's LLVMFuzzerTestOneInput, as the Makefile renames it.
+// tests/fuzz/NAME.cc's LLVMFuzzerTestOneInput, as tools/mk/tests.mk renames it.
 extern "C" {
 int fuzz_bulk(const uint8_t*, size_t);
 int fuzz_checkpoint(const uint8_t*, size_t);
