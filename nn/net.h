@@ -183,8 +183,8 @@ Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, 
 Status net_cpu_ready(Net& net);
 
 /// Fixes the instruction set of this process's kernels, once and before the first net is planned: bits differ between levels.  In float
-/// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/README.md).  Error: this CPU lacks it, or it
-/// comes too late.  Not called: the best that this CPU has.
+/// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/cpu/README.md).  Error: this CPU lacks it, or
+/// it comes too late.  Not called: the best that this CPU has.
 Status nn_isa(Isa isa);
 
 /// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)

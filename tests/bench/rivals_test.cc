@@ -46,7 +46,7 @@ TEST(SystemBench, TrainingTimesStepsInALab) {
     fs::remove_all(folder);
 }
 
-// The picture and the table in bench/README.md are those of the file of results.
+// The picture and the table in bench/TRAINING.md are those of the file of results.
 TEST(SystemBench, TrainingHasOneSourceOfFigures) {
     namespace fs = std::filesystem;
     if (const std::string missing = lacks("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
@@ -61,7 +61,7 @@ TEST(SystemBench, TrainingHasOneSourceOfFigures) {
     const Result table = shell("bench/training --table 2>&1");
     EXPECT_EQ(table.code, 0) << table.out;
     EXPECT_GT(std::count(table.out.begin(), table.out.end(), '\n'), 12) << table.out;
-    EXPECT_NE(text("bench/README.md").find(table.out), std::string::npos) << "bench/training --table prints the table of bench/README.md";
+    EXPECT_NE(text("bench/TRAINING.md").find(table.out), std::string::npos) << "bench/training --table prints it";
     fs::remove(picture);
 }
 
