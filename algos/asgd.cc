@@ -36,7 +36,8 @@
 #include "algos/server_parts.h"
 #include "algos/server_state.h"
 #include "algos/server_update.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 
 namespace gradcast {
 namespace {

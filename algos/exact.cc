@@ -9,6 +9,7 @@
 // sums of d values for each mean: dane 4 a round, admm 2.  Keeps what the problems take (ridge.cc, logistic.cc), and multipliers.  May go
 // wrong: dane with a mu too small for unlike parts diverges, and the job ends by name when its loss is ten times the least one.
 #include "algos/exact.h"
+#include "nn/graph/layer_kind.h"
 
 #include <algorithm>
 #include <cstring>
@@ -28,8 +29,8 @@ public:
 
     Status plan(const AlgorithmPlan& plan) override {
         const NetSpec& spec = plan.net.spec();
-        const bool one_layer = spec.layers.size() == 2 && spec.layers[0].kind == "inner_product";
-        if (one_layer && spec.target_scale != 0 && !spec.layers[0].bias) problems_ = ridge_problems();
+        const bool one_layer = spec.layers.size() == 2 && spec.layers[0].kind == inner_product_kind.name;
+        if (one_layer && spec.target_scale != 0 && layer_value(spec.layers[0], "bias") == 0) problems_ = ridge_problems();
         else if (one_layer && spec.target_scale == 0) problems_ = logistic_problems();
         else return fail(Code::invalid, "algorithm.solver: exact is for the nets ridge and logistic: take sgd");
         d_ = plan.net.layout().elements;

@@ -8,7 +8,8 @@
 
 #include "algos/context.h"
 #include "algos/worker_sum.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast {

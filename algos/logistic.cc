@@ -10,6 +10,7 @@
 #include "algos/lbfgs.h"
 #include "algos/logistic_kernels.h"
 #include "algos/worker_sum.h"
+#include "nn/graph/layer_kind.h"
 
 namespace gradcast {
 namespace {
@@ -23,7 +24,7 @@ public:
         features_ = uint64_t{spec.C} * spec.H * spec.W;
         classes_ = spec.classes;
         wide_ = (classes_ + width - 1) / width * width;
-        bias_ = spec.layers[0].bias;
+        bias_ = layer_value(spec.layers[0], "bias") != 0;
         d_ = plan.net.layout().elements;
         if (d_ != classes_ * (features_ + bias_))
             return fail(Code::invalid, "algorithm.solver: exact takes samples without padding: take sgd");

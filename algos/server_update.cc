@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 
 namespace gradcast {
 

@@ -1,5 +1,5 @@
 // A network on one device.  Parameters are shared by all lanes; activations and the gradient belong to a lane.
-// Built from a list of layers, whose shape rules are in nn/layers.h; presets (nn/presets.cc) are such lists.
+// Built from a list of layers, whose shape rules are in nn/graph/layers.h; presets (nn/presets.cc) are such lists.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nn/graph/net_spec.h"
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/isa.h"
@@ -17,28 +18,9 @@
 
 namespace gradcast {
 
-/// One layer of a net in a job file.  Fields that a kind does not use stay at their defaults.
-struct LayerSpec {
-    std::string kind = {};                      // one of layer_kinds()
-    std::string name = {};                      // for errors, exports and `from`; empty: kind and number ("conv2")
-    uint32_t outputs = 0;                       // conv, inner_product: K
-    uint32_t kernel = 0, stride = 1, pad = 0;   // conv, max_pool, average_pool (stride 0 for pooling means its kernel)
-    bool ceil = false;                          // pooling: a last window that is partly outside counts too
-    bool bias = true;                           // conv, inner_product
-    double rate = 0;                            // dropout: the share of elements that become 0, in units of 2^-16
-    std::string from = {};                      // an earlier layer: add adds its output, any other kind takes that as its input
-};
-struct NetSpec {
-    uint32_t C = 1, H = 28, W = 28;   // of a sample as stored
-    uint32_t pad = 0;                 // zeros added on each side before the first layer (28 -> 32 is 2)
-    uint32_t classes = 10;
-    float target_scale = 0;   // above 0: a regression; a sample's target is (label - classes / 2) * it, and the net has one output
-    std::vector<LayerSpec> layers = {};
-};
 /// One of preset_names() for samples of that shape.  Error: the nearest, and all of them.
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);
 /// All names, for errors.
-std::span<const char* const> layer_kinds();
 std::span<const char* const> preset_names();
 
 /// Gets a bucket's gradient as soon as the backward pass has completed it: float32 [bucket.count], summed over the block's samples,
@@ -65,7 +47,7 @@ struct GradientSink {
 
 /// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  A layer that is computed
 /// with another has no passes of its own.
-struct Layer;   // nn/layers.h; it lives as long as the net
+struct Layer;   // nn/graph/layers.h; it lives as long as the net
 const std::string& layer_name(const Layer& layer);
 enum class Pass : uint8_t { input, forward, backward_weights, backward_data };
 struct NetTrace {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "nn/presets.h"
 #include "runtime/core/nearest.h"
 
@@ -11,20 +12,20 @@ namespace gradcast {
 namespace {
 
 LayerSpec conv(uint32_t kernel, uint32_t outputs, uint32_t pad = 0) {
-    return {.kind = "conv", .outputs = outputs, .kernel = kernel, .pad = pad};
+    return {.kind = "conv", .values = {{"outputs", outputs}, {"kernel", kernel}, {"pad", pad}}};
 }
-LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .outputs = outputs}; }
-LayerSpec max_pool(uint32_t kernel) { return {.kind = "max_pool", .kernel = kernel, .stride = kernel}; }
+LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .values = {{"outputs", outputs}}}; }
+LayerSpec max_pool(uint32_t kernel) { return {.kind = "max_pool", .values = {{"kernel", kernel}, {"stride", kernel}}}; }
 LayerSpec pool(const char* kind, uint32_t kernel, uint32_t stride) {
-    return {.kind = kind, .kernel = kernel, .stride = stride, .ceil = true};
+    return {.kind = kind, .values = {{"kernel", kernel}, {"stride", stride}, {"ceil", true}}};
 }
 LayerSpec relu() { return {.kind = "relu"}; }
 LayerSpec norm() { return {.kind = "batch_norm"}; }
-LayerSpec dropout(double rate) { return {.kind = "dropout", .rate = rate}; }
+LayerSpec dropout(double rate) { return {.kind = "dropout", .values = {{"rate", rate}}}; }
 /// A convolution without bias, batch norm and ReLU.
 void unit(NetSpec& spec, uint32_t kernel, uint32_t outputs, uint32_t pad = 0) {
     spec.layers.insert(spec.layers.end(), {conv(kernel, outputs, pad), norm(), relu()});
-    spec.layers.end()[-3].bias = false;
+    spec.layers.end()[-3].values.set("bias", false);
 }
 LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
 
@@ -117,7 +118,7 @@ Status mlp(NetSpec& spec) {
 // Least squares over all features, without a bias; its L2 term is the job's optimiser.weight_decay (twice the factor of ||w||^2).
 Status ridge(NetSpec& spec) {
     spec.layers = {fc(1), {.kind = "squared_loss"}};
-    spec.layers[0].bias = false;
+    spec.layers[0].values.set("bias", false);
     return {};
 }
 
@@ -163,7 +164,7 @@ std::string presets_help() {
         NetSpec spec;
         std::vector<Layer> layers;
         GC_ASSERT(preset_find(row.name, row.sample.C, row.sample.H, row.sample.W, 10, &spec).ok());
-        spec.target_scale = spec.layers.back().kind == "squared_loss" ? 1 : 0;
+        spec.target_scale = layer_kind_find(spec.layers.back().kind)->regression ? 1 : 0;
         GC_ASSERT(layers_check(spec, &layers).ok());
         uint64_t parameters = 0;
         for (const Layer& layer : layers) parameters += layer.parameters();

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 
 namespace gradcast {
 
@@ -44,19 +45,10 @@ Status program_find(std::vector<Program>& programs, uint32_t samples, bool train
 /// The builder of the layer's kind, in the namespace of the device's Build.
 template <typename Build>
 Status layer_build(Build& b) {
-    switch (b.layer->kind) {
-        case Kind::conv: return conv(b);
-        case Kind::inner_product: return inner_product(b);
-        case Kind::max_pool: return max_pool(b);
-        case Kind::average_pool:
-        case Kind::global_average_pool: return average_pool(b);
-        case Kind::relu: return relu(b);
-        case Kind::dropout: return dropout(b);
-        case Kind::batch_norm: return batch_norm(b);
-        case Kind::add: return add(b);
-        case Kind::softmax_cross_entropy: return softmax_cross_entropy(b);
-        case Kind::squared_loss: return squared_loss(b);
-    }
+#define GC_LAYER(which) \
+    if (b.layer->is(which##_kind)) return which(b);
+    GC_LAYER_KINDS(GC_LAYER)
+#undef GC_LAYER
     GC_ASSERT(false);
     return {};
 }

@@ -7,7 +7,8 @@
 
 #include "bench/comm/bench.h"
 #include "bench/comm/plain.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/lanes.h"
 #include "runtime/core/rng.h"

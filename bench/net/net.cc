@@ -7,7 +7,8 @@
 
 #include "bench/comm/report.h"
 #include "bench/net/rig.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
@@ -15,7 +16,7 @@ namespace {
 
 /// Multiply-adds of a layer's pass over one sample; each counts as two operations.
 double flops(const Layer& layer) {
-    if (layer.kind != Kind::conv && layer.kind != Kind::inner_product) return 0;
+    if (!layer.kind->multiplies) return 0;
     return 2.0 * static_cast<double>(layer.weights) * layer.out.H * layer.out.W;
 }
 

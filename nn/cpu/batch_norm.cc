@@ -1,8 +1,8 @@
 // Batch norm (Ioffe, Szegedy 2015) by channel, with the statistics of the block:
 //     y = weight (x - mean) / sqrt(variance + 1e-5) + bias,   mean and variance over samples and pixels of the block.
 //
-// Evaluation takes running statistics, which are part of the flat vector (nn/layers.h).  A block hands in, as a gradient, the sum over its
-// samples of each channel's mean and second moment; apply() moves the running ones a tenth of the way towards the mini-batch's.
+// Evaluation takes running statistics, which are part of the flat vector (nn/graph/layers.h).  A block hands in, as a gradient, the sum
+// over its samples of each channel's mean and second moment; apply() moves the running ones a tenth of the way towards the mini-batch's.
 #include <cmath>
 
 #include "nn/cpu/build.h"

@@ -63,8 +63,8 @@ static auto taker_of(std::span<const Layer> layers, uint32_t at) {
 dnnl_data_type_t Build::output_type() const {
     for (uint32_t at = number; type == dnnl_bf16 && layers[at].takers == 1;) {
         auto taker = taker_of(layers, at);
-        if (taker->kind == Kind::conv && !conv_few_fits(*taker) && !conv_wide_fits(*this, *taker)) return dnnl_bf16;
-        if (taker->kind != Kind::relu) break;
+        if (taker->is(conv_kind) && !conv_few_fits(*taker) && !conv_wide_fits(*this, *taker)) return dnnl_bf16;
+        if (!taker->is(relu_kind)) break;
         at = static_cast<uint32_t>(taker - layers.begin());
     }
     return dnnl_f32;

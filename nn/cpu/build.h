@@ -13,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/arena.h"
 #include "runtime/core/isa.h"
 
@@ -70,6 +71,9 @@ using Operation = std::function<Status(Frame&)>;
 
 /// What a layer does for blocks of one size.
 struct Operations {
+    /// Blocks of multiples of so many samples can be computed together: a sample's bits do not depend on the others, and `weights` takes
+    /// the samples of one block alone.  0: blocks cannot.
+    uint32_t unit = 0;
     std::vector<Operation> forward;
     std::vector<Operation> weights;                               // backward: dweight and dbias of one block, of layers that have them
     std::function<GradientPart(Frame&, uint64_t first)> pieces;   // the same in pieces: that from element `first` on
@@ -188,7 +192,9 @@ private:
 };
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.
-Status conv(Build& b);
+#define GC_LAYER(kind) Status kind(Build& b);
+GC_LAYER_KINDS(GC_LAYER)
+#undef GC_LAYER
 bool conv_wide_fits(const Build& b, const Layer& l);
 Status conv_wide(Build& b);
 /// Gradients of weights alone, in float: for 5x5, between oneDNN's other passes in bf16.
@@ -197,14 +203,5 @@ Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy);
 bool conv_few_fits(const Layer& l);
 bool conv_few_pools(const Layer& l, const Layer& pool);
 Status conv_few(Build& b);
-Status inner_product(Build& b);
-Status max_pool(Build& b);
-Status average_pool(Build& b);
-Status relu(Build& b);
-Status dropout(Build& b);
-Status batch_norm(Build& b);
-Status add(Build& b);
-Status softmax_cross_entropy(Build& b);
-Status squared_loss(Build& b);
 
 }   // namespace gradcast::cpu

@@ -14,11 +14,11 @@ Status conv(Build& b) {
     if (conv_wide_fits(b, l)) return conv_wide(b);
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    dnnl_memory_desc_t canonical = Build::plain({l.out.C, l.in.C, l.spec.kernel, l.spec.kernel}), bias = Build::plain({l.out.C});
+    dnnl_memory_desc_t canonical = Build::plain({l.out.C, l.in.C, l.window.kernel, l.window.kernel}), bias = Build::plain({l.out.C});
     const dnnl_memory_desc_t in = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}),
                              out = Build::plain({b.samples, l.out.C, l.out.H, l.out.W});
     dnnl_memory_desc_t any_x = Build::any(in, b.type), any_w = Build::any(canonical, b.type), any_y = Build::any(out, b.output_type());
-    dnnl_dims_t strides = {l.spec.stride, l.spec.stride}, pad = {l.spec.pad, l.spec.pad};
+    dnnl_dims_t strides = {l.window.stride, l.window.stride}, pad = {l.window.pad, l.window.pad};
 
     dnnl_convolution_desc_t op;
     Pd forward;
@@ -42,7 +42,7 @@ Status conv(Build& b) {
     if (conv_wide_weights_fits(l)) {   // bf16 alone gets here: in float conv_wide() computes all passes
         GC_TRY(conv_wide_weights(b, x.value, y.gradient));
         dy2 = y.gradient;
-    } else if (b.type == dnnl_bf16 && Build::isa() == Isa::amx && l.spec.kernel == 1 && l.spec.stride == 1 && l.spec.pad == 0) {
+    } else if (b.type == dnnl_bf16 && Build::isa() == Isa::amx && l.window.kernel == 1 && l.window.stride == 1 && l.window.pad == 0) {
         GC_TRY(b.consume({x.value, x1}, b.channels_last(l.in, dnnl_bf16), list.weights, &x2));
         GC_TRY(b.consume({y.gradient}, b.channels_last(l.out, dnnl_bf16), list.weights, &dy2));
         const NarrowShape shape{b.samples * l.in.H * l.in.W, l.in.C, l.out.C};

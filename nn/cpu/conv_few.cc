@@ -65,19 +65,20 @@ void join(const Cut& c, float* images, float* strips) {
 
 }   // namespace
 
-bool conv_few_fits(const Layer& l) { return l.in.C < 16 && l.spec.stride == 1 && l.spec.pad == 0 && l.biases > 0; }
+bool conv_few_fits(const Layer& l) { return l.in.C < 16 && l.window.stride == 1 && l.window.pad == 0 && l.biases > 0; }
 
 bool conv_few_pools(const Layer& l, const Layer& pool) {
-    return conv_few_fits(l) && l.takers == 1 && pool.kind == Kind::max_pool && pool.spec.kernel == 2 && pool.spec.stride == 2 &&
-           pool.spec.pad == 0 && l.out.H % 2 == 0 && l.out.W % 2 == 0;
+    return conv_few_fits(l) && l.takers == 1 && pool.is(max_pool_kind) && pool.window.kernel == 2 && pool.window.stride == 2 &&
+           pool.window.pad == 0 && l.out.H % 2 == 0 && l.out.W % 2 == 0;
 }
 
 Status conv_few(Build& b) {
+    b.operations->unit = 16;   // which lie side by side
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
     const uint32_t window = b.pool ? 2 : 1;
-    Conv16Shape whole{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.kernel};
+    Conv16Shape whole{(b.samples + 15) / 16, l.in.C, l.in.H, l.in.W, l.out.C, l.window.kernel, l.window.kernel};
     const Conv16Kernels& kernels = conv16_kernels(b.level(false));
     const Strips strips = strips_of(whole, b.samples % 16, window);
     const Conv16Shape strip = strips.shape;

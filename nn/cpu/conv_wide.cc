@@ -5,9 +5,9 @@
 namespace gradcast::cpu {
 namespace {
 
-bool any_fits(const Layer& l) { return l.out.C % 16 == 0 && l.spec.stride == 1 && l.spec.pad < l.spec.kernel; }
+bool any_fits(const Layer& l) { return l.out.C % 16 == 0 && l.window.stride == 1 && l.window.pad < l.window.kernel; }
 
-WideShape shape_of(const Build& b, const Layer& l) { return {b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.spec.kernel, l.spec.pad}; }
+WideShape shape_of(const Build& b, const Layer& l) { return {b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.window.kernel, l.window.pad}; }
 
 void weights_operation(Build& b, const WideKernels& kernels, const WideShape& shape, const Tensor& x, const Tensor& dy) {
     const Layer& l = *b.layer;
@@ -22,7 +22,7 @@ void weights_operation(Build& b, const WideKernels& kernels, const WideShape& sh
 
 }   // namespace
 
-bool conv_wide_weights_fits(const Layer& l) { return any_fits(l) && l.in.C % 16 == 0 && l.spec.kernel == 5; }
+bool conv_wide_weights_fits(const Layer& l) { return any_fits(l) && l.in.C % 16 == 0 && l.window.kernel == 5; }
 
 Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
     Tensor x1, dy1;
@@ -33,7 +33,7 @@ Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
 }
 
 bool conv_wide_fits(const Build& b, const Layer& l) {
-    const uint32_t kernel = l.spec.kernel;
+    const uint32_t kernel = l.window.kernel;
     // In bf16 without AMX alone: with AMX oneDNN's bf16 is faster than Winograd's way in float.
     if (b.type == dnnl_bf16 && (Build::isa() == Isa::amx || kernel == 1)) return false;
     const bool tiles = kernel == 1 && Build::isa() == Isa::amx && l.in.H * l.in.W >= 16;
@@ -44,7 +44,7 @@ Status conv_wide(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    const WideKernels& kernels = wide_kernels(b.level(l.spec.kernel == 1));
+    const WideKernels& kernels = wide_kernels(b.level(l.window.kernel == 1));
     const WideShape shape = shape_of(b, l), turned = shape.turned();
     const Tensor w = b.weight(Place::parameters, Build::plain({l.weights}));
     const bool biased = l.biases > 0;

@@ -10,6 +10,7 @@
 namespace gradcast::cpu {
 
 Status dropout(Build& b) {
+    b.operations->unit = 1;
     const Layer& l = *b.layer;
     const FloatKernels& kernels = float_kernels(isa_best());
     uint64_t pixels = uint64_t{l.in.H} * l.in.W;
@@ -22,7 +23,7 @@ Status dropout(Build& b) {
     b.activation = x;
     if (!b.training) return {};
 
-    auto drop = static_cast<uint32_t>(std::lround(l.spec.rate * 65536));
+    auto drop = static_cast<uint32_t>(std::lround(l.value("rate") * 65536));
     drop = std::min(drop, 65535u);
     uint64_t layer_seed = dropout_mixed(b.seed, b.number);
     // Two planes of 8 channels are numbered as the 16 channels that they are.

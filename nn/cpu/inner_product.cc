@@ -91,6 +91,7 @@ Status inner_float(Build& b) {
 }   // namespace
 
 Status inner_product(Build& b) {
+    b.operations->unit = 1;
     if (b.type == dnnl_f32) return inner_float(b);
     const Layer& l = *b.layer;
     const Activation x = b.activation;

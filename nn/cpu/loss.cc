@@ -41,6 +41,7 @@ Status loss(Build& b, Sample sample) {
 
 // loss = sum over n of -log(softmax(x[n])[label[n]]);  dx[n,k] = softmax(x[n])[k] - (k == label[n]).
 Status softmax_cross_entropy(Build& b) {
+    b.operations->unit = 1;
     return loss(b, [](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) {
         float sum = 0;
         for (size_t k = 0; k < row.size(); ++k) {
@@ -59,6 +60,7 @@ Status softmax_cross_entropy(Build& b) {
 
 // loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere, or a regression's target;  dx = 2 (x - t).
 Status squared_loss(Build& b) {
+    b.operations->unit = 1;
     if (const float scale = b.layer->target_scale, zero = b.layer->target_zero; scale > 0) {
         return loss(b, [scale, zero](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t, double& total) {
             float off = row[0] - (static_cast<float>(label) - zero) * scale;

@@ -64,7 +64,7 @@ private:
     /// Gradients of weights are those of that block from now on; the layer's are written at the place of block `place`.
     void turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const;
     Buffer gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const;
-    bool sample_by_sample(std::span<const ProgramSize> sizes) const;
+    bool sample_by_sample() const;
     void plan_gradients(Build& build);
     /// Offers the layer's gradients in pieces.
     Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
@@ -175,30 +175,17 @@ Status CpuNet::make(Build& build, Program& program) {
     return {};
 }
 
-/// A sample's bits do not depend on the others in the batch, and gradients of weights can be computed for some samples alone.
-bool CpuNet::sample_by_sample(std::span<const ProgramSize> sizes) const {
+/// Blocks can be computed together: all layers can, and the activations of so many samples are few.
+bool CpuNet::sample_by_sample() const {
     uint64_t floats = layers_[0].in.elements();   // of a sample's activations
-    bool beside = false;                          // 16 samples lie side by side, so blocks must begin at multiples of 16
     for (uint32_t i = 0; i < layers_.size(); ++i) {
-        const Layer& layer = layers_[i];
-        floats += layer.out.elements();
-        if (layer.takers > 1) return false;
-        if (merged_[i]) continue;
-        switch (layer.kind) {
-            case Kind::inner_product:
-            case Kind::relu:
-            case Kind::dropout:
-            case Kind::softmax_cross_entropy:
-            case Kind::squared_loss: break;
-            case Kind::conv:
-                if (!conv_few_fits(layer)) return false;
-                beside = true;
-                break;
-            default: return false;
+        floats += layers_[i].out.elements();
+        if (layers_[i].takers > 1) return false;
+        for (const Program& program : programs_) {
+            const uint32_t unit = program.layers[i].unit;
+            if (!merged_[i] && (unit == 0 || (program.training && program.samples % unit != 0))) return false;
         }
     }
-    for (const ProgramSize& size : sizes)
-        if (size.training && beside && size.samples % 16 != 0) return false;
     return config_.precision == Precision::f32 && floats * together_samples <= together_floats;
 }
 
@@ -232,11 +219,11 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     merged_.assign(layers_.size(), false);
     for (uint32_t i = 0; i + 2 < layers_.size(); ++i) {
         const Layer &first = layers_[i], &pool = layers_[i + 1], &relu = layers_[i + 2];
-        if (first.kind != Kind::conv || !conv_few_pools(first, pool) || relu.kind != Kind::relu) continue;
+        if (!first.is(conv_kind) || !conv_few_pools(first, pool) || !relu.is(relu_kind)) continue;
         merged_[i + 1] = merged_[i + 2] = pool.input == i && pool.takers == 1 && relu.input == i + 1;
     }
     const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });
-    input_beside_ = layers_[0].kind == Kind::conv && conv_few_fits(layers_[0]) && takers == 1;
+    input_beside_ = layers_[0].is(conv_kind) && conv_few_fits(layers_[0]) && takers == 1;
     for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
     for (uint32_t b = 0; b < layout_.buckets.size(); ++b)
@@ -261,7 +248,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
         programs_.push_back({size, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
-    if (sample_by_sample(sizes)) together_ = std::clamp(together_samples / build.most, 1u, together_most);
+    if (sample_by_sample()) together_ = std::clamp(together_samples / build.most, 1u, together_most);
     if (together_ > 1) {
         build.together = together_;
         all_.samples = together_ * build.most;

@@ -31,9 +31,9 @@ Status begin(Build& b, Pool* pool) {
                    .W = l.in.W,
                    .P = l.out.H,
                    .Q = l.out.W,
-                   .kernel = l.spec.kernel,
-                   .stride = l.spec.stride,
-                   .pad = l.spec.pad,
+                   .kernel = l.window.kernel,
+                   .stride = l.window.stride,
+                   .pad = l.window.pad,
                    .width = width,
                    .apart = all ? l.in.C : width};
     return {};
@@ -42,11 +42,11 @@ Status begin(Build& b, Pool* pool) {
 }   // namespace
 
 Status max_pool(Build& b) {
-    const LayerSpec& spec = b.layer->spec;
+    const Layer& l = *b.layer;
     const FloatKernels& kernels = float_kernels(isa_best());
-    if (spec.kernel > pool_kernel_max)
-        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", spec.name, spec.kernel, spec.kernel,
-                    pool_kernel_max, pool_kernel_max);
+    if (l.window.kernel > pool_kernel_max)
+        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", l.spec.name, l.window.kernel,
+                    l.window.kernel, pool_kernel_max, pool_kernel_max);
     Pool pool;
     GC_TRY(begin(b, &pool));
     const Activation x = pool.x, y = pool.y;
@@ -83,5 +83,6 @@ Status average_pool(Build& b) {
     b.operations->data.insert(b.operations->data.end(), pool.after.begin(), pool.after.end());
     return {};
 }
+Status global_average_pool(Build& b) { return average_pool(b); }
 
 }   // namespace gradcast::cpu

@@ -5,6 +5,7 @@
 namespace gradcast::cpu {
 
 Status relu(Build& b) {
+    b.operations->unit = 1;
     const FloatKernels& kernels = float_kernels(isa_best());
     Activation x;
     std::vector<Operation> after;

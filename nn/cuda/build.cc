@@ -31,8 +31,8 @@ SumPlaces Build::sum(Place place, const SumSize& size) {
     return made;
 }
 
-bool Build::before(Kind kind) const {
-    return layer->takers == 1 && number + 1 < layers.size() && layers[number + 1].kind == kind && layers[number + 1].input == number;
+bool Build::before(const LayerKind& kind) const {
+    return layer->takers == 1 && number + 1 < layers.size() && layers[number + 1].is(kind) && layers[number + 1].input == number;
 }
 
 Activation Build::flows(bool learns) {
@@ -42,7 +42,7 @@ Activation Build::flows(bool learns) {
     // A ReLU passes the gradient on in place.  If the reader is not the next layer, the gradient is `kept`: layers between use even and
     // odd.
     uint32_t last = number;
-    if (before(Kind::relu)) ++last;
+    if (before(relu_kind)) ++last;
     const bool waits = layers[last].takers == 1 && last + 1 < layers.size() && layers[last + 1].input != last;
     odd_ = !odd_;
     made.gradient = waits ? kept(size) : allocate(odd_ ? Place::odd : Place::even, size, 0);

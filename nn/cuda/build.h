@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "nn/cuda/kernels.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/cuda/device.h"
 
 namespace gradcast::cuda {
@@ -106,7 +107,7 @@ public:
     uint64_t value_bytes() const { return bf16 ? 2 : 4; }
     uint64_t rows(const Shape& shape) const { return uint64_t{samples} * shape.H * shape.W; }
     /// True if only one layer reads this one's output, and it is the next one and of that kind.
-    bool before(Kind kind) const;
+    bool before(const LayerKind& kind) const;
     /// This layer's output, with a gradient if `learns`.
     Activation flows(bool learns);
     Tensor kept(uint64_t bytes);
@@ -148,18 +149,11 @@ private:
 };
 
 /// Layers: each appends to b.operations and replaces b.activation.
-Status conv(Build& b);
-Status inner_product(Build& b);
+#define GC_LAYER(kind) Status kind(Build& b);
+GC_LAYER_KINDS(GC_LAYER)
+#undef GC_LAYER
 /// A convolution of 1 x 1 pixels, or an inner product of one pixel, by products of matrices.
 Status dense(Build& b);
 bool conv_is_dense(const Layer& layer);
-Status max_pool(Build& b);
-Status average_pool(Build& b);
-Status relu(Build& b);
-Status dropout(Build& b);
-Status batch_norm(Build& b);
-Status add(Build& b);
-Status softmax_cross_entropy(Build& b);
-Status squared_loss(Build& b);
 
 }   // namespace gradcast::cuda

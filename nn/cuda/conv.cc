@@ -25,10 +25,10 @@ Status build(Build& b) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    const uint32_t K = l.out.C, C = l.in.C, RS = l.spec.kernel * l.spec.kernel;
+    const uint32_t K = l.out.C, C = l.in.C, RS = l.window.kernel * l.window.kernel;
     const auto plans = std::make_shared<Plans>();
 
-    const bool rectify = b.before(Kind::relu), pooled = b.before(Kind::max_pool), biased = l.biases > 0 && !pooled;
+    const bool rectify = b.before(relu_kind), pooled = b.before(max_pool_kind), biased = l.biases > 0 && !pooled;
     bool fused = false;   // bias and ReLU
     if (biased && rectify) GC_TRY(plans->forward.choose_fused(b, &fused));
     if (!fused) GC_TRY(plans->forward.choose(b, ConvPass::forward));

@@ -23,8 +23,8 @@ struct Rows {
 };
 
 bool is_dense(const Layer& layer) {
-    if (layer.kind == Kind::inner_product) return layer.in.H * layer.in.W == 1;
-    return layer.kind == Kind::conv && layer.spec.kernel == 1 && layer.spec.stride == 1 && layer.spec.pad == 0;
+    if (layer.is(inner_product_kind)) return layer.in.H * layer.in.W == 1;
+    return layer.is(conv_kind) && layer.window.kernel == 1 && layer.window.stride == 1 && layer.window.pad == 0;
 }
 
 /// The ReLU behind the present layer is read by one layer alone, the next one, by a product.
@@ -50,7 +50,7 @@ Status products(Build& b, const Rows& rows) {
     }
 
     Activation y = b.flows(true);
-    y.rectified = b.before(Kind::relu);
+    y.rectified = b.before(relu_kind);
     y.masked = y.rectified && b.training && read_densely(b);
     Epilogue epilogue = !biased ? Epilogue::none : !y.rectified ? Epilogue::bias : y.masked ? Epilogue::bias_mask : Epilogue::bias_relu;
     bool offered = false;

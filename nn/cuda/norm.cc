@@ -9,7 +9,7 @@ Status batch_norm(Build& b) {
     Operations& list = *b.operations;
     const NormShape shape{b.rows(l.in), l.in.C, b.samples};
     Activation y = b.flows(true);
-    y.rectified = b.before(Kind::relu);
+    y.rectified = b.before(relu_kind);
     const bool rectify = y.rectified;
     const Tensor rows = b.kept(uint64_t{5} * l.in.C * sizeof(float));
     const SumPlaces sums = b.sum(Place::scratch, columns_size(shape.rows, shape.C, 2, b.bf16));

@@ -105,7 +105,7 @@ Status graph(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudnn, Des
     const PassKind& kind = kind_of(pass);
     const Layer& l = *b.layer;
     const cudnnDataType_t type = b.bf16 && pass != ConvPass::weights ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
-    const int64_t N = b.samples, side = l.spec.kernel, pad = l.spec.pad, stride = l.spec.stride, one = 1, two = 2;
+    const int64_t N = b.samples, side = l.window.kernel, pad = l.window.pad, stride = l.window.stride, one = 1, two = 2;
     Descriptor x, w, y, convolution, operation, product, biased, bias, add, relu;
     GC_TRY(tensor(&x, id_x, type, N, l.in.C, l.in.H, l.in.W));
     GC_TRY(tensor(&w, id_w, type, l.out.C, l.in.C, side, side));

@@ -41,12 +41,11 @@ Status add(Build& b) {
 // Drops the same elements as nn/cpu/dropout.cc.  The host writes the seed of a layer and step (Net).
 Status dropout(Build& b) {
     const Layer& l = *b.layer;
-    const auto drop = std::min(static_cast<uint32_t>(std::lround(l.spec.rate * 65536)), 65535u);
+    const auto drop = std::min(static_cast<uint32_t>(std::lround(l.value("rate") * 65536)), 65535u);
     const uint32_t samples = b.samples, pixels = l.in.H * l.in.W, C = l.in.C;
     const uint64_t count = b.rows(l.in) * C;
     // Seeds are in the order of the dropout layers.
-    const auto seed =
-        std::count_if(b.layers.begin(), b.layers.begin() + b.number, [](const Layer& each) { return each.kind == Kind::dropout; });
+    const auto seed = std::count_if(b.layers.begin(), b.layers.begin() + b.number, [](const Layer& each) { return each.kind->draws; });
     const Activation x = b.activation, y = b.activation = b.flows(x.learns);
     b.operations->forward.emplace_back([=](const Frame& f) {
         if (!f.training) return copy(f.stream, f.values(y.value), f.values(x.value), count);
@@ -61,19 +60,19 @@ Status dropout(Build& b) {
 
 static WindowShape window(const Build& b) {
     const Layer& l = *b.layer;
-    return {b.samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.spec.kernel, l.spec.stride, l.spec.pad};
+    return {b.samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad};
 }
 
 // Fuses the bias of the convolution before it and the ReLU behind it where that gives the same bits.
 Status max_pool(Build& b) {
     const Layer& l = *b.layer;
-    if (l.spec.kernel > pool_kernel_max)
-        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", l.spec.name, l.spec.kernel, l.spec.kernel,
-                    pool_kernel_max, pool_kernel_max);
+    if (l.window.kernel > pool_kernel_max)
+        return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", l.spec.name, l.window.kernel,
+                    l.window.kernel, pool_kernel_max, pool_kernel_max);
     const WindowShape shape = window(b);
     const Activation x = b.activation;
     Activation y = b.flows(x.learns);
-    y.rectified = b.before(Kind::relu);
+    y.rectified = b.before(relu_kind);
     const bool rectify = y.rectified;
     const Tensor winners = b.kept(b.rows(l.out) * l.out.C);   // 1 byte each
     const Tensor bias = x.unbiased ? b.bias(Place::parameters, x.unbiased) : Tensor{};
@@ -108,6 +107,7 @@ Status average_pool(Build& b) {
             [=](const Frame& f) { return average_pool_backward(f.stream, f.values(x.gradient), f.values(y.gradient), shape); });
     return {};
 }
+Status global_average_pool(Build& b) { return average_pool(b); }
 
 static Values loss_gradient(const Frame& f, const Activation& x, bool training) {
     return training && x.learns && f.training ? f.values(x.gradient) : Values{nullptr, f.bf16};

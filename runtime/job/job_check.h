@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/memory_use.h"
 #include "runtime/job/job_file.h"
 

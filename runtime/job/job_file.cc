@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "algos/algorithm.h"
+#include "nn/graph/layer_kind.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/limits.h"
 #include "runtime/core/nearest.h"
@@ -127,9 +128,11 @@ private:
             section("net.layers", *each.as_table(), {&job_, &layer});
             for (auto [key, name] : {std::pair{"net.layers.name", &layer.name}, {"net.layers.from", &layer.from}})
                 if (!name->empty() && !plain(*name)) mistake(line_of(each), key, fmt::format("{} {}", shown(*name), plain_rule));
-            if (layer.rate == 1) mistake(line_of(each), "net.layers.rate", "1 is not below 1");
+            for (const auto& [key, value] : layer.values)
+                if (const LayerKey* known = layer_key_find(key); known->below && value == known->max)
+                    mistake(line_of(each), "net.layers." + key, fmt::format("{} is not below {}", value, known->max));
             if (!each.as_table()->contains("kind"))
-                mistake(line_of(each), "net.layers.kind", fmt::format("is missing: {}", fmt::join(layer_kinds(), ", ")));
+                mistake(line_of(each), "net.layers.kind", fmt::format("is missing: {}", fmt::join(layer_kind_names(), ", ")));
             job_.layers.push_back(std::move(layer));
         }
     }
@@ -196,7 +199,9 @@ private:
                 return wrong(fmt::format("{} is above {}", is, option.bound(option.max)));
         }
         if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return wrong("holds a zero byte");
-        if (option.set) option.set(target, value);
+        if (option.of_layer)
+            target.layer->values.set(option.key, option.kind == Kind::number ? value.number : static_cast<double>(value.integer));
+        else if (option.set) option.set(target, value);
     }
 
     /// What no single key can tell.
@@ -446,12 +451,7 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
         all.emplace_back("job.epochs", fmt::format("{}", config.epochs));
         all.emplace_back("job.steps", fmt::format("{}", config.steps));
     }
-    for (size_t i = 0; i < config.layers.size(); ++i) {
-        const LayerSpec& layer = config.layers[i];
-        all.emplace_back(fmt::format("layer {}", i + 1),
-                         fmt::format("{} {} {} {} {} {} {:d} {:d} {} {}", layer.kind, layer.name, layer.outputs, layer.kernel, layer.stride,
-                                     layer.pad, layer.ceil, layer.bias, layer.rate, layer.from));
-    }
+    for (size_t i = 0; i < config.layers.size(); ++i) all.emplace_back(fmt::format("layer {}", i + 1), layer_text(config.layers[i]));
     return all;
 }
 

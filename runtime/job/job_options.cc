@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <deque>
+
+#include "nn/graph/layer_kind.h"
 #include "runtime/job/cuda_module.h"
 #include "transport/exchange/exchange.h"
 
@@ -30,7 +33,6 @@ std::vector<std::string> presets() { return {preset_names().begin(), preset_name
 std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
 std::vector<std::string> devices() { return {device_names().begin(), device_names().end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
-std::vector<std::string> kinds_of_layers() { return {layer_kinds().begin(), layer_kinds().end()}; }
 std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
@@ -77,7 +79,7 @@ std::string show(const JobConfig& job) {
     return fmt::format("{}", job.settings.*member);
 }
 
-constexpr JobOption options[] = {
+constexpr JobOption rows[] = {
     {"job", "name", Kind::text, "\"job\"", 0, 0, false, nullptr, "at most 64 letters, digits, '.', '_' and '-'", set<&JobConfig::name>},
     {"job", "seed", Kind::integer, "1", 0, 0x1p53, false, nullptr, "of the initial weights, the order of samples, augmentation and dropout",
      set<&JobConfig::seed>},
@@ -140,22 +142,9 @@ constexpr JobOption options[] = {
      "safetensors file with the initial parameters, as gradcastctl export or PyTorch writes it, of F32, F16, BF16 or F64; a prefix that all "
      "its names share is left out; empty: drawn with the seed",
      set<&JobConfig::start>},
-    {"net.layers", "kind", Kind::name, "", 0, 0, false, kinds_of_layers, "kind of the layer", set<&LayerSpec::kind>},
-    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr, 
-     "by which messages, `from` and the tensors of state_dicts (conv1.weight) name the layer; empty: kind and number, as conv1, fc1 "
-     "(inner_product), pool1 (max_pool), average1, global1, relu1, dropout1, norm1 (batch_norm), add1, loss1",
-     set<&LayerSpec::name>},
-    {"net.layers", "outputs", Kind::integer, "0", 0, 1 << 24, false, nullptr, "channels or features (conv, inner_product)",
-     set<&LayerSpec::outputs>},
-    {"net.layers", "kernel", Kind::integer, "0", 0, 1024, false, nullptr, "side of the window (conv, max_pool, average_pool)",
-     set<&LayerSpec::kernel>},
-    {"net.layers", "stride", Kind::integer, "1", 0, 1024, false, nullptr, "step of the window; 0 in pooling: its kernel",
-     set<&LayerSpec::stride>},
-    {"net.layers", "pad", Kind::integer, "0", 0, 1024, false, nullptr, "zeros added on each side", set<&LayerSpec::pad>},
-    {"net.layers", "ceil", Kind::flag, "false", 0, 0, false, nullptr, "pooling: a last window that is partly outside counts too",
-     set<&LayerSpec::ceil>},
-    {"net.layers", "bias", Kind::flag, "true", 0, 0, false, nullptr, "conv, inner_product: with a bias", set<&LayerSpec::bias>},
-    {"net.layers", "rate", Kind::number, "0", 0, 1, false, nullptr, "dropout: the share that becomes 0, below 1", set<&LayerSpec::rate>},
+    {"net.layers", "kind", Kind::name, "", 0, 0, false, layer_kind_names, "kind of the layer", set<&LayerSpec::kind>},
+    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "by which messages, `from` and the tensors of state_dicts (conv1.weight) name the layer; empty: kind and number", set<&LayerSpec::name>},
     {"net.layers", "from", Kind::text, "\"\"", 0, 0, false, nullptr,
      "name of an earlier layer: add adds its output, other kinds take it instead of that of the layer before", set<&LayerSpec::from>},
     {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "update rule", set<&OptimiserConfig::kind>},
@@ -245,9 +234,57 @@ constexpr JobOption options[] = {
      "step of which each node writes profile.json, a Chrome trace, into the job's folder; 0: none", set<&JobConfig::profile>},
 };
 
+/// The keys of layers, as their kinds have them.
+void add_layer_keys(std::vector<JobOption>& all) {
+    static std::deque<std::string> texts;   // outlive the rows
+    auto kept = [](std::string text) { return texts.emplace_back(std::move(text)).c_str(); };
+    for (const auto& [key, kinds] : layer_keys()) {
+        const bool flag = key->type == LayerKey::Type::flag;
+        all.push_back({.section = "net.layers",
+                       .key = key->name,
+                       .kind = flag                                   ? Kind::flag
+                               : key->type == LayerKey::Type::integer ? Kind::integer
+                                                                      : Kind::number,
+                       .value = kept(flag ? key->value != 0 ? "true" : "false" : fmt::format("{}", key->value)),
+                       .min = key->min,
+                       .max = key->max,
+                       .above = false,
+                       .names = nullptr,
+                       .help = kept(fmt::format("{}: {}{}", fmt::join(kinds, ", "), key->help,
+                                                key->below ? fmt::format("; below {}", key->max) : "")),
+                       .set = nullptr,
+                       .of_layer = true});
+    }
+}
+
+/// The default names: "conv1, fc1 (inner_product), ...".
+const char* name_help(const char* help) {
+    static std::string text = help;
+    for (const char* between = ", as "; const LayerKind* kind : layer_kinds()) {
+        const bool plain = kind->loss || std::string_view(kind->name).starts_with(kind->short_name);
+        const std::string name = fmt::format("{}1{}", kind->short_name, plain ? "" : fmt::format(" ({})", kind->name));
+        if (text.ends_with(name)) continue;
+        text += between + name;
+        between = ", ";
+    }
+    return text.c_str();
+}
+
 }   // namespace
 
-std::span<const JobOption> job_options() { return options; }
+std::span<const JobOption> job_options() {
+    static const std::vector<JobOption> all = [] {
+        std::vector<JobOption> made;
+        for (const JobOption& row : rows) {
+            made.push_back(row);
+            if (std::string_view(row.section) != "net.layers" || std::string_view(row.key) != "name") continue;
+            made.back().help = name_help(row.help);
+            add_layer_keys(made);
+        }
+        return made;
+    }();
+    return all;
+}
 
 std::string JobOption::bound(double limit) const { return kind == Kind::duration ? fmt::format("{}s", limit) : fmt::format("{}", limit); }
 
@@ -259,14 +296,14 @@ std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobCon
     std::vector<std::pair<std::string, std::string>> all;
     const AlgorithmKind* kind;
     if (!algorithm_find(config.algorithm, &kind).ok()) return all;
-    for (const JobOption& option : options)
+    for (const JobOption& option : job_options())
         if (option.show && option.belongs_to(*kind)) all.emplace_back(option.key, option.show(config));
     return all;
 }
 
 std::vector<FileKey> job_keys() {
     std::vector<FileKey> keys;
-    for (const JobOption& option : options) {
+    for (const JobOption& option : job_options()) {
         const bool list = std::string_view(option.section) == "net.layers";
         std::string range;
         if (option.names) range = fmt::format("{}", fmt::join(option.names(), ", "));

@@ -37,6 +37,7 @@ struct JobOption {
     const char* help;
     void (*set)(JobTarget, const JobValue&);           // null: checked only
     std::string (*show)(const JobConfig&) = nullptr;   // of the keys that belong to algorithms
+    bool of_layer = false;                             // set() is null: LayerSpec::values takes the value
 
     /// min or max as it is written in a job file.
     std::string bound(double limit) const;

@@ -9,7 +9,8 @@
 #include <cmath>
 
 #include "datasets/hdf5.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
@@ -20,7 +21,7 @@ namespace gradcast {
 namespace {
 
 constexpr char format_name[] = "gradcast model";
-constexpr uint32_t format_version = 3;   // 3: with class_names; without them 2 is written
+constexpr uint32_t format_version = 4;   // 2: with the states that a training goes on from; 3: with class_names; 4: layers by layer_text()
 constexpr uint64_t text_bytes_max = 1 << 20;
 constexpr uint64_t side_max = 65536;   // C, H, W, pad, classes
 
@@ -145,30 +146,49 @@ private:
     uint64_t file_bytes_;
 };
 
-std::string layers_text(const NetSpec& net) {
+constexpr uint64_t key_value_version = 4;   // of layers
+
+std::string layers_text(const NetSpec& net, uint64_t version) {
+    auto value = [](const LayerSpec& layer, const char* key) {
+        const double* given = layer.values.find(key);
+        return given ? *given : layer_key_find(key)->value;
+    };
+    auto named = [](const std::string& name) { return name.empty() ? "-" : name; };
     std::string text;
     for (const LayerSpec& layer : net.layers)
-        text +=
-            fmt::format("{} {} {} {} {} {} {:d} {:d} {} {}\n", layer.kind, layer.name.empty() ? "-" : layer.name, layer.outputs,
-                        layer.kernel, layer.stride, layer.pad, layer.ceil, layer.bias, layer.rate, layer.from.empty() ? "-" : layer.from);
+        text += version >= key_value_version
+                    ? layer_text(layer) + "\n"
+                    : fmt::format("{} {} {} {} {} {} {} {} {} {}\n", layer.kind, named(layer.name), value(layer, "outputs"),
+                                  value(layer, "kernel"), value(layer, "stride"), value(layer, "pad"), value(layer, "ceil"),
+                                  value(layer, "bias"), value(layer, "rate"), named(layer.from));
     return text;
 }
 
-/// False: some line is not such a layer.  Of older models each ends with pad.
-bool layers_parse(const std::string& text, NetSpec* net) {
+/// A line of a model of a version before key_value_version; in the oldest it ends with pad.
+bool layer_parse_old(const std::string& line, LayerSpec* layer) {
+    char kind[65], name[65], from[65] = "-";
+    unsigned outputs, kernel, stride, pad, ceil = 0, bias = 1;
+    double rate = 0;
+    const int found = std::sscanf(line.c_str(), "%64s %64s %u %u %u %u %u %u %lf %64s", kind, name, &outputs, &kernel, &stride, &pad, &ceil,
+                                  &bias, &rate, from);
+    if (found != 6 && found != 10) return false;
+    layer->kind = kind;
+    if (std::string_view(from) != "-") layer->from = from;
+    if (std::string_view(name) != "-") layer->name = name;
+    const std::pair<const char*, double> values[] = {{"outputs", outputs}, {"kernel", kernel}, {"stride", stride}, {"pad", pad},
+                                                     {"ceil", ceil},       {"bias", bias},     {"rate", rate}};
+    for (const auto& [key, value] : values)
+        if (value != layer_key_find(key)->value && !layer_set(*layer, key, value)) return false;
+    return true;
+}
+
+/// False: some line is not such a layer.
+bool layers_parse(const std::string& text, uint64_t version, NetSpec* net) {
     for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
         end = std::min(text.find('\n', begin), text.size());
-        char kind[65], name[65], from[65] = "-";
-        uint32_t ceil = 0, bias = 1;
+        const std::string line = text.substr(begin, end - begin);
         LayerSpec layer;
-        int found = std::sscanf(text.substr(begin, end - begin).c_str(), "%64s %64s %u %u %u %u %u %u %lf %64s", kind, name, &layer.outputs,
-                                &layer.kernel, &layer.stride, &layer.pad, &ceil, &bias, &layer.rate, from);
-        if (found != 6 && found != 10) return false;
-        layer.kind = kind;
-        layer.ceil = ceil != 0;
-        layer.bias = bias != 0;
-        if (std::string_view(from) != "-") layer.from = from;
-        if (std::string_view(name) != "-") layer.name = name;
+        if (!(version >= key_value_version ? layer_parse(line, &layer) : layer_parse_old(line, &layer))) return false;
         net->layers.push_back(std::move(layer));
     }
     return !net->layers.empty();
@@ -177,7 +197,7 @@ bool layers_parse(const std::string& text, NetSpec* net) {
 std::string digest_of(auto values) { return sha256_hex(std::as_bytes(values)); }
 
 /// All that a file holds as text, vectors by their SHA-256.
-std::string model_content(const Model& model, const ModelState& state) {
+std::string model_content(const Model& model, const ModelState& state, uint64_t version) {
     const NetSpec& net = model.net;
     std::string text = fmt::format(
         "sample {} {} {} pad {} classes {} target_scale {}\nmean {}\nstd {}\nstep {} state {:016x} agreed {:d}\naccuracy {} test_loss {} "
@@ -185,13 +205,19 @@ std::string model_content(const Model& model, const ModelState& state) {
         "kernel_set {}\ndata_digest {}\nid {}\nbase {}\njob {}\nlayers {}\nparameters {}\noptimiser {}\nexponents {}\nalgorithm {}\n",
         net.C, net.H, net.W, net.pad, net.classes, net.target_scale, fmt::join(model.mean, " "), fmt::join(model.std, " "), model.step,
         model.state, model.agreed, model.accuracy, model.test_loss, model.evaluated, model.kernel_set, model.data_digest, model.id,
-        model.base, digest_of(std::span(model.job)), digest_of(std::span<const char>(layers_text(net))), model.digest,
+        model.base, digest_of(std::span(model.job)), digest_of(std::span<const char>(layers_text(net, version))), model.digest,
         digest_of(state.optimiser), digest_of(state.exponents), digest_of(state.algorithm));
     if (!model.class_names.empty()) text += fmt::format("class_names {}\n", digest_of(std::span(model.class_names)));
     return digest_of(std::span(text));
 }
 
-Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* model, ModelVectors* state, std::string* content) {
+/// What a file says of itself.
+struct Stored {
+    uint64_t version = 0;
+    std::string content;   // see model_content(); empty in version 1
+};
+
+Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* model, ModelVectors* state, Stored* stored) {
     Hdf5Lock lock;
     Hid file = hdf5_open(fd, H5F_ACC_RDONLY);
     if (!file) return fail(Code::data, "{}: not a gradcast model: {}", path, hdf5_reason());
@@ -199,7 +225,7 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     std::string format, layers;
     GC_TRY(reader.text("format", &format));
     if (format != format_name) return reader.broken("format", fmt::format("is not \"{}\"", format_name));
-    uint64_t version, pad, classes, sample[3];
+    uint64_t &version = stored->version, pad, classes, sample[3];
     GC_TRY(reader.number("version", 1, UINT32_MAX, &version));
     if (version > format_version)
         return fail(Code::data, "{}: written by a newer gradcast: format version {}, this one reads {}", path, version, format_version);
@@ -227,7 +253,7 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     GC_TRY(reader.text("kernel_set", &model->kernel_set));
     GC_TRY(reader.long_text("job", &model->job));
     GC_TRY(reader.long_text("layers", &layers));
-    if (!layers_parse(layers, &model->net)) return reader.broken("layers", "is not a list of layers");
+    if (!layers_parse(layers, version, &model->net)) return reader.broken("layers", "is not a list of layers");
     for (float value : model->std)
         if (!(value > 0) || !std::isfinite(value)) return reader.broken("std", "is not above 0");
     GC_TRY(reader.vector("parameters", H5T_IEEE_F32LE, &state->parameters));
@@ -241,7 +267,7 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     GC_TRY(reader.number("state", 0, UINT64_MAX, &model->state));
     GC_TRY(reader.number("agreed", 0, 1, &agreed));
     model->agreed = agreed == 1;
-    GC_TRY(reader.text("content", content));
+    GC_TRY(reader.text("content", &stored->content));
     if (reader.has("optimiser")) GC_TRY(reader.vector("optimiser", H5T_IEEE_F32LE, &state->optimiser));
     if (reader.has("class_names")) GC_TRY(reader.long_text("class_names", &model->class_names));
     GC_TRY(reader.vector("exponents", H5T_STD_I32LE, &state->exponents));
@@ -249,22 +275,22 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     return {};
 }
 
-/// content: that the file says it has; empty in version 1.
-Status model_check(const std::string& path, Model* model, ModelVectors* state, std::string* content) {
+Status model_check(const std::string& path, Model* model, ModelVectors* state, Stored* stored) {
     Fd fd;
     uint64_t file_bytes = 0;
     struct stat info;
     if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
         return fail(Code::data, "{}: a folder: name the model in it, as {}/final.h5", path, path);
     GC_TRY(file_open(path, &fd, &file_bytes));
-    GC_TRY(model_load(path, fd.get(), file_bytes, model, state, content));
+    GC_TRY(model_load(path, fd.get(), file_bytes, model, state, stored));
     if (digest_of(std::span(state->parameters)) != model->digest)
         return fail(Code::data, "{}: the digest of its parameters differs: the file is damaged", path);
     std::vector<Layer> layers;
     if (Status status = layers_check(model->net, &layers); !status.ok()) return fail(Code::data, "{}: damaged: {}", path, status.what);
     if (const uint64_t elements = layers_layout(layers, 1).elements; elements != state->parameters.size())
         return fail(Code::data, "{}: damaged: it holds {} parameters, its layers have {}", path, state->parameters.size(), elements);
-    if (!content->empty() && *content != model_content(*model, {state->parameters, state->optimiser, state->exponents, state->algorithm}))
+    const ModelState vectors = {state->parameters, state->optimiser, state->exponents, state->algorithm};
+    if (!stored->content.empty() && stored->content != model_content(*model, vectors, stored->version))
         return fail(Code::data, "{}: the digest of its content differs: the file is damaged", path);
     return {};
 }
@@ -273,8 +299,8 @@ Status model_check(const std::string& path, Model* model, ModelVectors* state, s
 
 Status model_reserve(const std::string& path, const Model& model, uint64_t state_bytes) {
     // Beside the data sets: headers, attributes, and the texts.
-    const uint64_t bytes = state_bytes + model.job.size() + model.base.size() + model.class_names.size() + layers_text(model.net).size() +
-                           (64 << 10) + 8 * (model.mean.size() + model.std.size());
+    const uint64_t bytes = state_bytes + model.job.size() + model.base.size() + model.class_names.size() +
+                           layers_text(model.net, format_version).size() + (64 << 10) + 8 * (model.mean.size() + model.std.size());
     auto failed = [&](int error) {
         Status status = fail_sys(error, "cannot reserve {:.1f} MB for the model in {}", static_cast<double>(bytes) / 1e6,
                                  path.substr(0, path.rfind('/')));
@@ -294,7 +320,7 @@ Status model_reserve(const std::string& path, const Model& model, uint64_t state
 }
 
 Status model_write(const std::string& path, const Model& model, const ModelState& state) {
-    const std::string content = model_content(model, state);
+    const std::string content = model_content(model, state, format_version);
     Status status;
     {
         Hdf5Lock lock;
@@ -304,8 +330,8 @@ Status model_write(const std::string& path, const Model& model, const ModelState
             file = Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
         }
         const hid_t h = file.get();
-        const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = model.class_names.empty() ? 2 : format_version,
-                       pad = model.net.pad, classes = model.net.classes, agreed = model.agreed ? 1 : 0;
+        const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = format_version, pad = model.net.pad,
+                       classes = model.net.classes, agreed = model.agreed ? 1 : 0;
         bool good =
             file && put_text(h, "format", format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
             put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
@@ -321,7 +347,7 @@ Status model_write(const std::string& path, const Model& model, const ModelState
             put_text(h, "data_digest", model.data_digest) && put_text(h, "id", model.id) && put_text(h, "base", model.base) &&
             put_numbers(h, "state", H5T_NATIVE_UINT64, std::span(&model.state, 1)) &&
             put_numbers(h, "agreed", H5T_NATIVE_UINT64, std::span(&agreed, 1)) && put_text(h, "content", content) &&
-            put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net)) &&
+            put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net, format_version)) &&
             (model.class_names.empty() || put_long_text(h, "class_names", model.class_names)) &&
             put_vector(h, "parameters", H5T_NATIVE_FLOAT, state.parameters.size(), state.parameters.data()) &&
             (state.optimiser.empty() || put_vector(h, "optimiser", H5T_NATIVE_FLOAT, state.optimiser.size(), state.optimiser.data())) &&
@@ -349,8 +375,8 @@ std::string model_kept(const std::string& folder) {
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters) {
     Model read;
     ModelVectors state;
-    std::string content;
-    GC_TRY(model_check(path, &read, &state, &content));
+    Stored stored;
+    GC_TRY(model_check(path, &read, &state, &stored));
     *model = std::move(read);
     *parameters = std::move(state.parameters);
     return {};
@@ -359,9 +385,9 @@ Status model_read(const std::string& path, Model* model, std::vector<float>* par
 Status checkpoint_read(const std::string& path, Model* model, ModelVectors* state) {
     Model read;
     ModelVectors vectors;
-    std::string content;
-    GC_TRY(model_check(path, &read, &vectors, &content));
-    if (content.empty()) return fail(Code::data, "{}: a model of format version 1, from which no training can go on", path);
+    Stored stored;
+    GC_TRY(model_check(path, &read, &vectors, &stored));
+    if (stored.content.empty()) return fail(Code::data, "{}: a model of format version 1, from which no training can go on", path);
     JobId id;   // it names a folder
     if (!job_id_parse(read.id, &id)) return fail(Code::data, "{}: not a checkpoint: its job has the id \"{}\"", path, one_line(read.id));
     *model = std::move(read);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "datasets/image_sample.h"
+#include "nn/graph/layer_kind.h"
 #include "runtime/job/evaluate.h"
 #include "runtime/job/model_net.h"
 
@@ -29,7 +30,7 @@ public:
     /// results[i]: of paths[i], with the `top` most probable classes.  Blocks.  Error: of the net, not of an image.
     Status run(std::span<const std::string> paths, uint32_t top, std::span<Prediction> results);
     /// The net ends with softmax_cross_entropy, not with squared_loss.
-    bool probabilities() const { return net_.model.net.layers.back().kind == "softmax_cross_entropy"; }
+    bool probabilities() const { return !layer_kind_find(net_.model.net.layers.back().kind)->regression; }
     const Model& model() const { return net_.model; }
     const char* kernels() const { return net_.net->kernels(); }
     /// Of all images so far that could be used.

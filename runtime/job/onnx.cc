@@ -15,7 +15,6 @@ namespace {
 
 constexpr uint64_t file_bytes_max = (uint64_t{1} << 31) - 1;   // of a protobuf
 constexpr int64_t operator_set = 13, ir_version = 7;
-constexpr float norm_epsilon = 1e-5f;   // nn/cpu/batch_norm.cc
 
 /// A message in the making.
 class Message {
@@ -86,39 +85,24 @@ public:
 private:
     /// The value that a layer makes of x.
     Value value(const Layer& layer, const Value& x) {
-        const LayerSpec& spec = layer.spec;
-        const std::string& name = spec.name;
-        const std::string y = name + ".output";
-        std::vector<std::string> inputs;
-        auto with_weights = [&](const Value& from) {
-            inputs = {from.name, name + ".weight"};
-            if (layer.biases) inputs.push_back(name + ".bias");
+        const OnnxOperator& op = layer.kind->onnx;
+        const std::string& name = layer.spec.name;
+        if (!op.type) return x;
+        bool flattened = op.input == OnnxOperator::Input::flat || (op.input == OnnxOperator::Input::any && x.flat);
+        if (layer.other != Layer::none) flattened |= values_[layer.other].flat;   // of one pixel
+        auto as_input = [&](const Value& from) {
+            if (op.input == OnnxOperator::Input::spatial) return spatial(from, layer).name;
+            return flattened ? flat(from, layer).name : from.name;
         };
-        switch (layer.kind) {
-            case Kind::conv: with_weights(spatial(x, layer)); return {node("Conv", inputs, y, window(layer))};
-            case Kind::inner_product: with_weights(flat(x, layer)); return {node("Gemm", inputs, y, {number("transB", 1)}), true};
-            case Kind::max_pool: return {node("MaxPool", {spatial(x, layer).name}, y, window(layer))};
-            case Kind::average_pool: {
-                std::vector<Message> attributes = window(layer);
-                attributes.push_back(number("count_include_pad", 0));
-                return {node("AveragePool", {spatial(x, layer).name}, y, attributes)};
-            }
-            case Kind::global_average_pool: return {node("GlobalAveragePool", {spatial(x, layer).name}, y)};
-            case Kind::relu: return {node("Relu", {x.name}, y), x.flat};
-            case Kind::batch_norm:
-                with_weights(x);
-                inputs.insert(inputs.end(), {name + ".running_mean", name + ".running_var"});
-                return {node("BatchNormalization", inputs, y, {real("epsilon", norm_epsilon)}), x.flat};
-            case Kind::add: {
-                const Value& other = values_[layer.other];
-                if (x.flat == other.flat) return {node("Add", {x.name, other.name}, y), x.flat};
-                return {node("Add", {flat(x, layer).name, flat(other, layer).name}, y), true};   // both of one pixel
-            }
-            case Kind::dropout:
-            case Kind::softmax_cross_entropy:
-            case Kind::squared_loss: return x;
-        }
-        return x;
+        std::vector<std::string> inputs = {as_input(x)};
+        if (layer.other != Layer::none) inputs.push_back(as_input(values_[layer.other]));
+        if (layer.weights) inputs.push_back(name + ".weight");
+        if (layer.biases) inputs.push_back(name + ".bias");
+        if (layer.statistics) inputs.insert(inputs.end(), {name + ".running_mean", name + ".running_var"});
+        std::vector<Message> attributes = op.windowed ? window(layer) : std::vector<Message>();
+        for (const OnnxOperator::Attribute& each : op.attributes)
+            attributes.push_back(each.real ? real(each.name, each.value) : number(each.name, static_cast<int64_t>(each.value)));
+        return {node(op.type, inputs, name + ".output", attributes), flattened};
     }
 
     Value flat(const Value& x, const Layer& layer) {
@@ -135,12 +119,11 @@ private:
     /// A window that begins inside but is partly outside counts where `ceil` is set.  Runtimes do not agree on what their own ceil_mode
     /// does at the end, so the padding there is what such windows need, and the rounding is always down.
     static std::vector<Message> window(const Layer& layer) {
-        const LayerSpec& spec = layer.spec;
-        auto end = [&](uint32_t side, uint32_t windows) {
-            if (!spec.ceil) return int64_t{spec.pad};
-            return std::max<int64_t>((int64_t{windows} - 1) * spec.stride + spec.kernel - side - spec.pad, 0);
+        const auto& [kernel_side, step, zeros, ceil] = layer.window;
+        const int64_t kernel = kernel_side, stride = step, pad = zeros;
+        auto end = [&, rounds_up = ceil](uint32_t side, uint32_t windows) {
+            return rounds_up ? std::max<int64_t>((int64_t{windows} - 1) * stride + kernel - side - pad, 0) : pad;
         };
-        const int64_t kernel = spec.kernel, stride = spec.stride, pad = spec.pad;
         return {numbers("kernel_shape", {kernel, kernel}), numbers("strides", {stride, stride}),
                 numbers("pads", {pad, pad, end(layer.in.H, layer.out.H), end(layer.in.W, layer.out.W)})};
     }

@@ -214,7 +214,7 @@ Status JobParts::check_net(const JobConfig& job) {
     size_t wrong = spec.layers.size();
     if (const Status status = layers_check(spec, &layers, &wrong); !status.ok()) return of_layer(wrong), status;
     for (const Layer& layer : layers) {
-        if (job.algorithm != "dane" || layer.kind != Kind::dropout) continue;
+        if (job.algorithm != "dane" || !layer.kind->draws) continue;
         of_layer(static_cast<size_t>(&layer - layers.data()));
         return fail(Code::invalid, "layer {}: it draws what it drops, and dane needs gradients without that", layer_name(layer));
     }

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "algos/algorithm.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/job/cuda_module.h"
 #include "runtime/job/evaluate.h"
 #include "runtime/job/model_file.h"

@@ -36,16 +36,14 @@ std::string layers_json(const std::vector<Layer>& layers) {
     auto all = nlohmann::ordered_json::array();
     for (const Layer& layer : layers) {
         const LayerSpec& spec = layer.spec;
-        all.push_back({{"name", spec.name},
-                       {"kind", spec.kind},
-                       {"outputs", spec.outputs},
-                       {"kernel", spec.kernel},
-                       {"stride", spec.stride},
-                       {"pad", spec.pad},
-                       {"ceil", spec.ceil},
-                       {"bias", spec.bias},
-                       {"rate", spec.rate},
-                       {"from", spec.from}});
+        nlohmann::ordered_json each = {{"name", spec.name}, {"kind", spec.kind}, {"from", spec.from}};
+        for (const LayerKey* key : layer.kind->keys) {
+            const double value = layer.value(key->name);
+            if (key->type == LayerKey::Type::flag) each[key->name] = value != 0;
+            else if (key->type == LayerKey::Type::integer) each[key->name] = static_cast<uint64_t>(value);
+            else each[key->name] = value;
+        }
+        all.push_back(std::move(each));
     }
     return dump(all);
 }
@@ -334,15 +332,11 @@ public:
             if (!json.contains(key) || !json[key].is_string()) return false;
             *to = json[key].get<std::string>();
         }
-        for (const auto& [key, to] :
-             {std::pair{"outputs", &spec->outputs}, {"kernel", &spec->kernel}, {"stride", &spec->stride}, {"pad", &spec->pad}})
-            if (!json.contains(key) || !whole(json[key], layer_side_max, to)) return false;
-        for (const auto& [key, to] : {std::pair{"ceil", &spec->ceil}, {"bias", &spec->bias}}) {
-            if (!json.contains(key) || !json[key].is_boolean()) return false;
-            *to = json[key].get<bool>();
+        for (const auto& [key, value] : json.items()) {
+            if (value.is_string()) continue;
+            if (!value.is_number() && !value.is_boolean()) return false;
+            if (!layer_set(*spec, key, value.is_boolean() ? value.get<bool>() : value.get<double>())) return false;
         }
-        if (!json.contains("rate") || !json["rate"].is_number()) return false;
-        spec->rate = json["rate"].get<double>();
         return true;
     }
     /// "" or the key that is missing, or wrong.
@@ -371,7 +365,7 @@ public:
     }
 
 private:
-    static constexpr uint64_t side_max = 65536, layer_side_max = 1 << 24;
+    static constexpr uint64_t side_max = 65536;
     const Json all_;
 };
 

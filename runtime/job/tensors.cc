@@ -8,11 +8,8 @@ std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
     std::vector<NetTensor> tensors;
     for (const Layer& layer : layers) {
         const std::string& name = layer.spec.name;
-        const uint64_t K = layer.out.C, kernel = layer.spec.kernel;
-        std::vector<uint64_t> weight = {K};
-        if (layer.kind == Kind::conv) weight = {K, layer.in.C, kernel, kernel};
-        if (layer.kind == Kind::inner_product) weight = {K, layer.in.elements()};
-        if (layer.weights) tensors.push_back({name + ".weight", weight, layer.offset, layer.weights});
+        const uint64_t K = layer.out.C;
+        if (layer.weights) tensors.push_back({name + ".weight", layer.weight_shape, layer.offset, layer.weights});
         if (layer.biases) tensors.push_back({name + ".bias", {K}, layer.offset + layer.weights, layer.biases});
         if (!layer.statistics) continue;
         tensors.push_back({name + ".running_mean", {K}, layer.statistics_offset, K});

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 
 namespace gradcast {
 

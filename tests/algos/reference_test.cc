@@ -75,7 +75,7 @@ protected:
                            .W = features,
                            .classes = levels,
                            .target_scale = 0.03125f,
-                           .layers = {{.kind = "inner_product", .outputs = 1, .bias = false}, {.kind = "squared_loss"}}};
+                           .layers = {{.kind = "inner_product", .values = {{"outputs", 1}, {"bias", false}}}, {.kind = "squared_loss"}}};
         std::vector<float> w(features);
         weights_initial(spec, layout, seed, w);
         return {w.begin(), w.end()};

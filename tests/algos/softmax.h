@@ -57,11 +57,12 @@ protected:
     }
     static Vector initial() {
         Layout layout{features * classes, {{0, features * classes, "fc1"}}, {{0, features * classes, 0, 1}}};
-        const NetSpec spec{.C = 1,
-                           .H = 1,
-                           .W = features,
-                           .classes = classes,
-                           .layers = {{.kind = "inner_product", .outputs = classes, .bias = false}, {.kind = "softmax_cross_entropy"}}};
+        const NetSpec spec{
+            .C = 1,
+            .H = 1,
+            .W = features,
+            .classes = classes,
+            .layers = {{.kind = "inner_product", .values = {{"outputs", classes}, {"bias", false}}}, {.kind = "softmax_cross_entropy"}}};
         std::vector<float> w(features * classes);
         weights_initial(spec, layout, seed, w);
         return {w.begin(), w.end()};

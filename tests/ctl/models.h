@@ -1,6 +1,7 @@
 // A model that nobody has trained, for the commands on models.
 #pragma once
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/digest.h"
 #include "runtime/job/model_file.h"
 #include "tests/ctl/ctl.h"

@@ -161,7 +161,7 @@ TEST_F(CtlPredict, NamesAModelThatHasNoClassesOfImages) {
     for (const bool regression : {true, false}) {
         Model model;
         model.net = {.C = regression ? 1u : 2u, .H = 2, .W = 2, .classes = 10};
-        model.net.layers = {{.kind = "inner_product", .outputs = regression ? 1u : 10u}, {.kind = "squared_loss"}};
+        model.net.layers = {{.kind = "inner_product", .values = {{"outputs", regression ? 1u : 10u}}}, {.kind = "squared_loss"}};
         if (regression) model.net.target_scale = 0.5f;
         model.mean.assign(model.net.C, 0.1f), model.std.assign(model.net.C, 0.3f);
         std::vector<Layer> layers;

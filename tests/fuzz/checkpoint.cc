@@ -9,7 +9,8 @@
 #include <filesystem>
 
 #include "datasets/hdf5.h"
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/digest.h"
 #include "runtime/job/model_file.h"
 #include "tests/fuzz/reached.h"
@@ -25,8 +26,11 @@ constexpr const char* data_sets[] = {"parameters", "optimiser", "exponents", "al
 std::string good_file() {
     const std::string path = std::filesystem::temp_directory_path() / fmt::format("gradcast-fuzz-{}-good.h5", ::getpid());
     Model model;
-    model.net = {
-        .C = 1, .H = 2, .W = 1, .classes = 2, .layers = {{.kind = "inner_product", .outputs = 2}, {.kind = "softmax_cross_entropy"}}};
+    model.net = {.C = 1,
+                 .H = 2,
+                 .W = 1,
+                 .classes = 2,
+                 .layers = {{.kind = "inner_product", .values = {{"outputs", 2}}}, {.kind = "softmax_cross_entropy"}}};
     model.mean = {0.5f};
     model.std = {0.25f};
     model.job = "[job]\n";

@@ -9,17 +9,19 @@
 #include <cstring>
 #include <filesystem>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/fd.h"
 #include "tests/fuzz/reached.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace gradcast;
-    const NetSpec net{.C = 1,
-                      .H = 2,
-                      .W = 1,
-                      .classes = 2,
-                      .layers = {{.kind = "inner_product", .outputs = 2}, {.kind = "batch_norm"}, {.kind = "softmax_cross_entropy"}}};
+    const NetSpec net{
+        .C = 1,
+        .H = 2,
+        .W = 1,
+        .classes = 2,
+        .layers = {{.kind = "inner_product", .values = {{"outputs", 2}}}, {.kind = "batch_norm"}, {.kind = "softmax_cross_entropy"}}};
     std::vector<Layer> layers;
     GC_ASSERT(layers_check(net, &layers).ok());
     static const std::string path = std::filesystem::temp_directory_path() / fmt::format("gradcast-fuzz-{}.safetensors", ::getpid());

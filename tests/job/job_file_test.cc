@@ -7,7 +7,8 @@
 #include <regex>
 #include <set>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -94,15 +95,15 @@ TEST(JobFile, LayersAreNamedAsTheHelpSays) {
                        .H = 8,
                        .W = 8,
                        .classes = 2,
-                       .layers = {{.kind = "conv", .outputs = 2, .kernel = 3},
+                       .layers = {{.kind = "conv", .values = {{"outputs", 2}, {"kernel", 3}}},
                                   {.kind = "batch_norm"},
                                   {.kind = "relu"},
                                   {.kind = "add", .from = "norm1"},
-                                  {.kind = "max_pool", .kernel = 2},
-                                  {.kind = "average_pool", .kernel = 2},
+                                  {.kind = "max_pool", .values = {{"kernel", 2}}},
+                                  {.kind = "average_pool", .values = {{"kernel", 2}}},
                                   {.kind = "global_average_pool"},
-                                  {.kind = "dropout", .rate = 0.5},
-                                  {.kind = "inner_product", .outputs = 2},
+                                  {.kind = "dropout", .values = {{"rate", 0.5}}},
+                                  {.kind = "inner_product", .values = {{"outputs", 2}}},
                                   {.kind = "softmax_cross_entropy"}}};
     std::vector<Layer> layers;
     const Status status = layers_check(spec, &layers);
@@ -342,9 +343,9 @@ TEST(JobFile, Layers) {
     ASSERT_EQ(job.layers.size(), 2u);
     EXPECT_EQ(job.net_pad, 2u);
     EXPECT_EQ(job.layers[0].name, "first");
-    EXPECT_EQ(job.layers[0].outputs, 6u);
-    EXPECT_EQ(job.layers[0].kernel, 5u);
-    EXPECT_EQ(job.layers[0].stride, 1u);
+    EXPECT_EQ(layer_value(job.layers[0], "outputs"), 6);
+    EXPECT_EQ(layer_value(job.layers[0], "kernel"), 5);
+    EXPECT_EQ(layer_value(job.layers[0], "stride"), 1);
     EXPECT_EQ(mistakes_of(head + "preset = \"mlp\"\n[[net.layers]]\nkind = \"conv\"\n").size(), 2u);   // both, and pad with a preset
     std::vector<std::string> found = mistakes_of(head + "[[net.layers]]\nkind = \"konv\"\n[[net.layers]]\nkernell = 3\nname = \"a b\"\n");
     ASSERT_EQ(found.size(), 4u);
@@ -357,8 +358,9 @@ TEST(JobFile, Layers) {
                                  "[[net.layers]]\nkind = \"conv\"\nbias = false\n",
                           &job),
               std::vector<std::string>{});
-    EXPECT_TRUE(job.layers[0].ceil && !job.layers[1].ceil && job.layers[1].bias && !job.layers[2].bias);
-    EXPECT_EQ(job.layers[1].rate, 0.5);
+    EXPECT_EQ(layer_value(job.layers[0], "ceil"), 1);
+    EXPECT_EQ(layer_value(job.layers[2], "bias"), 0);
+    EXPECT_EQ(layer_value(job.layers[1], "rate"), 0.5);
     EXPECT_EQ(job.layers[1].from, "a");
     EXPECT_EQ(mistakes_of(head + "[[net.layers]]\nkind = \"dropout\"\nrate = 1\nceil = 1\nfrom = \"a b\"\n"),
               (std::vector<std::string>{

@@ -65,7 +65,8 @@ std::vector<float> logits_of(const Trained& trained, const Samples& samples) {
     NetSpec spec = trained.model.net;
     const uint32_t classes = spec.classes++;
     spec.layers.back().kind = "softmax_cross_entropy";
-    spec.layers.insert(spec.layers.end() - 1, {.kind = "inner_product", .name = "logits", .outputs = spec.classes, .bias = false});
+    spec.layers.insert(spec.layers.end() - 1,
+                       {.kind = "inner_product", .name = "logits", .values = {{"outputs", spec.classes}, {"bias", false}}});
     Rig rig(spec, sizes({1}));
     const uint64_t learnt = trained.layers.back().offset + trained.layers.back().parameters(), own = uint64_t{classes} * spec.classes;
     std::span<float> parameters = rig.net->parameters();
@@ -362,8 +363,9 @@ TEST(Models, ReadingALargeOneWithoutMemoryIsAnError) {
 #endif
     TestFolder folder;
     Model model;
-    model.net.layers = {
-        {.kind = "inner_product", .outputs = 20'000}, {.kind = "inner_product", .outputs = 10}, {.kind = "softmax_cross_entropy"}};
+    model.net.layers = {{.kind = "inner_product", .values = {{"outputs", 20'000}}},
+                        {.kind = "inner_product", .values = {{"outputs", 10}}},
+                        {.kind = "softmax_cross_entropy"}};
     model.mean = {0.1f}, model.std = {0.3f};
     std::vector<Layer> layers;
     ASSERT_TRUE(layers_check(model.net, &layers).ok());

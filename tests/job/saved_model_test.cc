@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "nn/graph/layer_kind.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/engine.h"
 #include "runtime/job/job_protocol.h"
@@ -18,6 +19,29 @@
 
 namespace gradcast {
 namespace {
+
+// tests/job/older.h5 is of format version 2, whose layers are ten words each.
+TEST(ModelFile, OfAnOlderVersionIsReadAndWrittenAnew) {
+    Model model;
+    ModelVectors state;
+    ASSERT_TRUE(checkpoint_read("tests/job/older.h5", &model, &state).ok());
+    auto layers = [](const Model& of) {
+        std::vector<std::string> all;
+        for (const LayerSpec& layer : of.net.layers) all.push_back(layer_text(layer));
+        return all;
+    };
+    const std::vector<std::string> expected = {"conv outputs=2 kernel=3 bias=0", "max_pool kernel=3 stride=2 pad=1 ceil=1",
+                                               "dropout rate=0.3", "inner_product name=logits outputs=2", "softmax_cross_entropy"};
+    EXPECT_EQ(layers(model), expected);
+    const std::string path = testing::TempDir() + "gc-newer-" + std::to_string(getpid()) + ".h5";
+    ASSERT_TRUE(model_write(path, model, {state.parameters, state.optimiser, state.exponents, state.algorithm}).ok());
+    Model newer;
+    std::vector<float> parameters;
+    EXPECT_TRUE(model_read(path, &newer, &parameters).ok());
+    EXPECT_EQ(layers(newer), expected);
+    EXPECT_EQ(parameters, state.parameters);
+    EXPECT_EQ(::unlink(path.c_str()), 0);
+}
 
 TEST(ModelFile, SaysWhyItCannotBeWritten) {
     std::string path = testing::TempDir() + "gc-model-" + std::to_string(getpid()) + ".h5";

@@ -23,7 +23,7 @@ NetConfig bf16(std::vector<uint32_t> block_sizes, uint32_t lanes = 1) {
 /// Odd shapes: few and many channels, strides, padding, no bias, a branch, bf16 and float between layers.
 std::vector<std::pair<const char*, NetSpec>> nets() {
     LayerSpec bare = conv(20, 3, 1, 1);
-    bare.bias = false;
+    bare.values.set("bias", false);
     return {
         {"inner_product", of(3, 5, 3, 0, 4, {fc(13), relu(), fc(4), loss()})},
         {"conv", of(3, 11, 9, 0, 5, {conv(7, 3, 2, 1), relu(), conv(17, 2), relu(), conv(33, 1), fc(5), loss()})},

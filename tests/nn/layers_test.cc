@@ -78,7 +78,20 @@ TEST(Presets, SayWhatThereIs) {
     EXPECT_TRUE(spec.layers.empty());
     EXPECT_EQ(preset_names().size(), 11u);
     for (const char* name : preset_names()) EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
-    EXPECT_STREQ(layer_kinds()[1], "inner_product");
+    EXPECT_STREQ(layer_kinds()[1]->name, "inner_product");
+}
+
+TEST(Layers, AsText) {
+    const LayerSpec spec{
+        .kind = "conv", .name = "c", .values = {{"kernel", 3}, {"outputs", 6}, {"stride", 1}, {"bias", false}}, .from = "b"};
+    EXPECT_EQ(layer_text(spec), "conv name=c from=b outputs=6 kernel=3 bias=0");
+    EXPECT_EQ(layer_text(dropout(0.3)), "dropout rate=0.3");
+    LayerSpec read;
+    ASSERT_TRUE(layer_parse(layer_text(spec), &read));
+    EXPECT_EQ(layer_text(read), layer_text(spec));
+    for (const char* wrong : {"", "conv outputs", "conv outputs=-1", "conv outputs=1.5", "conv outputs=99999999", "conv outputs=1x",
+                              "conv colour=1", "dropout rate=1", "dropout rate=nan", "conv bias=2", "conv  kernel=1"})
+        EXPECT_FALSE(layer_parse(wrong, &(read = LayerSpec{}))) << wrong;
 }
 
 TEST(Layers, MistakesNameTheLayerAndBothShapes) {
@@ -108,18 +121,18 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
               "layer add1: its inputs conv2 4x2x2 and conv1 4x3x3 must be alike");
     EXPECT_EQ(mistake({conv(4, 1), add("conv2"), fc(10), loss()}), "layer add1: from \"conv2\" is no layer before it: did you mean conv1?");
     EXPECT_EQ(mistake({conv(4, 1), named(fc(10), "", "later"), loss()}), "layer fc1: from \"later\" is no layer before it");
-    EXPECT_EQ(mistake({{.kind = "inner_product", .outputs = 10, .kernel = 3}, loss()}),
+    EXPECT_EQ(mistake({{.kind = "inner_product", .values = {{"outputs", 10}, {"kernel", 3}}}, loss()}),
               "layer fc1: inner_product has no kernel, but outputs bias");
-    EXPECT_EQ(mistake({fc(10), {.kind = "relu", .rate = 0.5}, loss()}), "layer relu1: relu has no rate");
+    EXPECT_EQ(mistake({fc(10), {.kind = "relu", .values = {{"rate", 0.5}}}, loss()}), "layer relu1: relu has no rate");
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "add"}, fc(10), loss()}),
               "layer add1: it needs `from`, the earlier layer whose output it adds");
     EXPECT_EQ(mistake({conv(4, 1), conv(5, 1), named(fc(10), "", "conv1"), loss()}), "layer conv2: no layer takes its output 5x3x3");
     EXPECT_EQ(mistake({fc(10), loss(), loss()}), "layer loss1: softmax_cross_entropy must be the last layer");
     EXPECT_EQ(mistake({relu(), loss()}, {.C = 10, .H = 1, .W = 1}), "the net has no layer with weights, so there is nothing to train");
-    EXPECT_EQ(mistake({fc(10), {.kind = "inner_product", .name = "fc1", .outputs = 10}, loss()}),
+    EXPECT_EQ(mistake({fc(10), {.kind = "inner_product", .name = "fc1", .values = {{"outputs", 10}}}, loss()}),
               "two layers have the name fc1: layers without one are named by kind and number");
-    EXPECT_EQ(mistake({fc(4294967295u), fc(10), loss()}),
-              "layer fc1: 16x3x3 to 4294967295x1x1 makes a net of more than 2147483648 parameters");
+    EXPECT_EQ(mistake({fc(4294967295u), fc(10), loss()}), "layer fc1: its outputs 4294967295 must be at least 0 and at most 16777216");
+    EXPECT_EQ(mistake({fc(1 << 24), fc(10), loss()}), "layer fc1: 16x3x3 to 16777216x1x1 makes a net of more than 2147483648 parameters");
     EXPECT_EQ(mistake({fc(10), loss()}, {.C = 0, .H = 1, .W = 1}),
               "samples of 0x1x1, padded by 0: C, H and W must be 1 to 65536, the padding at most 65536");
     EXPECT_EQ(mistake({fc(1), loss()}, {.C = 1, .H = 1, .W = 1, .classes = 1}), "a net needs at least 2 classes, not 1");
@@ -250,7 +263,7 @@ TEST(Weights, AreHeNormalAndDependOnSeedLayerAndElementAlone) {
     }
     // Weights do not depend on the size of other layers; two layers of one shape differ.
     NetSpec longer = spec;
-    longer.layers[3].outputs = 301;
+    longer.layers[3].values.set("outputs", 301);
     ASSERT_TRUE(layers_check(longer, &layers).ok());
     std::vector<float> moved(layers_layout(layers, 1).elements);
     weights_initial(longer, layers_layout(layers, 1), 1, moved);

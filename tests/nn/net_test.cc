@@ -306,11 +306,13 @@ TEST(Net, NanReachesLossAndGradient) {
 TEST(Net, GradientsInPiecesAreTheSame) {
     NetSpec mlp, without{.C = 3, .H = 20, .W = 20, .classes = 7}, shared = without;
     ASSERT_TRUE(preset_find("mlp", 1, 28, 28, 10, &mlp).ok());
-    without.layers = {{.kind = "inner_product", .outputs = 301, .bias = false}, {.kind = "relu"}, {.kind = "inner_product", .outputs = 7}};
-    shared.layers = {{.kind = "inner_product", .name = "a", .outputs = 300},
-                     {.kind = "inner_product", .name = "b", .outputs = 300},
+    without.layers = {{.kind = "inner_product", .values = {{"outputs", 301}, {"bias", false}}},
+                      {.kind = "relu"},
+                      {.kind = "inner_product", .values = {{"outputs", 7}}}};
+    shared.layers = {{.kind = "inner_product", .name = "a", .values = {{"outputs", 300}}},
+                     {.kind = "inner_product", .name = "b", .values = {{"outputs", 300}}},
                      {.kind = "add", .from = "a"},
-                     {.kind = "inner_product", .outputs = 7}};
+                     {.kind = "inner_product", .values = {{"outputs", 7}}}};
     for (const auto& [spec, buckets] : {std::pair{&mlp, 3u}, {&without, 1u}, {&shared, 0u}}) {
         NetSpec whole = *spec;
         if (spec != &mlp) whole.layers.push_back({.kind = "softmax_cross_entropy"});

@@ -59,10 +59,14 @@ void expect_reference(const char* name) {
         if (word == "steps") words >> steps >> sgd.lr >> sgd.momentum >> sgd.weight_decay;
         if (word == "layer") {
             LayerSpec& layer = spec.layers.emplace_back();
-            words >> layer.kind >> layer.outputs >> layer.kernel >> layer.stride >> layer.pad;
+            words >> layer.kind;
+            for (const char* key : {"outputs", "kernel", "stride", "pad"}) {
+                double value = 0;
+                words >> value;
+                layer.values.set(key, value);
+            }
             for (std::string key, value; words.good() && words >> key >> value;) {
-                if (key == "ceil") layer.ceil = value == "1";
-                if (key == "bias") layer.bias = value == "1";
+                if (key == "ceil" || key == "bias") layer.values.set(key, value == "1");
                 if (key == "name") layer.name = value;
                 if (key == "from") layer.from = value;
             }

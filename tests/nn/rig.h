@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/isa.h"
@@ -39,18 +40,18 @@ auto builds(Of of, Emulated emulated, bool tiles = true) {
 }
 
 inline LayerSpec conv(uint32_t outputs, uint32_t kernel, uint32_t stride = 1, uint32_t pad = 0) {
-    return {.kind = "conv", .outputs = outputs, .kernel = kernel, .stride = stride, .pad = pad};
+    return {.kind = "conv", .values = {{"outputs", outputs}, {"kernel", kernel}, {"stride", stride}, {"pad", pad}}};
 }
-inline LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .outputs = outputs}; }
+inline LayerSpec fc(uint32_t outputs) { return {.kind = "inner_product", .values = {{"outputs", outputs}}}; }
 inline LayerSpec max_pool(uint32_t kernel, uint32_t stride = 0, uint32_t pad = 0) {
-    return {.kind = "max_pool", .kernel = kernel, .stride = stride, .pad = pad};
+    return {.kind = "max_pool", .values = {{"kernel", kernel}, {"stride", stride}, {"pad", pad}}};
 }
 inline LayerSpec average_pool(uint32_t kernel, uint32_t stride = 0, uint32_t pad = 0, bool ceil = false) {
-    return {.kind = "average_pool", .kernel = kernel, .stride = stride, .pad = pad, .ceil = ceil};
+    return {.kind = "average_pool", .values = {{"kernel", kernel}, {"stride", stride}, {"pad", pad}, {"ceil", ceil}}};
 }
 inline LayerSpec global_pool() { return {.kind = "global_average_pool"}; }
 inline LayerSpec norm(const char* name = "") { return {.kind = "batch_norm", .name = name}; }
-inline LayerSpec dropout(double rate) { return {.kind = "dropout", .rate = rate}; }
+inline LayerSpec dropout(double rate) { return {.kind = "dropout", .values = {{"rate", rate}}}; }
 inline LayerSpec add(const char* from) { return {.kind = "add", .from = from}; }
 inline LayerSpec squared_loss() { return {.kind = "squared_loss"}; }
 inline LayerSpec named(LayerSpec layer, const char* name, const char* from = "") {
@@ -64,8 +65,8 @@ inline LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
 /// Every kind of layer, odd shapes, two shortcuts, one of them with a layer in it.
 inline NetSpec everything() {
     LayerSpec bare = conv(20, 3, 1, 1), late = max_pool(3, 2);
-    bare.bias = false;
-    late.ceil = true;
+    bare.values.set("bias", false);
+    late.values.set("ceil", true);
     return {.C = 3,
             .H = 10,
             .W = 13,

@@ -1,28 +1,15 @@
 // The device-independent half of a net: names, shapes and parameter counts of its layers, and the layout of the flat vector.
-// One more layer: a Kind, a shape rule and a row here (layers.cc), a case in programs.h, a file in each device's folder.
 #pragma once
-#include "nn/net.h"
-#include "runtime/core/status.h"
+#include "nn/graph/layer_kind.h"
+#include "runtime/core/types.h"
 
 namespace gradcast {
 
-/// In the order of the table in layers.cc.
-enum class Kind : uint8_t {
-    conv,
-    inner_product,
-    max_pool,
-    average_pool,
-    global_average_pool,
-    relu,
-    dropout,
-    batch_norm,
-    add,
-    softmax_cross_entropy,
-    squared_loss
-};
-constexpr uint32_t kind_count = 11;
-
 constexpr float statistics_share = 0.1f;   // how far running statistics move towards those of a mini-batch
+
+constexpr float norm_epsilon = 1e-5f;   // added to the variance by batch norm
+/// The most parameters of a net, and the most elements of one sample between two layers: no product of two overflows.
+constexpr uint64_t layer_elements_max = uint64_t{1} << 31;
 
 struct Shape {   // of one sample
     uint32_t C = 0, H = 0, W = 0;
@@ -30,14 +17,22 @@ struct Shape {   // of one sample
     bool operator==(const Shape&) const = default;
 };
 
+/// Of kinds that slide one over their input.
+struct Window {
+    uint32_t kernel = 0, stride = 0, pad = 0;
+    bool ceil = false;   // a last window that is partly outside counts too
+};
+
 /// A layer of a checked net.
 struct Layer {
     static constexpr uint32_t none = ~0u;
-    LayerSpec spec;   // name, kernel and stride filled in
-    Kind kind{};
+    LayerSpec spec;   // with its name, and a stride that is not 0
+    const LayerKind* kind = nullptr;
     Shape in{}, out{};
+    Window window{};
     float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
     uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows
+    std::vector<uint64_t> weight_shape = {};   // in canonical order, the last index moves fastest; empty: no weights
     uint64_t weights = 0, biases = 0;          // elements
     // Running mean [C] and second moment [C] of batch norm, at the end of the flat vector in a bucket of their own.  A block hands in sums
     // over its samples in the place of a gradient, so all nodes move them by the same bits.
@@ -45,13 +40,19 @@ struct Layer {
     uint32_t input = none, other = none;   // number of the layer whose output it takes (none: the net's input), and that add adds
     uint32_t takers = 0;                   // how many layers take its output
     uint64_t parameters() const { return weights + biases; }
+    bool is(const LayerKind& which) const { return kind == &which; }
+    /// Of a key of its kind: as given, or the default.
+    double value(std::string_view key) const { return layer_value(spec, key); }
 };
+std::string shape_text(const Shape& shape);   // "3x32x32"
+/// LayerKind::shape of kinds whose output has the shape of the input.
+Status same_shape(const NetSpec& spec, Layer& layer);
 
 /// Checks the whole list.  Error: names the layer and both shapes; *wrong, where given, becomes that layer's number in the list, unless the
 /// error is about the whole net.
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wrong = nullptr);
 
-/// For blocks of so many samples.  Error: batch norm of one value a channel, whose output is its bias and whose gradient is 0.
+/// Whether all layers can be trained in blocks of so many samples.
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 
 /// A group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least bucket_bytes, from

@@ -1,7 +1,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "nn/layers.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast {
@@ -17,11 +18,13 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
         if (layer.parameters() == 0) continue;
         float* weight = parameters.data() + layer.offset;
         std::fill_n(weight + layer.weights, layer.biases, 0.0f);
-        if (layer.kind == Kind::batch_norm) {
+        if (layer.statistics) {
             float* statistics = parameters.data() + layer.statistics_offset;
-            std::fill_n(weight, layer.weights, 1.0f);
             std::fill_n(statistics, layer.in.C, 0.0f);
             std::fill_n(statistics + layer.in.C, layer.in.C, 1.0f);
+        }
+        if (layer.kind->initial_weight != 0) {
+            std::fill_n(weight, layer.weights, layer.kind->initial_weight);
             ++number;
             continue;
         }

@@ -1,0 +1,25 @@
+#include "nn/graph/weights.h"
+
+namespace gradcast {
+namespace {
+
+Status shape(const NetSpec&, Layer& layer) {
+    GC_TRY(outputs_shape(layer));
+    layer.out.H = layer.out.W = 1;
+    weights_shape(layer, {layer.out.C, layer.in.elements()});
+    return {};
+}
+
+constexpr const LayerKey* keys[] = {&outputs_key, &bias_key};
+constexpr OnnxOperator::Attribute attributes[] = {{"transB", false, 1}};
+
+}   // namespace
+
+const LayerKind inner_product_kind{.name = "inner_product",
+                                   .short_name = "fc",
+                                   .keys = keys,
+                                   .shape = shape,
+                                   .multiplies = true,
+                                   .onnx = {.type = "Gemm", .input = OnnxOperator::Input::flat, .attributes = attributes}};
+
+}   // namespace gradcast

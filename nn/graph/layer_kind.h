@@ -1,0 +1,98 @@
+// All that is known of a kind of layer, whatever computes it: one row.
+// To add a kind: its name in GC_LAYER_KINDS, nn/graph/KIND.cc with its row, and a builder in nn/cpu/KIND.cc and nn/cuda/KIND.cc.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/graph/net_spec.h"
+#include "runtime/core/status.h"
+
+namespace gradcast {
+
+struct Layer;
+
+/// One key of a layer in a job file.
+struct LayerKey {
+    enum class Type : uint8_t { integer, flag, number };
+    const char* name;
+    Type type;
+    double value;         // where it is not given
+    double min, max;      // allowed
+    bool below = false;   // max itself is not allowed
+    const char* help;     // without the kinds that have it
+};
+
+/// How ONNX (operator set 13) writes a layer.  Inputs are the layer's inputs and its tensors, in their order.
+struct OnnxOperator {
+    enum class Input : uint8_t { any, spatial, flat };   // [N, C, H, W], [N, features]
+    struct Attribute {
+        const char* name;
+        bool real;   // else an integer
+        float value;
+    };
+    const char* type = nullptr;   // null: the value passes unchanged
+    Input input = Input::any;     // the output has the same form
+    bool windowed = false;        // kernel_shape, strides and pads
+    std::span<const Attribute> attributes = {};
+};
+
+struct LayerKind {
+    const char* name;         // in job files
+    const char* short_name;   // with a number: the name of a layer that has none
+    std::span<const LayerKey* const> keys = {};
+    /// From Layer::in: sets `out`, the numbers of parameters and statistics, and the window.  Error: names the layer and the shapes.
+    Status (*shape)(const NetSpec& spec, Layer& layer);
+    bool two_inputs = false;   // the second one is that of `from`, of the same shape
+    bool loss = false;         // ends a net
+    bool regression = false;   // loss: compares with targets, which may be those of a regression; else the outputs are probabilities
+    bool draws = false;        // draws random numbers in each step of training (dropout_mixed())
+    bool multiplies = false;   // weights by inputs: most of a net's work
+    /// Whether it can be trained in blocks of so many samples; null: in all.
+    Status (*block)(const Layer& layer, uint32_t samples) = nullptr;
+    /// Every weight begins with it; 0: weights are drawn (weights_initial()).
+    float initial_weight = 0;
+    OnnxOperator onnx = {};
+};
+
+#define GC_LAYER_KINDS(GC_LAYER)    \
+    GC_LAYER(conv)                  \
+    GC_LAYER(inner_product)         \
+    GC_LAYER(max_pool)              \
+    GC_LAYER(average_pool)          \
+    GC_LAYER(global_average_pool)   \
+    GC_LAYER(relu)                  \
+    GC_LAYER(dropout)               \
+    GC_LAYER(batch_norm)            \
+    GC_LAYER(add)                   \
+    GC_LAYER(softmax_cross_entropy) \
+    GC_LAYER(squared_loss)
+
+#define GC_LAYER(kind) extern const LayerKind kind##_kind;
+GC_LAYER_KINDS(GC_LAYER)
+#undef GC_LAYER
+
+std::span<const LayerKind* const> layer_kinds();
+std::vector<std::string> layer_kind_names();
+/// Null: there is none.
+const LayerKind* layer_kind_find(std::string_view name);
+/// The key of that name of the first kind that has it; null: no kind has.
+const LayerKey* layer_key_find(std::string_view name);
+/// All keys, each once, with the names of the kinds that have it.
+struct LayerKeyUse {
+    const LayerKey* key;
+    std::vector<std::string> kinds;
+};
+std::vector<LayerKeyUse> layer_keys();
+
+/// Of a key of the layer's kind, which must be known: as given, or the default.
+double layer_value(const LayerSpec& spec, std::string_view key);
+/// "conv", "name=conv1", "outputs=20", ... with spaces between: the values that are not the defaults, in the order of the kind's keys.
+std::string layer_text(const LayerSpec& spec);
+/// Of a text from outside.  False: it is not of that form, or a key is unknown or out of range.
+bool layer_parse(std::string_view text, LayerSpec* spec);
+/// Sets a value from outside.  False: no kind has the key, or the value is not one of its.
+bool layer_set(LayerSpec& spec, std::string_view key, double value);
+
+}   // namespace gradcast

@@ -1,0 +1,172 @@
+#include "nn/graph/layers.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "runtime/core/nearest.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+/// The values that were given are of keys of the kind, and in their range.
+Status keys_check(const LayerKind& kind, const LayerSpec& spec, const std::string& name) {
+    std::string known;
+    for (const LayerKey* key : kind.keys) known += (known.empty() ? "" : " ") + std::string(key->name);
+    for (const auto& [given, value] : spec.values) {
+        const LayerKey* any = layer_key_find(given);
+        const auto key =
+            std::find_if(kind.keys.begin(), kind.keys.end(), [&given = given](const LayerKey* each) { return given == each->name; });
+        if (key == kind.keys.end()) {
+            if (any && value == any->value) continue;
+            return fail(Code::invalid, "layer {}: {} has no {}{}{}", name, kind.name, given, known.empty() ? "" : ", but ", known);
+        }
+        if (value >= (*key)->min && (value < (*key)->max || (value == (*key)->max && !(*key)->below))) continue;
+        return fail(Code::invalid, "layer {}: its {} {} must be at least {} and {} {}", name, given, value, (*key)->min,
+                    (*key)->below ? "below" : "at most", (*key)->max);
+    }
+    return {};
+}
+
+}   // namespace
+
+const std::string& layer_name(const Layer& layer) { return layer.spec.name; }
+std::string shape_text(const Shape& shape) { return fmt::format("{}x{}x{}", shape.C, shape.H, shape.W); }
+
+Status same_shape(const NetSpec&, Layer& layer) {
+    layer.out = layer.in;
+    return {};
+}
+
+namespace {
+
+/// Finds the layer's inputs and their shape.
+Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
+    uint32_t named = Layer::none;
+    std::vector<std::string> known;
+    for (const Layer& each : before) {
+        if (each.spec.name == layer.spec.from) named = static_cast<uint32_t>(known.size());
+        known.push_back(each.spec.name);
+    }
+    if (!layer.spec.from.empty() && named == Layer::none) {
+        std::string near = nearest(layer.spec.from, known);
+        return fail(Code::invalid, "layer {}: from \"{}\" is no layer before it{}", layer.spec.name, layer.spec.from,
+                    near.empty() ? "" : fmt::format(": did you mean {}?", near));
+    }
+    layer.input = before.empty() ? Layer::none : static_cast<uint32_t>(before.size() - 1);
+    if (layer.kind->two_inputs) {
+        if (named == Layer::none)
+            return fail(Code::invalid, "layer {}: it needs `from`, the earlier layer whose output it adds", layer.spec.name);
+        layer.other = named;
+    } else if (named != Layer::none) {
+        layer.input = named;
+    }
+    layer.in = layer.input == Layer::none ? Shape{spec.C, spec.H + 2 * spec.pad, spec.W + 2 * spec.pad} : before[layer.input].out;
+    if (layer.input != Layer::none) ++before[layer.input].takers;
+    if (layer.other == Layer::none) return {};
+    ++before[layer.other].takers;
+    if (before[layer.other].out == layer.in) return {};
+    return fail(Code::invalid, "layer {}: its inputs {} {} and {} {} must be alike", layer.spec.name, before[layer.input].spec.name,
+                shape_text(layer.in), layer.spec.from, shape_text(before[layer.other].out));
+}
+
+}   // namespace
+
+Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wrong) {
+    if (spec.C == 0 || spec.H == 0 || spec.W == 0 || spec.C > 65536 || spec.H > 65536 || spec.W > 65536 || spec.pad > 65536)
+        return fail(Code::invalid, "samples of {}x{}x{}, padded by {}: C, H and W must be 1 to 65536, the padding at most 65536", spec.C,
+                    spec.H, spec.W, spec.pad);
+    if (spec.classes < 2) return fail(Code::invalid, "a net needs at least 2 classes, not {}", spec.classes);
+    size_t none, &at = wrong ? *wrong : none;
+    const LayerKind* last = spec.layers.empty() ? nullptr : layer_kind_find(spec.layers.back().kind);
+    if (!last || !last->loss) {
+        std::string losses;
+        for (const LayerKind* kind : layer_kinds())
+            if (kind->loss) losses += (losses.empty() ? "" : " or ") + std::string(kind->name);
+        return fail(Code::invalid, "the last layer of a net must be a loss: {}", losses);
+    }
+    std::vector<Layer> result;
+    std::map<const LayerKind*, uint32_t> numbers;
+    uint64_t offset = 0;
+    for (const LayerSpec& each : spec.layers) {
+        at = result.size();
+        const LayerKind* kind = layer_kind_find(each.kind);
+        if (!kind) {
+            const std::vector<std::string> names = layer_kind_names();
+            const std::string near = nearest(each.kind, names);
+            return fail(Code::invalid, "layer {} has the unknown kind \"{}\": {}one of {}", result.size() + 1, each.kind,
+                        near.empty() ? "" : fmt::format("did you mean {}? ", near), fmt::join(names, ", "));
+        }
+        Layer layer{.spec = each, .kind = kind};
+        const uint32_t number = ++numbers[kind];
+        if (each.name.empty()) layer.spec.name = fmt::format("{}{}", kind->short_name, number);
+        for (const Layer& other : result)
+            if (other.spec.name == layer.spec.name)
+                return fail(Code::invalid, "two layers have the name {}: layers without one are named by kind and number", layer.spec.name);
+        GC_TRY(keys_check(*kind, each, layer.spec.name));
+        GC_TRY(inputs(spec, result, layer));
+        if (layer.in.elements() > layer_elements_max)
+            return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, shape_text(layer.in));
+        if (kind->loss && &each != &spec.layers.back())
+            return fail(Code::invalid, "layer {}: {} must be the last layer", layer.spec.name, each.kind);
+        GC_TRY(kind->shape(spec, layer));
+        layer.offset = offset;
+        offset += layer.parameters();
+        if (layer.weights > layer_elements_max || offset > layer_elements_max)
+            return fail(Code::invalid, "layer {}: {} to {} makes a net of more than {} parameters", layer.spec.name, shape_text(layer.in),
+                        shape_text(layer.out), layer_elements_max);
+        result.push_back(std::move(layer));
+    }
+    at = spec.layers.size();
+    if (offset == 0) return fail(Code::invalid, "the net has no layer with weights, so there is nothing to train");
+    for (Layer& layer : result) {
+        if (layer.takers == 0 && &layer != &result.back()) {
+            at = static_cast<size_t>(&layer - result.data());
+            return fail(Code::invalid, "layer {}: no layer takes its output {}", layer.spec.name, shape_text(layer.out));
+        }
+        layer.statistics_offset = offset;
+        offset += layer.statistics;
+    }
+    *layers = std::move(result);
+    return {};
+}
+
+Status blocks_check(const std::vector<Layer>& layers, uint32_t samples) {
+    for (const Layer& layer : layers)
+        if (layer.kind->block) GC_TRY(layer.kind->block(layer, samples));
+    return {};
+}
+
+void layers_pool_first(std::vector<Layer>& layers) {
+    for (uint32_t i = 0; i + 1 < layers.size(); ++i) {
+        Layer &first = layers[i], &second = layers[i + 1];
+        if (!first.is(relu_kind) || !second.is(max_pool_kind) || first.takers != 1 || second.input != i) continue;
+        std::swap(first, second);
+        first.input = second.input;
+        second.input = i;
+        second.takers = std::exchange(first.takers, 1);
+        second.in = second.out = first.out;
+    }
+}
+
+Status samples_check(const NetSpec& spec, const Samples& samples) {
+    if (samples.C != spec.C || samples.H != spec.H || samples.W != spec.W)
+        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec.C,
+                    spec.H, spec.W);
+    for (uint32_t n = 0; n < samples.count; ++n)
+        if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec.classes)
+            return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n],
+                        spec.classes);
+    return {};
+}
+
+uint64_t dropout_mixed(uint64_t seed, uint64_t with) {   // ~0: a number that no element's draw has
+    const Philox bits = random4(Purpose::dropout, seed, with, ~0u);
+    return uint64_t{bits[1]} << 32 | bits[0];
+}
+
+}   // namespace gradcast

@@ -1,0 +1,28 @@
+// softmax_cross_entropy and squared_loss.
+#include "nn/graph/layers.h"
+
+namespace gradcast {
+namespace {
+
+Status shape(const NetSpec& spec, Layer& layer) {
+    const bool regression = spec.target_scale > 0;
+    if (regression && !layer.kind->regression)
+        return fail(Code::invalid, "layer {}: {} is for classes, but the data are a regression (target_scale): take squared_loss",
+                    layer.spec.name, layer.spec.kind);
+    layer.out = {regression ? 1 : spec.classes, 1, 1};
+    layer.target_scale = spec.target_scale;
+    layer.target_zero = static_cast<float>(spec.classes / 2);
+    if (layer.in == layer.out) return {};
+    if (regression)
+        return fail(Code::invalid, "layer {}: its input {} does not fit a regression, which has one output ({})", layer.spec.name,
+                    shape_text(layer.in), shape_text(layer.out));
+    return fail(Code::invalid, "layer {}: its input {} does not fit {} classes ({})", layer.spec.name, shape_text(layer.in), spec.classes,
+                shape_text(layer.out));
+}
+
+}   // namespace
+
+const LayerKind softmax_cross_entropy_kind{.name = "softmax_cross_entropy", .short_name = "loss", .shape = shape, .loss = true};
+const LayerKind squared_loss_kind{.name = "squared_loss", .short_name = "loss", .shape = shape, .loss = true, .regression = true};
+
+}   // namespace gradcast

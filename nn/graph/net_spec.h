@@ -1,0 +1,52 @@
+// A net as a job file, a model file or a preset writes it down.  layers_check() makes layers of it.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace gradcast {
+
+/// The values of a layer's keys that were given, by name.  Flags are 0 and 1.
+class LayerValues {
+public:
+    LayerValues() = default;
+    LayerValues(std::initializer_list<std::pair<const char*, double>> values) {
+        for (const auto& [key, value] : values) set(key, value);
+    }
+    void set(std::string_view key, double value) {
+        for (auto& [known, to] : all_)
+            if (known == key) return (void)(to = value);
+        all_.emplace_back(key, value);
+    }
+    /// Null: it was not given.
+    const double* find(std::string_view key) const {
+        for (const auto& [known, value] : all_)
+            if (known == key) return &value;
+        return nullptr;
+    }
+    auto begin() const { return all_.begin(); }
+    auto end() const { return all_.end(); }
+    bool operator==(const LayerValues&) const = default;
+
+private:
+    std::vector<std::pair<std::string, double>> all_;
+};
+
+struct LayerSpec {
+    std::string kind = {};     // LayerKind::name
+    std::string name = {};     // for errors, exports and `from`; empty: kind and number ("conv2")
+    LayerValues values = {};   // of the keys of its kind
+    std::string from = {};     // an earlier layer: a kind with two inputs takes it as its second one, any other as its input
+};
+struct NetSpec {
+    uint32_t C = 1, H = 28, W = 28;   // of a sample as stored
+    uint32_t pad = 0;                 // zeros added on each side before the first layer (28 -> 32 is 2)
+    uint32_t classes = 10;
+    float target_scale = 0;   // above 0: a regression; a sample's target is (label - classes / 2) * it, and the net has one output
+    std::vector<LayerSpec> layers = {};
+};
+
+}   // namespace gradcast

@@ -1,0 +1,7 @@
+#include "nn/graph/layers.h"
+
+namespace gradcast {
+
+const LayerKind relu_kind{.name = "relu", .short_name = "relu", .shape = same_shape, .onnx = {.type = "Relu"}};
+
+}   // namespace gradcast
