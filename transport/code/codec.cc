@@ -116,7 +116,7 @@ public:
         const Bucket &range = layout_.buckets[sum.bucket], &words = words_.buckets[sum.bucket];
         if (words.count == range.count) return sum;
         for (uint32_t g = range.group; g < range.group + range.group_count; ++g) {
-            const Group& group = layout_.groups[g];   // a bucket with statistics holds nothing else (nn/layers.h)
+            const Group& group = layout_.groups[g];   // a bucket with statistics holds nothing else (nn/graph/layers.h)
             const int16_t* digit = sum.words.as<int16_t>() + (words_.groups[g].offset - words.offset);
             for (uint64_t i = 0; i < group.count; ++i)
                 whole_[group.offset - range.offset + i] =
