@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "runtime/core/log.h"
-#include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/print.h"
 
@@ -64,7 +64,7 @@ Status job_checked(const std::string& path, const std::vector<std::string>& sets
     return fail(status.code, "{} (with --set {})", status.what, fmt::join(sets, ", "));
 }
 
-int command_check(const Options& options, const std::string& path) {
+static int command_check(const Options& options, const std::string& path) {
     JobConfig job;
     JobCheck check;
     const uint32_t lanes = std::max(1u, std::thread::hardware_concurrency());
@@ -74,6 +74,17 @@ int command_check(const Options& options, const std::string& path) {
     if (options.json) fmt::print("{}\n", json_text(json_of(job, check, lanes), 2));
     else print(job, check, lanes);
     return exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_check(Cli& cli) {
+    auto& path = cli.keep<std::string>();
+    CLI::App* command = cli.add(jobs_group, "check", "check a job file and its data without a cluster; show its net, steps and memory",
+                                [&] { return command_check(cli.options, path); });
+    cli.job_file(command, path);
+    cli.set(command);
+    command->footer("exit code 2: a mistake, named with its line\nthe data are read and compared with their digests, as each node does");
 }
 
 }   // namespace gradcast

@@ -4,19 +4,21 @@
 #include <numeric>
 
 #include "datasets/image.h"
+#include "datasets/import.h"
 #include "datasets/reader.h"
 #include "datasets/shard.h"
+#include "runtime/control/cli_docs.h"
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 #include "runtime/job/tensors.h"
-#include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
 
-int command_import(const Options& options, ImportConfig config, const std::string& test) {
+static int command_import(const Options& options, ImportConfig config, const std::string& test) {
     const std::vector<std::string>& kinds = import_kinds();
     if (std::find(kinds.begin(), kinds.end(), config.kind) == kinds.end()) {
         std::string best = nearest(config.kind, kinds);
@@ -107,7 +109,7 @@ static std::vector<std::string> files_of(std::vector<std::string> files, const D
     return files;
 }
 
-int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet, bool force) {
+static int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet, bool force) {
     std::unique_ptr<DataSet> data;
     Status status = patterns.size() == 1 ? data_open(patterns[0], &data, look) : shards_open(patterns, patterns[0], &data);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
@@ -153,7 +155,7 @@ int command_inspect(const Options& options, const std::vector<std::string>& patt
     return exit_done;
 }
 
-int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns, bool force) {
+static int command_manifest(const Options& options, const std::string& path, const std::vector<std::string>& patterns, bool force) {
     if (!is_manifest(path)) return complain(exit_usage, "{}: the name of a manifest ends in .toml", path);
     std::unique_ptr<DataSet> data;
     Status status = shards_open(patterns, path, &data);
@@ -173,6 +175,72 @@ int command_manifest(const Options& options, const std::string& path, const std:
         fmt::print("{}\n", json_text(Json{{"path", path}, {"samples", samples}, {"shards", shards}, {"digest", data->digest()}}, 2));
     else fmt::print("{}\n{} samples in {} shard{}\ndigest {}\n", path, samples, shards, shards == 1 ? "" : "s", data->digest());
     return exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_import(Cli& cli) {
+    struct Flags {
+        ImportConfig import;
+        std::string test;
+    };
+    Flags& f = cli.keep<Flags>();
+    ImportConfig& import = f.import;
+    CLI::App* command =
+        cli.add(models_group, "import", "write a data set as shards", [&] { return command_import(cli.options, f.import, f.test); });
+    command->add_option("KIND", import.kind, "what the source is")->required()->type_name(type_of_words(import_kinds()));
+    command->add_option("--from", import.from,
+                        "folder of the original files, or CIFAR's archive (default of fashion-mnist: where Debian's package puts it)");
+    command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
+    command->add_flag("--compress{6}", import.compress, "deflated chunks, --compress=9 for the smallest")->check(CLI::Range(1, 9));
+    command->add_option("--samples", import.samples, "of ridge: how many to train on")
+        ->capture_default_str()
+        ->check(CLI::Range(uint64_t{1}, ridge_samples_max));
+    command->add_option("--seed", import.seed, "of ridge and --test: which random numbers")->capture_default_str();
+    command->add_option("--test", f.test, "a share of each class to test on, as 10%, where the source has no samples to test on");
+    command->add_option("--size", import.size, fmt::format("of images: {}", size_help))->check(CLI::Range(uint32_t{1}, import_side_max));
+    command->add_flag_callback(
+        "--no-exif", [&] { import.exif = false; }, fmt::format("of images: {}", exif_help));
+    command->add_flag("--skip-bad", import.skip_bad, "of images: leave out the files that cannot be read, and name them");
+    command->add_flag("--force", import.force, "replace shards that are there");
+    command->footer(
+        "images: a folder of PNG and JPEG for each class; or train/ (training/) and test/ (testing/, val/, valid/, validation/) of such,\n"
+        "    in any case.  Pixels are the values that a file holds, as OpenCV reads them: of 16 bits the high byte; gamma and colour\n"
+        "    profiles are not applied; transparency is dropped.  What was so is counted and named.\n"
+        "idx: {train,t10k}-{images-idx3,labels-idx1}-ubyte, as mnist has them, also with a dot for a hyphen, test for t10k, or a name\n"
+        "    before it, as EMNIST has; .gz or .xz\n"
+        "npy: images.npy, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]; labels.npy, integers [N]; test-images.npy and test-labels.npy\n"
+        "ridge: made, it needs no --from");
+}
+
+void add_inspect(Cli& cli) {
+    struct Flags {
+        std::vector<std::string> shards;
+        std::string sheet;
+        bool force = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command =
+        cli.add_below(models_group, "data", "look at data sets", "inspect", "show what shards hold, and verify every digest",
+                      [&] { return command_inspect(cli.options, f.shards, f.sheet, f.force); });
+    command->add_option("SHARDS", f.shards, "paths or patterns, or a manifest")->required();
+    command->add_option("--sheet", f.sheet, "write a contact sheet to this PNG");
+    cli.force(command, f.force);
+}
+
+void add_manifest(Cli& cli) {
+    struct Flags {
+        std::string out;
+        std::vector<std::string> shards;
+        bool force = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add_below(models_group, "data", "look at data sets", "manifest",
+                                      "make shards one data set: their paths, samples and digest in a TOML file",
+                                      [&] { return command_manifest(cli.options, f.out, f.shards, f.force); });
+    command->add_option("OUT", f.out, "the manifest, a name that ends in .toml")->required();
+    command->add_option("SHARDS", f.shards, "paths or patterns, in the order that the samples shall have")->required();
+    cli.force(command, f.force);
 }
 
 }   // namespace gradcast

@@ -10,6 +10,7 @@
 
 #include "runtime/core/nearest.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
@@ -155,15 +156,15 @@ Exit take_job(const Options& options, const std::string& path, Submission* submi
 }
 }   // namespace
 
-int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
+static int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
     Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     if (Exit exit = take_job(options, path, &submission); exit != exit_done) return exit;
     return send_job(options, submission, wait, {});
 }
 
-int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait,
-                   bool force) {
+static int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait,
+                          bool force) {
     Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
     submission.force = force;
     if (path.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it after the job");
@@ -173,7 +174,7 @@ int command_resume(const Options& options, const std::string& job, const std::st
     return send_job(options, submission, wait, job);
 }
 
-int command_list(const Options& options, const std::vector<std::string>& states) {
+static int command_list(const Options& options, const std::vector<std::string>& states) {
     const std::string local = text_local_runs();
     if (!local.empty() && !options.json) fmt::print(stderr, "{}\n", local);
     Reply reply = Client(options.target).get("/v1/jobs");
@@ -208,7 +209,7 @@ int command_list(const Options& options, const std::vector<std::string>& states)
     return exit_done;
 }
 
-int command_wait(const Options& options, const std::vector<std::string>& which) {
+static int command_wait(const Options& options, const std::vector<std::string>& which) {
     int exit = exit_done;
     Json all = Json::array();
     (void)interrupts();   // caught from here on
@@ -229,7 +230,7 @@ int command_wait(const Options& options, const std::vector<std::string>& which) 
     return exit;
 }
 
-int command_describe(const Options& options, const std::string& which) {
+static int command_describe(const Options& options, const std::string& which) {
     const bool path = which.find('/') != std::string::npos;   // else a folder may have the name of a job
     std::error_code error;
     if (std::filesystem::is_directory(which, error) && (path || std::filesystem::exists(which + "/steps.jsonl", error)))
@@ -302,12 +303,12 @@ int command_describe(const Options& options, const std::string& which) {
     return exit_done;
 }
 
-int command_watch(const Options& options, const std::string& which) {
+static int command_watch(const Options& options, const std::string& which) {
     (void)interrupts();   // caught from here on
     return finish(options, which);
 }
 
-int command_logs(const Options& options, const std::string& which, bool follow) {
+static int command_logs(const Options& options, const std::string& which, bool follow) {
     Client client(options.target);
     JobDetail job;
     Reply reply = client.job(which, &job);
@@ -345,7 +346,7 @@ int command_logs(const Options& options, const std::string& which, bool follow) 
     return exit_done;
 }
 
-int command_delete(const Options& options, const std::vector<std::string>& which) {
+static int command_delete(const Options& options, const std::vector<std::string>& which) {
     Json all = Json::array();
     for (const std::string& each : which) {
         const Reply reply = Client(options.target).post(job_route(each, "/delete"), "");
@@ -357,7 +358,7 @@ int command_delete(const Options& options, const std::vector<std::string>& which
     return exit_done;
 }
 
-int command_cancel(const Options& options, const std::string& which) {
+static int command_cancel(const Options& options, const std::string& which) {
     Reply reply = Client(options.target).post(job_route(which, "/cancel"), "");
     if (reply.exit != exit_done) return complain_of(reply);
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
@@ -365,7 +366,7 @@ int command_cancel(const Options& options, const std::string& which) {
     return exit_done;
 }
 
-int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments) {
+static int command_bench(const Options& options, const std::string& nodes, std::vector<std::string> arguments) {
     Submission submission{.text = {}, .path = {}, .base = "/", .nodes = {}, .count = 0, .bench = true};
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     if (arguments.empty()) return complain(exit_usage, "bench: name a command of gradcast-bench: allreduce, ps, multicast or p2p");
@@ -395,7 +396,7 @@ int command_bench(const Options& options, const std::string& nodes, std::vector<
     return complain(exit_failed, "{}", job.summary.status.error);
 }
 
-int command_doctor(const Options& options) {
+static int command_doctor(const Options& options) {
     Reply reply = Client(options.target).get("/v1/doctor");
     if (reply.exit != exit_done) return complain_of(reply);
     const auto checks = reply.json.value("checks", std::vector<Finding>{});
@@ -409,6 +410,107 @@ int command_doctor(const Options& options) {
     for (const Finding& each : checks) rows.push_back({verdict_name(each.verdict), each.check, each.text});
     print_table(rows);
     return wrong ? exit_failed : exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_submit(Cli& cli) {
+    struct Flags {
+        std::string path, nodes;
+        bool wait = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command =
+        cli.add(jobs_group, "submit", "train on a cluster", [&] { return command_submit(cli.options, f.path, f.nodes, f.wait); });
+    cli.job_file(command, f.path);
+    cli.set(command);
+    cli.nodes_and_wait(command, f.nodes, f.wait);
+}
+
+void add_resume(Cli& cli) {
+    struct Flags {
+        std::string job, path, nodes;
+        bool wait = false, force = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add(jobs_group, "resume", "let a job that has ended go on from its newest checkpoint",
+                                [&] { return command_resume(cli.options, f.job, f.path, f.nodes, f.wait, f.force); });
+    cli.job(command, f.job);
+    command->add_option("JOB.toml", f.path, "a changed job file: other epochs, steps, exchange, deadline, … (default: the job's own)");
+    cli.set(command);
+    cli.nodes_and_wait(command, f.nodes, f.wait);
+    command->add_flag("--force", f.force, "also where nodes that cannot be asked may go on with the job: they are dead");
+}
+
+void add_list(Cli& cli) {
+    auto& states = cli.keep<std::vector<std::string>>();
+    cli.add(jobs_group, "list", "the jobs of this daemon's node, and where local runs are",
+            [&] { return command_list(cli.options, states); })
+        ->add_option("--state", states, "only jobs that are so: running,failed")
+        ->delimiter(',')
+        ->check(job_states());
+}
+
+void add_wait(Cli& cli) {
+    auto& which = cli.keep<std::vector<std::string>>();
+    cli.add(jobs_group, "wait", "wait for the end of jobs; exit code 1: one of them is not done",
+            [&] { return command_wait(cli.options, which); })
+        ->add_option("JOB", which, "ids, 4 or more of their first digits, or names")
+        ->required();
+}
+
+void add_describe(Cli& cli) {
+    auto& job = cli.keep<std::string>();
+    cli.add(jobs_group, "describe", "all about a job, or what a local run has kept", [&] { return command_describe(cli.options, job); })
+        ->add_option("JOB", job, "id, 4 or more of its first digits, or name; or the folder of a run, which list and run tell")
+        ->required();
+}
+
+void add_watch(Cli& cli) {
+    auto& job = cli.keep<std::string>();
+    cli.job(
+        cli.add(jobs_group, "watch", "show a job's progress and, at its end, the result", [&] { return command_watch(cli.options, job); }),
+        job);
+}
+
+void add_logs(Cli& cli) {
+    struct Flags {
+        std::string job;
+        bool follow = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add(jobs_group, "logs", "a job's log at this node", [&] { return command_logs(cli.options, f.job, f.follow); });
+    cli.job(command, f.job);
+    command->add_flag("-f,--follow", f.follow, "go on until the job has ended");
+}
+
+void add_delete(Cli& cli) {
+    auto& which = cli.keep<std::vector<std::string>>();
+    cli.add(jobs_group, "delete", "remove jobs that have ended, with model, checkpoints and log at this node",
+            [&] { return command_delete(cli.options, which); })
+        ->add_option("JOB", which, "ids, 4 or more of their first digits, or names that one job has")
+        ->required();
+}
+
+void add_cancel(Cli& cli) {
+    auto& job = cli.keep<std::string>();
+    cli.job(cli.add(jobs_group, "cancel", "end a job", [&] { return command_cancel(cli.options, job); }), job);
+}
+
+void add_doctor(Cli& cli) {
+    cli.add(cluster_group, "doctor", "look for what stands in the way of jobs, here and between the nodes; exit code 1: an error was found",
+            [&] { return command_doctor(cli.options); });
+}
+
+void add_bench(Cli& cli) {
+    auto& nodes = cli.keep<std::string>();
+    CLI::App* command = cli.add(cluster_group, "bench", "measure an exchange: runs gradcast-bench at the nodes while they have no job",
+                                [&] { return command_bench(cli.options, nodes, cli.app.get_subcommand("bench")->remaining()); });
+    command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
+    command->prefix_command()->fallthrough(false);   // the rest is for gradcast-bench, flags included
+    command->footer(
+        "then a command of gradcast-bench and its options, as: allreduce --exchange ring,coded-rs --size 4M\n"
+        "the daemons add key, interface and addresses; 'gradcastctl cancel bench' ends it");
 }
 
 }   // namespace gradcast

@@ -3,12 +3,12 @@
 
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
-#include "tools/gradcastctl/ctl.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
 
-int command_key_new(const Options& options, const std::string& path, const std::string& client, const std::string& role) {
+static int command_key_new(const Options& options, const std::string& path, const std::string& client, const std::string& role) {
     if (client.empty() != role.empty())
         return complain(exit_usage, "a client key has both --client NAME and --role view, submit or admin; the cluster key has neither");
     const bool good = client.size() <= 32 && std::all_of(client.begin(), client.end(), [](char c) { return c > ' ' && c <= '~'; });
@@ -25,7 +25,7 @@ int command_key_new(const Options& options, const std::string& path, const std::
     return exit_done;
 }
 
-int command_contexts(const Options& options) {
+static int command_contexts(const Options& options) {
     const std::string path = contexts_path();
     std::vector<NamedTarget> contexts;
     if (const Status status = contexts_read(path, &contexts); !status.ok()) return complain(exit_usage, "{}", status.what);
@@ -40,6 +40,32 @@ int command_contexts(const Options& options) {
     else if (contexts.empty()) fmt::print("{}: no contexts\n", path);
     else print_table(rows);
     return exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_key_new(Cli& cli) {
+    struct Flags {
+        std::string path, client, role;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command =
+        cli.add_below(cluster_group, "key", "make keys", "new", "write a new key into a new file, mode 0600: a client's, or the cluster's",
+                      [&] { return command_key_new(cli.options, f.path, f.client, f.role); });
+    command->add_option("FILE", f.path, "the file, which must not exist")->required();
+    command->add_option("--client", f.client, "name of the client; without it: a cluster key");
+    command->add_option("--role", f.role, "what it may do: view looks, submit also begins, resumes and cancels jobs, admin does everything")
+        ->check(CLI::IsMember({"view", "submit", "admin"}));
+}
+
+void add_contexts(Cli& cli) {
+    cli.add(cluster_group, "contexts", "the daemons that have names for --context", [&] { return command_contexts(cli.options); })
+        ->footer(
+            "the file: ~/.config/gradcast/contexts.toml, or below $XDG_CONFIG_HOME\n"
+            "    [lab]                gradcastctl --context lab nodes\n"
+            "    host = \"node1.lab\"   HOST[:PORT], or a list of such\n"
+            "    key = \"lab.key\"      relative to the file\n"
+            "or, in place of host and key, socket = \"PATH\"");
 }
 
 }   // namespace gradcast

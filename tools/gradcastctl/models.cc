@@ -4,12 +4,14 @@
 
 #include <algorithm>
 
+#include "datasets/import.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/job/model_evaluate.h"
 #include "runtime/job/model_predict.h"
 #include "runtime/job/onnx.h"
 #include "runtime/job/safetensors.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"
 
@@ -123,7 +125,7 @@ const std::vector<std::string>& export_formats() {
     return names;
 }
 
-int command_evaluate(const Options& options, const std::string& which, const std::string& data) {
+static int command_evaluate(const Options& options, const std::string& which, const std::string& data) {
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
     Evaluation evaluation;
@@ -174,8 +176,8 @@ int command_evaluate(const Options& options, const std::string& which, const std
     return exit_done;
 }
 
-int command_predict(const Options& options, const std::string& which, const std::vector<std::string>& images, uint32_t top,
-                    const ImageRules& rules) {
+static int command_predict(const Options& options, const std::string& which, const std::vector<std::string>& images, uint32_t top,
+                           const ImageRules& rules) {
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
     Predictor predictor;
@@ -203,7 +205,7 @@ int command_predict(const Options& options, const std::string& which, const std:
     return printer.failed ? exit_failed : exit_done;
 }
 
-int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format, bool force) {
+static int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format, bool force) {
     const std::string name = format.empty() ? format_of(out) : format;
     auto found = std::find_if(std::begin(formats), std::end(formats), [&](const Format& each) { return each.name == name; });
     if (found == std::end(formats))
@@ -222,6 +224,65 @@ int command_export(const Options& options, const std::string& which, const std::
     }
     fmt::print("{}\n{} parameters, digest {}\n", out, parameters.size(), model.digest);
     return exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+static void model_argument(CLI::App* command, std::string& model, const char* others) {
+    command->add_option("MODEL", model, fmt::format("final.h5, the folder that has it, {}or the job whose model it is", others))
+        ->required();
+}
+constexpr char every_file[] = "a checkpoint, a .safetensors file of gradcastctl export, ";
+
+void add_evaluate(Cli& cli) {
+    struct Flags {
+        std::string model, data;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add(models_group, "evaluate", "accuracy of a model, by class, with the confusion matrix; on this machine",
+                                [&] { return command_evaluate(cli.options, f.model, f.data); });
+    model_argument(command, f.model, every_file);
+    command->add_option("--data", f.data, "shards: a path or a pattern in quotes")->required();
+}
+
+void add_predict(Cli& cli) {
+    struct Flags {
+        std::string model;
+        std::vector<std::string> images;
+        ImageRules rules;
+        uint32_t top = 1;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add(models_group, "predict", "the class that a model sees in each image, with its probability; on this machine",
+                                [&] { return command_predict(cli.options, f.model, f.images, f.top, f.rules); });
+    model_argument(command, f.model, every_file);
+    command->add_option("IMAGE", f.images, "PNG and JPEG files, and folders of such")->required();
+    command->add_option("--top", f.top, "how many classes of each image, the most probable ones")
+        ->capture_default_str()
+        ->check(CLI::Range(uint32_t{1}, uint32_t{65536}));
+    command->add_option("--size", f.rules.size, size_help)->check(CLI::Range(uint32_t{1}, import_side_max));
+    command->add_flag_callback(
+        "--no-exif", [&] { f.rules.exif = false; }, exif_help);
+    command->footer(
+        "a line for each image and class: path, class and probability, divided by tabs\n"
+        "    (of a net that ends with squared_loss: its output in place of the probability)\n"
+        "an image becomes what gradcastctl import images makes of it, with as many planes as the model takes\n"
+        "exit code 1: an image cannot be used, and is named; the others are printed");
+}
+
+void add_export(Cli& cli) {
+    struct Flags {
+        std::string model, out, format;
+        bool force = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add(models_group, "export", "write a model for other programs",
+                                [&] { return command_export(cli.options, f.model, f.out, f.format, f.force); });
+    model_argument(command, f.model, "");
+    command->add_option("FILE", f.out, fmt::format("output file; its ending is the format, one of {}", fmt::join(export_formats(), ", ")))
+        ->required();
+    command->add_option("--format", f.format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
+    cli.force(command, f.force);
 }
 
 }   // namespace gradcast

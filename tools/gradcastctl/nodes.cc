@@ -4,6 +4,7 @@
 
 #include "runtime/core/clock.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
 
@@ -29,7 +30,7 @@ Reply look(const Client& client, const std::string& name, NodeInfo* node) {
 
 }   // namespace
 
-int command_nodes(const Options& options) {
+static int command_nodes(const Options& options) {
     std::vector<NodeInfo> nodes;
     Reply reply = Client(options.target).nodes(&nodes);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
@@ -45,7 +46,7 @@ int command_nodes(const Options& options) {
     return exit_done;
 }
 
-int command_drain(const Options& options, const std::string& name, bool cancel) {
+static int command_drain(const Options& options, const std::string& name, bool cancel) {
     const Client client(options.target);
     Reply reply = client.post(node_route(name, "/drain"), json_text(Json{{"cancel", cancel}}));
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
@@ -76,7 +77,7 @@ int command_drain(const Options& options, const std::string& name, bool cancel) 
     return exit_failed;
 }
 
-int command_undrain(const Options& options, const std::string& name) {
+static int command_undrain(const Options& options, const std::string& name) {
     const Client client(options.target);
     Reply reply = client.post(node_route(name, "/undrain"), "");
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
@@ -92,7 +93,7 @@ int command_undrain(const Options& options, const std::string& name) {
     return complain(exit_failed, "node {} does not answer: gradcastctl nodes tells how it is", name);
 }
 
-int command_add_node(const Options& options, const std::string& which, const std::string& node) {
+static int command_add_node(const Options& options, const std::string& which, const std::string& node) {
     const Client client(options.target);
     JobDetail job;
     Reply reply = client.job(which, &job);
@@ -125,12 +126,60 @@ int command_add_node(const Options& options, const std::string& which, const std
                     node, job.summary.id);
 }
 
-int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
+static int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
     const Reply reply = Client(options.target).post(job_route(job, "/force-view"), json_text(Json{{"dead", dead}}));
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
     else fmt::print("job {} is told that {} is dead\n", reply.json.value("id", job), dead);
     return exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_nodes(Cli& cli) {
+    cli.add(cluster_group, "nodes", "the members of the cluster as this daemon sees them", [&] { return command_nodes(cli.options); });
+}
+
+void add_drain(Cli& cli) {
+    struct Flags {
+        std::string node;
+        bool cancel = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command =
+        cli.add(cluster_group, "drain", "a node takes no new jobs and leaves those that go on without it: before a restart, say",
+                [&] { return command_drain(cli.options, f.node, f.cancel); });
+    cli.node(command, f.node);
+    command->add_flag("--cancel", f.cancel, "cancel the jobs that cannot go on without it (they keep a checkpoint)");
+    command->footer("waits until the node has no job; exit code 1: jobs need it, and are named");
+}
+
+void add_undrain(Cli& cli) {
+    auto& node = cli.keep<std::string>();
+    cli.node(cli.add(cluster_group, "undrain", "a node takes jobs again", [&] { return command_undrain(cli.options, node); }), node);
+}
+
+void add_add_node(Cli& cli) {
+    struct Flags {
+        std::string job, node;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add_below(jobs_group, "job", "change a job that runs", "add-node",
+                                      "a node joins a job with job.survive while it runs (not over RDMA)",
+                                      [&] { return command_add_node(cli.options, f.job, f.node); });
+    cli.job(command, f.job);
+    cli.node(command, f.node);
+}
+
+void add_force_view(Cli& cli) {
+    struct Flags {
+        std::string job, dead;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add(jobs_group, "force-view", "tell a job that a node is dead, where the others cannot know it and wait",
+                                [&] { return command_force_view(cli.options, f.job, f.dead); });
+    cli.job(command, f.job);
+    command->add_option("--dead", f.dead, "name of the node, which you have seen to be dead: it must not compute any more")->required();
 }
 
 }   // namespace gradcast

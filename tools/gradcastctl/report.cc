@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/core/fd.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/plot.h"
 #include "tools/gradcastctl/print.h"
@@ -265,8 +266,8 @@ private:
 
 }   // namespace
 
-int command_report(const Options& options, const std::vector<std::string>& which, const std::string& out, const std::string& data,
-                   bool evaluate, bool force) {
+static int command_report(const Options& options, const std::vector<std::string>& which, const std::string& out, const std::string& data,
+                          bool evaluate, bool force) {
     if (which.size() > runs_max) return complain(exit_usage, "a report compares {} runs at most, not {}", runs_max, which.size());
     std::vector<RunRecord> runs(which.size());
     for (size_t i = 0; i < which.size(); ++i)
@@ -301,6 +302,26 @@ int command_report(const Options& options, const std::vector<std::string>& which
         fmt::print("{}\n", out);
     }
     return exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_report(Cli& cli) {
+    struct Flags {
+        std::vector<std::string> which;
+        std::string out, data;
+        bool quick = false, force = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command =
+        cli.add(models_group, "report", "write a page of HTML that compares jobs: by samples, seconds and bytes, by class, by settings",
+                [&] { return command_report(cli.options, f.which, f.out, f.data, !f.quick, f.force); });
+    command->add_option("JOB", f.which, "jobs of this daemon, folders of `run --keep`, or WORK folders of gradcastd under a launcher")
+        ->required();
+    command->add_option("--out", f.out, "the page; it needs nothing beside it")->required();
+    command->add_option("--data", f.data, "shards for accuracy by class (default: each job's own test data)");
+    command->add_flag("--quick", f.quick, "leave out accuracy by class, which evaluates each model on this machine");
+    cli.force(command, f.force);
 }
 
 }   // namespace gradcast

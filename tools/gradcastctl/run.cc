@@ -19,6 +19,7 @@
 #include "runtime/job/checkpoint.h"
 #include "runtime/job/event_file.h"
 #include "runtime/job/model_file.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/out_file.h"
@@ -275,8 +276,8 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
 }   // namespace
 
-int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
-                const std::string& profile, const std::string& resume, bool force) {
+static int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
+                       const std::string& profile, const std::string& resume, bool force) {
     Isa level;
     if (Status status = isa_parse(isa, &level); !status.ok()) return complain(exit_usage, "--{}", status.what);
     if (job.empty() && resume.empty()) return complain(exit_usage, "run: name a job file, or a checkpoint by --resume");
@@ -330,6 +331,30 @@ int command_run(const Options& options, const std::string& job, uint32_t nodes, 
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
     return exit;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_run(Cli& cli) {
+    struct Flags {
+        std::string path, isa = "auto", keep, profile, resume;
+        uint32_t local = 0;
+        bool force = false;
+    };
+    Flags& f = cli.keep<Flags>();
+    CLI::App* command = cli.add(jobs_group, "run", "train on this machine, on a private cluster that is removed afterwards",
+                                [&] { return command_run(cli.options, f.path, f.local, f.isa, f.keep, f.profile, f.resume, f.force); });
+    command->add_option("JOB.toml", f.path, "the job file (gradcastctl help job); -: from stdin");
+    cli.set(command);
+    command->add_option("--resume", f.resume, "a checkpoint to go on from; without JOB.toml by the job file that is in it");
+    command->add_option("--local", f.local, "how many daemons")->required()->check(CLI::Range(1, 64));
+    command->add_option("--keep", f.keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
+    command->add_option("--isa", f.isa, "instruction set of all daemons, as in gradcastd.toml")
+        ->type_name(isa_type())
+        ->capture_default_str();
+    command->add_option("--profile", f.profile,
+                        "write what all threads do in one step, the job's profile.step or step 10, to this file: a Chrome trace");
+    cli.force(command, f.force);
 }
 
 }   // namespace gradcast

@@ -11,6 +11,7 @@
 
 #include "runtime/core/clock.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
 
@@ -187,7 +188,7 @@ private:
 
 }   // namespace
 
-int command_top(const Options& options, const std::string& state) {
+static int command_top(const Options& options, const std::string& state) {
     const Client client(options.target, 5);
     uint64_t page = 0;
     auto ask = [&] { return client.get(fmt::format("/v1/overview?page={}&state={}", page, state)); };
@@ -221,6 +222,17 @@ int command_top(const Options& options, const std::string& state) {
         due = clock_us() + refresh_us;
     }
     return exit_done;
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_top(Cli& cli) {
+    auto& state = cli.keep<std::string>();
+    CLI::App* command =
+        cli.add(cluster_group, "top", "jobs and nodes, refreshed each second; where stdout is no terminal, or with -o json: once",
+                [&] { return command_top(cli.options, state); });
+    command->add_option("--state", state, "only jobs that are so")->check(job_states());
+    command->footer("keys: q or Ctrl-C leaves, n and p turn pages");
 }
 
 }   // namespace gradcast

@@ -13,11 +13,21 @@
 #include "runtime/core/thread.h"
 #include "runtime/job/audit.h"
 #include "tools/gradcastctl/client.h"
+#include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/local.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {
 namespace {
+
+struct VerifyOptions {
+    std::string which;               // a job, its folder, or a transcript.json
+    std::string steps, from, base;   // "401..500", a checkpoint, the folder of relative paths; may all be empty
+    std::string sample, seed;        // "1%"; empty: all
+    std::string key;                 // a key file for the transcript's HMAC
+    std::string isa = "auto";
+    uint32_t lanes = 0;   // 0: as many as CPUs
+};
 
 bool parse_number(std::string_view text, uint64_t* number) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
@@ -216,9 +226,33 @@ private:
 
 }   // namespace
 
-int command_verify(const Options& options, const VerifyOptions& verify) {
+static int command_verify(const Options& options, const VerifyOptions& verify) {
     log_level(Level::error);
     return Verification(options, verify).run();
+}
+
+// ---- command line --------------------------------------------------------------------------------------------------------------
+
+void add_verify(Cli& cli) {
+    auto& f = cli.keep<VerifyOptions>();
+    CLI::App* command = cli.add(jobs_group, "verify", "compute steps of a job again, on this machine alone, and compare every digest",
+                                [&] { return command_verify(cli.options, f); });
+    command->add_option("JOB", f.which, "a job, the folder of one, or a transcript.json, which is then checked without computing")
+        ->required();
+    CLI::Option* steps = command->add_option("--steps", f.steps, "which: A..B (default: all that steps.jsonl has)");
+    CLI::Option* from = command->add_option("--from", f.from, "checkpoint to begin with (default: the nearest one before A)");
+    command->add_option("--sample", f.sample, "a share, as 1%, of the stretches between checkpoints, chosen by chance")
+        ->excludes(steps)
+        ->excludes(from);
+    command->add_option("--seed", f.seed, "of --sample: choose as before (default: by chance; it is printed)");
+    command->add_option("--lanes", f.lanes, "threads that compute (default: one a CPU)")->check(CLI::Range(1, 1024));
+    command->add_option("--isa", f.isa, "instruction set (default: the one that the steps name, where this CPU has it)")
+        ->type_name(isa_type());
+    command->add_option("--base", f.base, "folder of the job file's relative paths (default: as the job had it)");
+    command->add_option("--key", f.key, "key file of the cluster: check the transcript's HMAC, too");
+    command->footer(
+        "exit code 1: a step, the model, a checkpoint or the transcript differs or is damaged, and is named\n"
+        "the folder is only read; checkpoints lie at all nodes of a job, and may be copied into one folder");
 }
 
 }   // namespace gradcast
