@@ -16,11 +16,6 @@ struct Values {
     bool bf16 = false;
 };
 
-/// Values of the optimiser that change from step to step.
-struct StepRates {
-    float lr;   // of SGD
-    AdamStep adam;
-};
 /// The head of a block's input; float scale [C] and shift [C], uint64_t seeds of dropout layers, int32_t labels [samples] follow, and
 /// behind them in page-locked memory the places of samples in the GPU's data set, or images.
 struct BlockHeader {
@@ -150,17 +145,13 @@ struct Words {
     uint64_t first;       // in the bucket
     const double* unit;   // on the device
 };
-/// As in nn/kernels.h; v may be null if momentum is 0.
-Status apply_sgd(cudaStream_t stream, float* w, float* v, const Words& words, uint64_t count, float momentum, float weight_decay,
-                 bool nesterov);
-Status apply_adam(cudaStream_t stream, float* w, float* m, float* v, const Words& words, uint64_t count);
 /// w += share (gradient - w).
 Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share);
 
 /// A group of parameters in a whole step's update.
 struct UpdateGroup {
     float* w;
-    float *first, *second;     // the optimiser's state: momentum, or Adam's m and v; null: there is none
+    float *first, *second;     // the optimiser's vectors of state; null: there is none
     uint64_t count, element;   // elements; the canonical index of the first
     uint64_t words;            // of the first element, in a lane's words
     int32_t radix;             // StepGroup::radix
@@ -178,13 +169,19 @@ struct UpdateTask {
     uint32_t* spoiled;                // set to 1 where a parameter is not finite
     unsigned long long sum;           // 0 between two launches, as is `ticket`
     uint32_t ticket;
-    float momentum, weight_decay, share;   // share: of statistics
-    bool nesterov;
+    float share;   // of statistics
 };
 constexpr uint32_t update_per_block = 1024;   // elements
-/// Updates all groups from the sums of the lanes' words, and writes the digest of parameters and state to *task->digest.
-Status update_sgd(cudaStream_t stream, UpdateTask* task, uint32_t blocks);
-Status update_adam(cudaStream_t stream, UpdateTask* task, uint32_t blocks);
+/// The kernels of an optimiser, in nn/cuda/KIND.cu.
+struct UpdateKernels {
+    /// Updates `count` elements of w and of its vectors of state, which are null where there are no more.
+    Status (*apply)(cudaStream_t stream, float* w, float* first, float* second, const Words& words, uint64_t count);
+    /// Updates all groups from the sums of the lanes' words, and writes the digest of parameters and state to *task->digest.
+    Status (*all)(cudaStream_t stream, UpdateTask* task, uint32_t blocks);
+};
+#define GC_OPTIMISER(kind) extern const UpdateKernels kind##_kernels;
+GC_OPTIMISERS(GC_OPTIMISER)
+#undef GC_OPTIMISER
 
 /// Input and output of a digest.
 struct DigestNow {

@@ -29,11 +29,25 @@ Status DeviceDigest::start(uint64_t first) {
     return check(cudaGraphLaunch(graph_.get(), gpu_->stream.get()), "cudaGraphLaunch");
 }
 
+static const UpdateKernels& kernels_of(const OptimiserKind& kind) {
+#define GC_OPTIMISER(which) \
+    if (&kind == &which##_optimiser) return which##_kernels;
+    GC_OPTIMISERS(GC_OPTIMISER)
+#undef GC_OPTIMISER
+    GC_ASSERT(false);
+    return sgd_kernels;
+}
+
 CudaOptimiser::CudaOptimiser(const OptimiserConfig& config, uint64_t elements, CudaDevice& device)
-    : config_(config), elements_(elements), device_(device), gpu_(*device.gpus()[0]) {
-    const uint64_t parts = config.kind == "adam" ? 2 : config.momentum != 0 ? 1 : 0;
-    gpu_.arena.plan("optimiser", parts * elements * sizeof(float), &state_);
-    gpu_.arena.plan_pinned("optimiser", parts * elements * sizeof(float), &host_);
+    : config_(config),
+      kind_(*optimiser_find(config.kind)),
+      kernels_(kernels_of(kind_)),
+      vectors_(kind_.vectors(config)),
+      elements_(elements),
+      device_(device),
+      gpu_(*device.gpus()[0]) {
+    gpu_.arena.plan("optimiser", vectors_ * elements * sizeof(float), &state_);
+    gpu_.arena.plan_pinned("optimiser", vectors_ * elements * sizeof(float), &host_);
     digest_.plan(gpu_);
     step(0);
 }
@@ -43,11 +57,6 @@ Status CudaOptimiser::ready() {
     GC_TRY(device_.use(gpu_));
     GC_CUDA(cudaMemsetAsync(state_.device, 0, state_.bytes, gpu_.stream.get()));
     return digest_.ready(gpu_, state_);
-}
-
-void CudaOptimiser::step(StepId step) {
-    lr_ = static_cast<float>(learning_rate(config_, step));
-    if (config_.kind == "adam") adam_ = adam_step(config_, step);
 }
 
 std::span<float> CudaOptimiser::state() {
@@ -76,30 +85,6 @@ uint64_t CudaOptimiser::digest(uint64_t first) {
     must(digest_.start(first));
     must(check(cudaStreamSynchronize(gpu_.stream.get()), "cudaStreamSynchronize"));
     return digest_.sum();
-}
-
-Status CudaOptimiser::apply(float* w, uint64_t offset, const Words& words, uint64_t count) {
-    auto* state = static_cast<float*>(state_.device);
-    if (config_.kind == "adam") return apply_adam(gpu_.stream.get(), w + offset, state + offset, state + elements_ + offset, words, count);
-    return apply_sgd(gpu_.stream.get(), w + offset, state_.bytes ? state + offset : nullptr, words, count,
-                     static_cast<float>(config_.momentum), static_cast<float>(config_.weight_decay), config_.nesterov);
-}
-
-void CudaOptimiser::group(UpdateGroup* group, uint64_t element) const {
-    auto* state = static_cast<float*>(state_.device);
-    group->first = state_.bytes ? state + element : nullptr;
-    group->second = config_.kind == "adam" ? state + elements_ + element : nullptr;
-}
-
-void CudaOptimiser::constants(UpdateTask* task) const {
-    task->elements = elements_;
-    task->momentum = static_cast<float>(config_.momentum);
-    task->weight_decay = static_cast<float>(config_.weight_decay);
-    task->nesterov = config_.nesterov;
-}
-
-Status CudaOptimiser::update_all(UpdateTask* task, uint32_t blocks, cudaStream_t stream) const {
-    return config_.kind == "adam" ? update_adam(stream, task, blocks) : update_sgd(stream, task, blocks);
 }
 
 }   // namespace gradcast::cuda

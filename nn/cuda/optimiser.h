@@ -30,7 +30,7 @@ public:
     CudaOptimiser(const CudaOptimiser&) = delete;
     ~CudaOptimiser() override { (void)device_.use(gpu_); }   // the thread's current GPU may be another
     Status ready();
-    void step(StepId step) override;
+    void step(StepId step) override { now_ = kind_.rates(config_, step); }
     uint64_t update(uint64_t, std::span<float>, std::span<const float>) override {
         GC_ASSERT(!"parameters are on a GPU: see apply()");
         return 0;
@@ -44,26 +44,36 @@ public:
     uint64_t digest_sum() const { return state_.bytes ? digest_.sum() : 0; }
     /// Enqueues on the first GPU's stream; may be captured.  w [elements]: parameters; `words` are those of elements offset .. offset +
     /// count.
-    Status apply(float* w, uint64_t offset, const Words& words, uint64_t count);
+    Status apply(float* w, uint64_t offset, const Words& words, uint64_t count) {
+        return kernels_.apply(gpu_.stream.get(), w + offset, vector(0, offset), vector(1, offset), words, count);
+    }
     /// Writes the values that step() changes.
-    void rates(StepRates* rates) const { *rates = {lr_, adam_}; }
+    void rates(StepRates* rates) const { *rates = now_; }
 
     // Whole steps.
-    /// Sets the optimiser's part of a group at `element`, and its constants.
-    void group(UpdateGroup* group, uint64_t element) const;
-    void constants(UpdateTask* task) const;
+    /// Sets the optimiser's part of a group at `element`.
+    void group(UpdateGroup* group, uint64_t element) const {
+        group->first = vector(0, element);
+        group->second = vector(1, element);
+    }
     /// Enqueues the update of all groups.
-    Status update_all(UpdateTask* task, uint32_t blocks, cudaStream_t stream) const;
+    Status update_all(UpdateTask* task, uint32_t blocks, cudaStream_t stream) const { return kernels_.all(stream, task, blocks); }
 
 private:
+    /// From that element on; null: there is no such vector.
+    float* vector(uint32_t number, uint64_t element) const {
+        return number < vectors_ ? static_cast<float*>(state_.device) + number * elements_ + element : nullptr;
+    }
     const OptimiserConfig config_;
+    const OptimiserKind& kind_;
+    const UpdateKernels& kernels_;
+    const uint32_t vectors_;
     const uint64_t elements_;
     CudaDevice& device_;
     CudaDevice::Gpu& gpu_;
     Buffer state_, host_;
     DeviceDigest digest_;
-    AdamStep adam_{};
-    float lr_ = 0;
+    StepRates now_{};
 };
 
 }   // namespace gradcast::cuda

@@ -65,7 +65,7 @@ Status CudaNet::ready_whole() {
         task.digest = whole_.results[parity].as<uint64_t>();
         task.spoiled = spoiled(gpus_[0]);
         task.share = statistics_share;
-        optimiser_->constants(&task);
+        task.elements = layout_.elements;
     }
     GC_CUDA(cudaMemcpy(whole_.groups.device, groups.data(), groups.size() * sizeof(UpdateGroup), cudaMemcpyHostToDevice));
     GC_CUDA(

@@ -33,7 +33,6 @@ std::vector<std::string> presets() { return {preset_names().begin(), preset_name
 std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
 std::vector<std::string> devices() { return {device_names().begin(), device_names().end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
-std::vector<std::string> optimiser_names() { return {optimiser_kinds().begin(), optimiser_kinds().end()}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
 std::vector<std::string> anchors() { return {"full", "batch"}; }

@@ -46,7 +46,7 @@ struct JobParts {
 
     /// Of the optimiser's state; it has none before the memory is taken.
     uint64_t optimiser_values(const OptimiserConfig& optimiser) const {
-        return (optimiser.kind == "adam" ? 2 : optimiser.momentum != 0 ? 1 : 0) * compute.net->layout().elements;
+        return optimiser_find(optimiser.kind)->vectors(optimiser) * compute.net->layout().elements;
     }
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
