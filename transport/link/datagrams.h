@@ -157,6 +157,7 @@ private:
     std::vector<std::string> missing(uint32_t stage) const;
     void settle(bool multicast);
     void say_unreachable();
+    Status unreached(Rank rank) const;
 
     const LinkConfig& config_;
     const Log& log_;

@@ -81,11 +81,10 @@ void Datagrams::told(const Packet& packet) {
     static constexpr const char* families[] = {"over IPv4", "over IPv6", "over RDMA", "?"};
     if (config_.datagrams.probe_only && body.family != family()) return;
     if (body.family != family() || body.segment_bytes.get() != config_.datagrams.segment_bytes) {
-        const Status why =
-            fail(Code::peer_lost, "{}: its datagrams are {} of {} bytes, ours {} of {}: give every rank an interface of one family and MTU",
-                 owner_.label(packet.sender), families[std::min<uint8_t>(body.family, 3)], body.segment_bytes.get(), families[family()],
-                 config_.datagrams.segment_bytes);
-        log_.error("{}", why.what);
+        const Status why = fail(
+            Code::peer_lost, "its datagrams are {} of {} bytes, ours {} of {}: give every rank an interface of one family and MTU",
+            families[std::min<uint8_t>(body.family, 3)], body.segment_bytes.get(), families[family()], config_.datagrams.segment_bytes);
+        log_.error("{}: {}", owner_.label(packet.sender), why.what);
         mate.lost = true;
         owner_.unreachable(packet.sender, why);
         return;
@@ -199,11 +198,7 @@ void Datagrams::probe(uint64_t now) {
             for (Rank rank = 0; rank < mates_.size() && !config_.datagrams.probe_only; ++rank)
                 if (concerns(rank) && !reached(mates_[rank], 1)) {
                     mates_[rank].lost = true;
-                    owner_.unreachable(
-                        rank, fail(Code::peer_lost,
-                                   "{}: no datagram of {} bytes reaches it from interface {}: open UDP in the firewall, "
-                                   "see the MTU on the way, choose another interface, or do without datagrams (transport.kind = \"tcp\")",
-                                   owner_.label(rank), config_.datagrams.segment_bytes, sockets_.interface));
+                    owner_.unreachable(rank, unreached(rank));
                 }
             return settle(all_reached(0));
         }
@@ -290,26 +285,29 @@ uint64_t Datagrams::due_us() const {
     return due;
 }
 
-// Logs one line a peer that is not reached: the path and the way out.
 void Datagrams::say_unreachable() {
-    for (Rank rank = 0; rank < mates_.size(); ++rank) {
-        const Mate& mate = mates_[rank];
-        if (!concerns(rank) || reached(mate, 1)) continue;
-        uint32_t smaller = 0;
-        for (uint32_t stage = 2; stage < stages && sizes_[stage]; ++stage)
-            if (reached(mate, stage)) smaller = std::max(smaller, sizes_[stage]);
-        if (!mate.addressed) log_.error("{}: it has not told an address for datagrams: its log says why", owner_.label(rank));
-        else if (smaller)
-            log_.error(
-                "{}: datagrams of {} bytes do not reach {}, those of {} do: raise the MTU on the way to {}, or lower it here ({}, now {})",
-                owner_.label(rank), config_.datagrams.segment_bytes, address_text(mate.address), smaller,
-                sizes_[0] + frame_bytes + (sockets_.ipv6() ? 48 : 28), sockets_.interface, sockets_.mtu);
-        else
-            log_.error(
-                "{}: no datagram reaches {} from interface {}, neither by group {} nor alone: choose another interface, open UDP in "
-                "the firewall, or do without datagrams (transport.kind = \"tcp\")",
-                owner_.label(rank), address_text(mate.address), sockets_.interface, config_.datagrams.group);
-    }
+    for (Rank rank = 0; rank < mates_.size(); ++rank)
+        if (concerns(rank) && !reached(mates_[rank], 1)) log_.error("{}: {}", owner_.label(rank), unreached(rank).what);
+}
+
+/// Why datagrams do not reach it: the path and the way out.
+Status Datagrams::unreached(Rank rank) const {
+    const Mate& mate = mates_[rank];
+    uint32_t smaller = 0;
+    for (uint32_t stage = 2; stage < stages && sizes_[stage]; ++stage)
+        if (reached(mate, stage)) smaller = std::max(smaller, sizes_[stage]);
+    if (!mate.addressed) return fail(Code::peer_lost, "it has not told an address for datagrams: its log says why");
+    if (smaller)
+        return fail(
+            Code::peer_lost,
+            "datagrams of {} bytes do not reach {}, those of {} do: raise the MTU on the way to {}, lower it here ({}, now {}), or do "
+            "without datagrams (transport.kind = \"tcp\")",
+            config_.datagrams.segment_bytes, address_text(mate.address), smaller, sizes_[0] + frame_bytes + (sockets_.ipv6() ? 48 : 28),
+            sockets_.interface, sockets_.mtu);
+    return fail(Code::peer_lost,
+                "no datagram reaches {} from interface {}, neither by group {} nor alone: choose another interface, open UDP in the "
+                "firewall, or do without datagrams (transport.kind = \"tcp\")",
+                address_text(mate.address), sockets_.interface, config_.datagrams.group);
 }
 
 void Datagrams::settle(bool multicast) {
