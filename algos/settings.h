@@ -1,4 +1,4 @@
-// What section [algorithm] of a job file says beside kind, exchange and quantiser.  Keys, ranges and defaults: runtime/job/job_file.cc.
+// What section [algorithm] of a job file says beside kind, exchange and quantiser.  Keys, ranges and defaults: runtime/job/job_options.cc.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -72,6 +72,71 @@ const char* type_name(const toml::node& node) {
     return "?";
 }
 
+/// Puts the value of a key where it belongs.  Returns what is wrong with it; empty: nothing.
+std::string take(const JobOption& option, const toml::node& node, Target target) {
+    Value value;
+    switch (option.kind) {
+        case Kind::text:
+        case Kind::name:
+        case Kind::duration:
+            if (!node.is_string())
+                return fmt::format("is {}, not text{}", type_name(node), option.kind == Kind::duration ? ", as \"30s\"" : " in quotes");
+            value.text = **node.as_string();
+            break;
+        case Kind::integer:
+            if (!node.is_integer()) return fmt::format("is {}, not a whole number", type_name(node));
+            value.integer = **node.as_integer();
+            value.number = static_cast<double>(value.integer);
+            break;
+        case Kind::flag:
+            if (!node.is_boolean()) return fmt::format("is {}, not true or false", type_name(node));
+            value.integer = **node.as_boolean();
+            break;
+        case Kind::numbers: {
+            const toml::array* array = node.as_array();
+            if (!array) return fmt::format("is {}, not a list of numbers, as [1, 2, 1]", type_name(node));
+            for (const toml::node& each : *array) {
+                if (!each.is_number()) return fmt::format("holds {}, not numbers alone", type_name(each));
+                value.numbers.push_back(*each.value<double>());
+                if (!(value.numbers.back() > option.min)) return fmt::format("{} is not above {}", value.numbers.back(), option.min);
+                if (!(value.numbers.back() <= option.max)) return fmt::format("{} is above {}", value.numbers.back(), option.max);
+            }
+            break;
+        }
+        case Kind::number:
+            if (!node.is_number()) return fmt::format("is {}, not a number", type_name(node));
+            value.number = *node.value<double>();
+            break;
+    }
+    if (option.kind == Kind::duration) {
+        std::optional<double> seconds = duration(value.text);
+        if (!seconds) return fmt::format("{} is not a duration: a number and ms, s, min or h, as \"30s\"", shown(value.text));
+        value.number = *seconds;
+    }
+    if (option.kind == Kind::name) {
+        std::vector<std::string> names = option.names();
+        if (std::find(names.begin(), names.end(), value.text) == names.end()) {
+            std::string near = nearest(value.text, names);
+            return fmt::format("{} is not one of {}{}", shown(value.text), joined(names),
+                               near.empty() ? "" : fmt::format(" (did you mean {}?)", near));
+        }
+    }
+    if (option.kind == Kind::integer || option.kind == Kind::number || option.kind == Kind::duration) {
+        std::string is = option.kind == Kind::duration  ? value.text
+                         : option.kind == Kind::integer ? fmt::format("{}", value.integer)
+                                                        : fmt::format("{}", value.number);
+        if (option.above ? !(value.number > option.min) : !(value.number >= option.min))
+            return fmt::format("{} is {} {}", is, option.above ? "not above" : "below", option.bound(option.min));
+        // A whole number is compared as such: as a double 2^53 + 1 is 2^53.
+        if (option.kind == Kind::integer ? value.integer > static_cast<int64_t>(option.max) : !(value.number <= option.max))
+            return fmt::format("{} is above {}", is, option.bound(option.max));
+    }
+    if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return "holds a zero byte";
+    if (option.field.set) option.field.set(target, value);
+    else target.layer->values.set(option.key, option.kind == Kind::number ? value.number : static_cast<double>(value.integer));
+    return {};
+}
+
 class Parser {
 public:
     Parser(const std::string& path, const std::string& base, JobConfig& job, std::vector<JobMistake>& mistakes)
@@ -138,70 +203,8 @@ private:
     }
 
     void value(const JobOption& option, const toml::node& node, Target target) {
-        std::string key = fmt::format("{}.{}", option.section, option.key);
-        auto wrong = [&](const std::string& text) { mistake(line_of(node), key, text); };
-        Value value;
-        switch (option.kind) {
-            case Kind::text:
-            case Kind::name:
-            case Kind::duration:
-                if (!node.is_string())
-                    return wrong(
-                        fmt::format("is {}, not text{}", type_name(node), option.kind == Kind::duration ? ", as \"30s\"" : " in quotes"));
-                value.text = **node.as_string();
-                break;
-            case Kind::integer:
-                if (!node.is_integer()) return wrong(fmt::format("is {}, not a whole number", type_name(node)));
-                value.integer = **node.as_integer();
-                value.number = static_cast<double>(value.integer);
-                break;
-            case Kind::flag:
-                if (!node.is_boolean()) return wrong(fmt::format("is {}, not true or false", type_name(node)));
-                value.integer = **node.as_boolean();
-                break;
-            case Kind::numbers: {
-                const toml::array* array = node.as_array();
-                if (!array) return wrong(fmt::format("is {}, not a list of numbers, as [1, 2, 1]", type_name(node)));
-                for (const toml::node& each : *array) {
-                    if (!each.is_number()) return wrong(fmt::format("holds {}, not numbers alone", type_name(each)));
-                    value.numbers.push_back(*each.value<double>());
-                    if (!(value.numbers.back() > option.min && value.numbers.back() <= option.max))
-                        return wrong(fmt::format("{} is not above {}", value.numbers.back(), option.bound(option.min)));
-                }
-                break;
-            }
-            case Kind::number:
-                if (!node.is_number()) return wrong(fmt::format("is {}, not a number", type_name(node)));
-                value.number = *node.value<double>();
-                break;
-        }
-        if (option.kind == Kind::duration) {
-            std::optional<double> seconds = duration(value.text);
-            if (!seconds) return wrong(fmt::format("{} is not a duration: a number and ms, s, min or h, as \"30s\"", shown(value.text)));
-            value.number = *seconds;
-        }
-        if (option.kind == Kind::name) {
-            std::vector<std::string> names = option.names();
-            if (std::find(names.begin(), names.end(), value.text) == names.end()) {
-                std::string near = nearest(value.text, names);
-                return wrong(fmt::format("{} is not one of {}{}", shown(value.text), joined(names),
-                                         near.empty() ? "" : fmt::format(" (did you mean {}?)", near)));
-            }
-        }
-        if (option.kind == Kind::integer || option.kind == Kind::number || option.kind == Kind::duration) {
-            std::string is = option.kind == Kind::duration  ? value.text
-                             : option.kind == Kind::integer ? fmt::format("{}", value.integer)
-                                                            : fmt::format("{}", value.number);
-            if (option.above ? !(value.number > option.min) : !(value.number >= option.min))
-                return wrong(fmt::format("{} is {} {}", is, option.above ? "not above" : "below", option.bound(option.min)));
-            // A whole number is compared as such: as a double 2^53 + 1 is 2^53.
-            if (option.kind == Kind::integer ? value.integer > static_cast<int64_t>(option.max) : !(value.number <= option.max))
-                return wrong(fmt::format("{} is above {}", is, option.bound(option.max)));
-        }
-        if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return wrong("holds a zero byte");
-        if (option.of_layer)
-            target.layer->values.set(option.key, option.kind == Kind::number ? value.number : static_cast<double>(value.integer));
-        else if (option.set) option.set(target, value);
+        if (const std::string wrong = take(option, node, target); !wrong.empty())
+            mistake(line_of(node), fmt::format("{}.{}", option.section, option.key), wrong);
     }
 
     /// What no single key can tell.
@@ -262,10 +265,10 @@ private:
         const bool known = !named || named.value<std::string>() == job_.algorithm;   // else nothing is said of what it would take
         for (const JobOption& option : job_options()) {
             const std::string key = fmt::format("algorithm.{}", option.key);
-            if (!known || !option.show || option.show(job_) == option.show({}) || option.belongs_to(*algorithm)) continue;
+            if (!known || option.taken_by(*algorithm) || option.field.show(job_) == option.field.show({})) continue;
             std::vector<std::string> users;
             for (const AlgorithmKind& each : algorithm_kinds())
-                if (option.belongs_to(each)) users.emplace_back(each.name);
+                if (option.taken_by(each)) users.emplace_back(each.name);
             mistake(line(key), key, fmt::format("goes with {}, not {}", joined(users), job_.algorithm));
         }
         if (has("algorithm.local_steps") && job_.settings.local_steps > 0 && has("algorithm.local_epochs"))
@@ -393,8 +396,7 @@ bool job_parse(const std::string& text, const std::string& path, const std::stri
 
 JobMistake job_mistake(const std::string& text, const std::string& path, std::string_view key, std::string_view what) {
     const std::string_view first = what.substr(0, what.find_first_of(": "));
-    bool named = false;
-    for (const JobOption& option : job_options()) named = named || first == fmt::format("{}.{}", option.section, option.key);
+    const bool named = job_option(first) != nullptr;
     if (named) key = first;
     const toml::parse_result parsed = toml_parse(text);
     const uint32_t line = parsed ? line_of(parsed.table(), key) : 1;
@@ -417,40 +419,28 @@ Status job_read(const std::string& path, JobConfig* config) {
 
 std::string data_names(const JobConfig& config) { return config.train + (config.test.empty() ? "" : " and " + config.test); }
 
+std::string job_value(std::string_view key, const std::string& text) {
+    const JobOption* option = job_option(key);
+    if (!option || !option->field.show) return text;
+    const toml::parse_result parsed = toml_parse("value = " + text);
+    JobConfig job;
+    if (!parsed || parsed.table().size() != 1 || !take(*option, *parsed.table().get("value"), {&job, nullptr}).empty()) return text;
+    return option->field.show(job);
+}
+
 std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config) {
-    const OptimiserConfig& o = config.optimiser;
-    std::vector<std::pair<std::string, std::string>> all = {
-        {"job.seed", fmt::format("{}", config.seed)},
-        {"job.batch", fmt::format("{}", config.batch)},
-        {"job.blocks", fmt::format("{}", config.blocks)},
-        {"data.classes", fmt::format("{}", config.classes)},
-        {"data.crop", fmt::format("{}", config.crop)},
-        {"data.flip", fmt::format("{}", config.flip)},
-        {"net.preset", config.preset.empty() ? "none" : config.preset},
-        {"net.pad", fmt::format("{}", config.net_pad)},
-        {"net.precision", precision_names()[static_cast<size_t>(config.precision)]},
-        {"optimiser.kind", o.kind},
-        {"optimiser.lr", fmt::format("{}", o.lr)},
-        {"optimiser.momentum", fmt::format("{}", o.momentum)},
-        {"optimiser.weight_decay", fmt::format("{}", o.weight_decay)},
-        {"optimiser.nesterov", fmt::format("{}", o.nesterov)},
-        {"optimiser.beta1", fmt::format("{}", o.beta1)},
-        {"optimiser.beta2", fmt::format("{}", o.beta2)},
-        {"optimiser.epsilon", fmt::format("{}", o.epsilon)},
-        {"optimiser.schedule", o.schedule},
-        {"optimiser.warm_up", fmt::format("{}", o.warm_up)},
-        {"optimiser.decay_every", fmt::format("{}", o.decay_every)},
-        {"optimiser.decay", fmt::format("{}", o.decay)},
-        {"optimiser.lr_end", fmt::format("{}", o.lr_end)},
-        {"algorithm.kind", config.algorithm},
-        {"algorithm.quantiser", quantiser_name(config.quantiser)},
+    const AlgorithmKind* algorithm;
+    GC_ASSERT(algorithm_find(config.algorithm, &algorithm).ok());
+    std::vector<std::pair<std::string, std::string>> all;
+    const auto add = [&](JobOption::Identity identity) {
+        for (const JobOption& option : job_options()) {
+            if (option.field.identity != identity || !option.taken_by(*algorithm)) continue;
+            const std::string value = option.field.show(config);
+            all.emplace_back(fmt::format("{}.{}", option.section, option.key), value.empty() ? "none" : value);
+        }
     };
-    for (auto& [key, value] : algorithm_settings(config))
-        if (key != "replay" && key != "evaluate_workers") all.emplace_back("algorithm." + key, value);
-    if (o.schedule == "cosine") {   // which ends at the last step
-        all.emplace_back("job.epochs", fmt::format("{}", config.epochs));
-        all.emplace_back("job.steps", fmt::format("{}", config.steps));
-    }
+    add(JobOption::Identity::yes);
+    if (config.optimiser.schedule == "cosine") add(JobOption::Identity::cosine);
     for (size_t i = 0; i < config.layers.size(); ++i) all.emplace_back(fmt::format("layer {}", i + 1), layer_text(config.layers[i]));
     return all;
 }

@@ -1,5 +1,5 @@
 // The job file: what a user wants trained, checked as a whole before anything starts.  Syntax: TOML; keys, defaults and allowed values
-// stand in one table in job_file.cc, which also makes `gradcastctl help job`.
+// stand in one table (job_options.h), which also makes `gradcastctl help job`.
 #pragma once
 #include <string>
 #include <string_view>
@@ -77,6 +77,9 @@ std::string data_names(const JobConfig& config);
 /// The keys that fix every bit of a training, as the file writes them, with their values: a state of one job is a state of any other
 /// that has the same.
 std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config);
+/// The value of "section.key" as job_identity() prints it, however a file writes it: "0.5min" is 30s.  A text that is no such value stays
+/// as it is.
+std::string job_value(std::string_view key, const std::string& text);
 /// The keys of [algorithm] that belong to this algorithm alone, with the values that it takes.
 std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobConfig& config);
 /// All keys with their defaults and allowed values, for people.

@@ -1,4 +1,4 @@
-// The keys of a job file: one table makes the parser (job_file.cc), its messages and the help.
+// The keys of a job file: one table makes the parser (job_file.cc), its messages, the help and job_identity().
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,6 +26,15 @@ struct JobTarget {
 /// One key.
 struct JobOption {
     enum class Kind : uint8_t { text, name, integer, number, duration, flag, numbers };   // name: one of names()
+    /// Whether the value changes the bits of the training: see job_identity().
+    enum class Identity : uint8_t { no, yes, cosine };   // cosine: with this schedule, whose end is that of the job
+    /// The member of the JobConfig, or of the layer, that has the value.
+    struct Field {
+        void (*set)(JobTarget, const JobValue&);           // null: LayerSpec::values takes the value
+        std::string (*show)(const JobConfig&) = nullptr;   // as job_identity() prints it; null: of a layer
+        Identity identity = Identity::no;
+        bool of_algorithms = false;   // only the algorithms whose AlgorithmKind::keys list the key take it
+    };
 
     const char* section;
     const char* key;
@@ -35,17 +44,16 @@ struct JobOption {
     bool above;          // min itself is not allowed
     std::vector<std::string> (*names)();
     const char* help;
-    void (*set)(JobTarget, const JobValue&);           // null: checked only
-    std::string (*show)(const JobConfig&) = nullptr;   // of the keys that belong to algorithms
-    bool of_layer = false;                             // set() is null: LayerSpec::values takes the value
+    Field field;
 
     /// min or max as it is written in a job file.
     std::string bound(double limit) const;
-    /// Of those that not all algorithms have.
-    bool belongs_to(const AlgorithmKind& algorithm) const;
+    bool taken_by(const AlgorithmKind& algorithm) const;
 };
 
-/// By sections, in the order of the help.
+/// By sections, in the order of the help and of job_identity(), which replay logs on disk have too.
 std::span<const JobOption> job_options();
+/// The row of "section.key"; null: there is none.
+const JobOption* job_option(std::string_view name);
 
 }   // namespace gradcast

@@ -200,17 +200,13 @@ std::string job_folder(const std::string& folder) {
 }   // namespace
 
 std::string setting_default(const RunRecord& run, const std::string& key) {
-    for (const JobOption& option : job_options()) {
-        if (key != fmt::format("{}.{}", option.section, option.key) || *option.value == '\0') continue;
-        const std::string* kind = setting(run, "algorithm.kind");
-        const AlgorithmKind* algorithm = nullptr;
-        if (option.show && algorithm_find(kind ? kind->substr(1, kind->size() - 2) : "ssgd", &algorithm).ok() &&
-            !option.belongs_to(*algorithm))
-            return {};
-        const toml::parse_result parsed = toml_parse(fmt::format("value = {}", option.value));
-        return parsed ? value_text(*parsed.table().get("value")) : "";
-    }
-    return {};
+    const JobOption* option = job_option(key);
+    if (!option || *option->value == '\0') return {};
+    const std::string* kind = setting(run, "algorithm.kind");
+    const AlgorithmKind* algorithm = nullptr;
+    if (algorithm_find(kind ? kind->substr(1, kind->size() - 2) : "ssgd", &algorithm).ok() && !option->taken_by(*algorithm)) return {};
+    const toml::parse_result parsed = toml_parse(fmt::format("value = {}", option->value));
+    return parsed ? value_text(*parsed.table().get("value")) : "";
 }
 
 int run_read(const Options& options, const std::string& which, bool evaluate, const std::string& data, RunRecord* run) {
