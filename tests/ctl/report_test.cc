@@ -187,6 +187,33 @@ TEST_F(Report, DefaultsAreNoDifference) {
     EXPECT_EQ(count(page, "<td>optimiser."), 1u);
 }
 
+// "0.5min" is 30s, and a daemon tells a text without quotes.
+TEST_F(Report, WaysToWriteAValueAreNoDifference) {
+    const std::string none = "<h2>Settings that differ</h2>\n<p class=\"dim\">None.</p>", ma = changed(good_job, "\"ssgd\"", "\"ma\"");
+    make("one", changed(good_job, "batch", "deadline = \"30s\"\nbatch"), lines(40, 2));
+    make("two", changed(good_job, "batch", "deadline = \"0.5min\"\nbatch"), lines(40, 2));
+    ASSERT_EQ(run("report one two --quick --out r.html").exit, 0);
+    EXPECT_NE(read("r.html").find(none), std::string::npos) << read("r.html");
+    make("two", changed(good_job, "batch", "deadline = \"1min\"\nbatch"), lines(40, 2));
+    ASSERT_EQ(run("report one two --quick --force --out r.html").exit, 0);
+    EXPECT_NE(read("r.html").find("<td>job.deadline</td><td class=\"n\">&quot;30s&quot;</td><td class=\"n\">&quot;1min&quot;</td>"),
+              std::string::npos)
+        << read("r.html");
+
+    make("one", ma + "allocation = \"parts\"\n", lines(40, 2));
+    fs::remove(folder + "/two/job.toml");   // the daemon's word is all there is
+    JobDetail* job = backend.add(id_a, "two");
+    job->folder = folder + "/two";
+    job->algorithm = "ma";
+    job->quantiser = "auto32";
+    job->batch = 16;
+    job->blocks = 4;
+    job->summary.status.settings = {{"allocation", "parts"}, {"local_epochs", "1"}};
+    serve();
+    ASSERT_EQ(ask("report one aaaa --quick --force --out r.html").exit, 0);
+    EXPECT_NE(read("r.html").find(none), std::string::npos) << read("r.html");
+}
+
 /// The plot's part of the page.
 std::string plot_of(const std::string& page, const std::string& title) {
     const size_t at = page.find(">" + title + "</text>");

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "runtime/core/fd.h"
+#include "runtime/job/job_file.h"
 #include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/plot.h"
@@ -157,7 +158,7 @@ private:
             for (size_t i = 0; i < runs_.size(); ++i) {
                 const bool known = written[i] || runs_[i].settings_whole;
                 const std::string value = written[i] ? *written[i] : known ? setting_default(runs_[i], key) : "";
-                if (known) different.insert(value);
+                if (known) different.insert(job_value(key, value));
                 row.push_back(written[i] ? html_text(value) : value.empty() ? "-" : "<span class=\"dim\">" + html_text(value) + "</span>");
             }
             if (runs_.size() == 1 || different.size() > 1) rows.push_back(std::move(row));
