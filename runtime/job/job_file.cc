@@ -14,7 +14,7 @@
 #include "runtime/core/nearest.h"
 #include "runtime/core/toml.h"
 #include "runtime/job/job_options.h"
-#include "transport/exchange/exchange.h"
+#include "runtime/job/job_rules.h"
 
 namespace gradcast {
 namespace {
@@ -144,6 +144,7 @@ public:
 
     void mistake(uint32_t line, std::string_view key, std::string_view text) {
         mistakes_.push_back({line, fmt::format("{}:{}: {}{}{}", path_, line, key, key.empty() ? "" : ": ", text)});
+        keys_.wrong.emplace(key);
     }
 
     void file(const toml::table& root) {
@@ -172,6 +173,7 @@ private:
             if (name == option.section) keys.emplace_back(option.key);
         if (name == "net") keys.emplace_back("layers");
         for (auto&& [key, node] : table) {
+            keys_.given.insert(fmt::format("{}.{}", name, key.str()));
             const std::span<const JobOption> all = job_options();
             auto at = std::find_if(all.begin(), all.end(), [&key = key, &name](const JobOption& option) {
                 return name == option.section && key.str() == option.key;
@@ -209,160 +211,17 @@ private:
 
     /// What no single key can tell.
     void whole(const toml::table& root) {
-        auto line = [&](std::string_view dotted) { return line_of(root, dotted); };
-        auto has = [&](std::string_view dotted) { return static_cast<bool>(root.at_path(dotted)); };
-
-        if (has("job.epochs") && has("job.steps")) mistake(line("job.steps"), "job.steps", "either epochs or steps, not both");
-        if (!has("job.epochs") && !has("job.steps")) mistake(line("job.epochs"), "job.epochs", "is missing: either epochs or steps");
-        if (job_.blocks > job_.batch)
-            mistake(line("job.blocks"), "job.blocks",
-                    fmt::format("{} blocks are more than the {} samples of a mini-batch (job.batch)", job_.blocks, job_.batch));
-        if (!plain(job_.name)) mistake(line("job.name"), "job.name", fmt::format("{} {}", shown(job_.name), plain_rule));
-
-        if (!has("data.train"))
-            mistake(line("data.train"), "data.train", "is missing: a pattern of shards, as \"fashion-mnist/train*.h5\"");
-        else if (job_.train.empty() && root.at_path("data.train").is_string()) mistake(line("data.train"), "data.train", "is empty");
-        for (const char* key : {"job.evaluate", "job.stop_at"})
-            if (has(key) && job_.test.empty() && (job_.evaluate > 0 || job_.stop_at > 0))
-                mistake(line(key), key, "there is nothing to evaluate on: data.test is missing");
+        if (!plain(job_.name)) mistake(line_of(root, "job.name"), "job.name", fmt::format("{} {}", shown(job_.name), plain_rule));
+        for (const BrokenRule& each : job_rules_broken(keys_)) mistake(line_of(root, each.key), each.key, each.text);
         for (std::string* path : {&job_.train, &job_.test, &job_.start, &job_.settings.replay})
             if (!path->empty() && path->front() != '/') *path = base_ + '/' + *path;
-
-        if (has("net.preset") && has("net.layers")) mistake(line("net.layers"), "net.layers", "either a preset or layers, not both");
-        if (!has("net.preset") && !has("net.layers"))
-            mistake(line("net.preset"), "net.preset", fmt::format("is missing: {}, or [[net.layers]]", fmt::join(preset_names(), ", ")));
-        if (has("net.preset") && has("net.pad")) mistake(line("net.pad"), "net.pad", "a preset has its own; it goes with [[net.layers]]");
-        for (auto [key, given, value] : {std::tuple{"net.precision", job_.precision == Precision::tf32, "tf32"},
-                                         {"net.resident", !job_.resident, "no"},
-                                         {"net.deterministic", !job_.deterministic, "false"}})
-            if (given && job_.device == "cpu")
-                mistake(line(key), key, fmt::format("{} is for GPUs: it goes with device = \"cuda\"", value));
-        const OptimiserConfig& optimiser = job_.optimiser;
-        for (auto [key, number] : {std::pair{"optimiser.momentum", optimiser.momentum},
-                                   {"optimiser.beta1", optimiser.beta1},
-                                   {"optimiser.beta2", optimiser.beta2},
-                                   {"algorithm.outer_momentum", job_.settings.outer_momentum},
-                                   {"algorithm.fraction", job_.settings.fraction}})
-            if (number == 1) mistake(line(key), key, "1 is not below 1");
-        if (optimiser.nesterov && (optimiser.kind != "sgd" || optimiser.momentum == 0))
-            mistake(line("optimiser.nesterov"), "optimiser.nesterov", "goes with sgd and a momentum above 0");
-        const OptimiserConfig none;
-        for (auto [key, given, of, is, user] :
-             {std::tuple{"optimiser.momentum", optimiser.momentum != none.momentum, "kind", &optimiser.kind, "sgd"},
-              {"optimiser.beta1", optimiser.beta1 != none.beta1, "kind", &optimiser.kind, "adam"},
-              {"optimiser.beta2", optimiser.beta2 != none.beta2, "kind", &optimiser.kind, "adam"},
-              {"optimiser.epsilon", optimiser.epsilon != none.epsilon, "kind", &optimiser.kind, "adam"},
-              {"optimiser.decay_every", optimiser.decay_every != none.decay_every, "schedule", &optimiser.schedule, "step"},
-              {"optimiser.decay", optimiser.decay != none.decay, "schedule", &optimiser.schedule, "step"},
-              {"optimiser.lr_end", optimiser.lr_end != none.lr_end, "schedule", &optimiser.schedule, "cosine"}})
-            if (given && *is != user) mistake(line(key), key, fmt::format("goes with {} = \"{}\", not \"{}\"", of, user, *is));
-        if (optimiser.schedule == "step" && optimiser.decay_every == 0)
-            mistake(line("optimiser.schedule"), "optimiser.schedule", "step needs decay_every, a number of steps");
-
-        const AlgorithmKind* algorithm;
-        GC_ASSERT(algorithm_find(job_.algorithm, &algorithm).ok());
-        const toml::node_view<const toml::node> named = root.at_path("algorithm.kind");
-        const bool known = !named || named.value<std::string>() == job_.algorithm;   // else nothing is said of what it would take
-        for (const JobOption& option : job_options()) {
-            const std::string key = fmt::format("algorithm.{}", option.key);
-            if (!known || option.taken_by(*algorithm) || option.field.show(job_) == option.field.show({})) continue;
-            std::vector<std::string> users;
-            for (const AlgorithmKind& each : algorithm_kinds())
-                if (option.taken_by(each)) users.emplace_back(each.name);
-            mistake(line(key), key, fmt::format("goes with {}, not {}", joined(users), job_.algorithm));
-        }
-        if (has("algorithm.local_steps") && job_.settings.local_steps > 0 && has("algorithm.local_epochs"))
-            mistake(line("algorithm.local_steps"), "algorithm.local_steps", "either local_steps or local_epochs, not both");
-        const bool parts = job_.settings.allocation == "parts";
-        for (const char* key : {"algorithm.local_steps", "algorithm.local_epochs"})
-            if (has(key) && !parts)
-                mistake(line(key), key,
-                        fmt::format("goes with allocation = \"parts\": a round of {} is an allocation_batches-th of the data",
-                                    job_.settings.allocation));
-        if (job_.settings.allocation_batches != AlgorithmSettings().allocation_batches && parts)
-            mistake(line("algorithm.allocation_batches"), "algorithm.allocation_batches", "goes with allocation = \"eda\" or \"bsda\"");
-        if (!job_.settings.replay.empty() && !algorithm->server && job_.settings.allocation != "bsda")
-            mistake(line("algorithm.replay"), "algorithm.replay",
-                    fmt::format("repeats the shares of allocation = \"bsda\", not \"{}\"", job_.settings.allocation));
-        if (job_.settings.evaluate_workers && job_.test.empty())
-            mistake(line("algorithm.evaluate_workers"), "algorithm.evaluate_workers",
-                    "there is nothing to evaluate on: data.test is missing");
-        if (job_.settings.anchor == "batch" && job_.settings.anchor_fraction != 1)
-            mistake(line("algorithm.anchor_fraction"), "algorithm.anchor_fraction", "goes with anchor = \"full\", not \"batch\"");
-        if (job_.settings.solver == "exact" && (job_.survive || job_.exchange == "auto" || job_.quantiser != Quantiser::auto32))
-            mistake(line("algorithm.solver"), "algorithm.solver",
-                    "exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32");
-        if (job_.settings.beta != 0.9 && job_.settings.lambda != "exp")
-            mistake(line("algorithm.beta"), "algorithm.beta", fmt::format("goes with lambda = \"exp\", not \"{}\"", job_.settings.lambda));
-        for (const char* key : {"algorithm.exchange", "algorithm.m", "algorithm.s", "algorithm.r", "algorithm.weights"})
-            if (const bool names = key == std::string_view("algorithm.exchange");
-                known && has(key) && !(names ? algorithm->sends_by(job_.exchange) : algorithm->exchanges()))
-                mistake(line(key), key,
-                        fmt::format("{} sends by no exchange: leave it out{}", job_.algorithm,
-                                    names ? ", or take multicast, by which one copy of the parameters goes to all nodes"
-                                    : job_.algorithm == "softsync" && key == std::string_view("algorithm.s")
-                                        ? " (s-softsync is collect = workers / s)"
-                                        : ""));
-        if (algorithm->server && job_.quantiser != Quantiser::auto32)
-            mistake(line("algorithm.quantiser"), "algorithm.quantiser",
-                    fmt::format("{} sends floats to a server, which sums 32 bits: leave it out", job_.algorithm));
-        else if (!algorithm->exchanges() && job_.quantiser != Quantiser::auto32)
-            mistake(line("algorithm.quantiser"), "algorithm.quantiser", fmt::format("{} sends floats: leave it out", job_.algorithm));
-        else if (algorithm->workers && job_.quantiser == Quantiser::fixed)
-            mistake(line("algorithm.quantiser"), "algorithm.quantiser",
-                    fmt::format("fixed clips what is above 10, and {} sums more than gradients: take auto32 or auto16", job_.algorithm));
-        if (algorithm->workers && job_.quantiser == Quantiser::auto16 && job_.settings.workers > auto16_blocks_max)
-            mistake(line("algorithm.workers"), "algorithm.workers",
-                    fmt::format("{} are too many for the quantiser auto16, {} at most", job_.settings.workers, auto16_blocks_max));
-        if (algorithm->workers && job_.device == "cuda")
-            mistake(line("net.device"), "net.device",
-                    fmt::format("workers of {} compute on CPUs in this version: take cpu", job_.algorithm));
-        if (algorithm->workers && job_.profile > 0)
-            mistake(line("profile.step"), "profile.step", fmt::format("goes with ssgd, not {}", job_.algorithm));
-        if (job_.servers_vote && known && !algorithm->server)
-            mistake(line("algorithm.servers_vote"), "algorithm.servers_vote",
-                    fmt::format("goes with asgd and softsync, not {}", job_.algorithm));
-        else if (job_.servers_vote && !job_.survive)
-            mistake(line("algorithm.servers_vote"), "algorithm.servers_vote", "goes with survive = true in [job]");
-        if (algorithm->private_state && job_.survive)
-            mistake(line("job.survive"), "job.survive",
-                    fmt::format("workers of {} have state that is lost with their node, so it does not go on without one", job_.algorithm));
-        if (algorithm->private_state && job_.exchange == "auto")
-            mistake(line("algorithm.exchange"), "algorithm.exchange",
-                    fmt::format("workers of {} have state and keep their nodes: name an exchange", job_.algorithm));
-
-        const ExchangeKind* kind = nullptr;
-        const Status found = job_.exchange == "auto" ? Status{} : exchange_find(job_.exchange, Quantiser::auto32, &kind);
-        if (!job_.weights.empty() && found.ok() && !(kind && kind->weighs))
-            mistake(line("algorithm.weights"), "algorithm.weights",
-                    fmt::format("nodes have equal shares with {}: leave it out, or take {}", job_.exchange,
-                                exchange_names(&ExchangeKind::weighs)));
-        if (job_.balance && found.ok() &&
-            (!(kind && kind->balances) || !job_.weights.empty() || algorithm->private_state || algorithm->server ||
-             job_.settings.solver == "exact"))
-            mistake(line("algorithm.balance"), "algorithm.balance",
-                    fmt::format("goes with the exchanges {}, without weights, and with algorithms whose nodes compute blocks or workers "
-                                "without a state",
-                                exchange_names(&ExchangeKind::balances)));
-        if (kind && !(algorithm->workers && job_.quantiser == Quantiser::fixed))
-            if (const Status status = exchange_find(job_.exchange, job_.quantiser, &kind); !status.ok())
-                mistake(line("algorithm.quantiser"), "algorithm.quantiser", status.what);
-        if (job_.s > 0 && kind && !kind->codes && algorithm->exchanges())
-            mistake(line("algorithm.s"), "algorithm.s",
-                    fmt::format("{} has nothing to spare for ranks that are lost: take {}, or s = 0", job_.exchange,
-                                exchange_names(&ExchangeKind::codes)));
-        if (job_.exchange == "auto" && job_.quantiser == Quantiser::fixed && job_.s > 0)
-            mistake(line("algorithm.s"), "algorithm.s", "with the quantiser fixed no rank can be missed: take auto32 or auto16, or s = 0");
-        if (job_.quantiser == Quantiser::auto16 && job_.blocks > auto16_blocks_max)
-            mistake(line("job.blocks"), "job.blocks",
-                    fmt::format("{} blocks are too many for the quantiser auto16, {} at most: take fewer, or auto32", job_.blocks,
-                                auto16_blocks_max));
     }
 
     const std::string& path_;
     const std::string& base_;
     JobConfig& job_;
     std::vector<JobMistake>& mistakes_;
+    JobKeys keys_ = {.job = job_};
 };
 
 }   // namespace

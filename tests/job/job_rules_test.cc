@@ -1,0 +1,194 @@
+#include "runtime/job/job_rules.h"
+
+#include <gtest/gtest.h>
+
+namespace gradcast {
+namespace {
+
+/// A job file: the lines of its sections.
+struct File {
+    std::string job = "steps = 3\n", data = "train = \"t\"\n", net = "preset = \"mlp\"\n", optimiser = "", algorithm = "", profile = "";
+    std::string text() const {
+        return "[job]\n" + job + "[data]\n" + data + "[net]\n" + net + "[optimiser]\n" + optimiser + "[algorithm]\n" + algorithm +
+               "[profile]\n" + profile;
+    }
+};
+
+/// Without "job.toml:N: ".
+std::vector<std::string> mistakes_of(const File& file) {
+    JobConfig job;
+    std::vector<JobMistake> mistakes;
+    (void)job_parse(file.text(), "job.toml", "/base", &job, &mistakes);
+    std::vector<std::string> texts;
+    for (const JobMistake& each : mistakes) texts.push_back(each.text.substr(fmt::format("job.toml:{}: ", each.line).size()));
+    return texts;
+}
+
+struct Case {
+    File file;
+    std::string message;
+};
+
+// clang-format off
+/// A case for each rule, in the order of the table.
+const std::vector<Case> cases = {
+    {{.job = "steps = 3\nepochs = 1\n"},
+     "job.steps: either epochs or steps, not both"},
+    {{.job = ""},
+     "job.epochs: is missing: either epochs or steps"},
+    {{.job = "steps = 3\nbatch = 4\n"},
+     "job.blocks: 8 blocks are more than the 4 samples of a mini-batch (job.batch)"},
+    {{.job = "steps = 3\nblocks = 65\n", .algorithm = "quantiser = \"auto16\"\n"},
+     "job.blocks: 65 blocks are too many for the quantiser auto16, 64 at most: take fewer, or auto32"},
+    {{.job = "steps = 3\nevaluate = 2\n"},
+     "job.evaluate: there is nothing to evaluate on: data.test is missing"},
+    {{.job = "steps = 3\nstop_at = 0.5\n"},
+     "job.stop_at: there is nothing to evaluate on: data.test is missing"},
+    {{.job = "steps = 3\nsurvive = true\n", .algorithm = "kind = \"admm\"\n"},
+     "job.survive: workers of admm have state that is lost with their node, so it does not go on without one"},
+
+    {{.data = ""},
+     "data.train: is missing: a pattern of shards, as \"fashion-mnist/train*.h5\""},
+    {{.data = "train = \"\"\n"},
+     "data.train: is empty"},
+
+    {{.net = "preset = \"mlp\"\n[[net.layers]]\nkind = \"relu\"\n"},
+     "net.layers: either a preset or layers, not both"},
+    {{.net = ""},
+     "net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, logistic, or [[net.layers]]"},
+    {{.net = "preset = \"mlp\"\npad = 2\n"},
+     "net.pad: a preset has its own; it goes with [[net.layers]]"},
+    {{.net = "preset = \"mlp\"\nprecision = \"tf32\"\n"},
+     "net.precision: tf32 is for GPUs: it goes with device = \"cuda\""},
+    {{.net = "preset = \"mlp\"\nresident = \"no\"\n"},
+     "net.resident: no is for GPUs: it goes with device = \"cuda\""},
+    {{.net = "preset = \"mlp\"\ndeterministic = false\n"},
+     "net.deterministic: false is for GPUs: it goes with device = \"cuda\""},
+    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .algorithm = "kind = \"ma\"\n"},
+     "net.device: workers of ma compute on CPUs in this version: take cpu"},
+
+    {{.optimiser = "momentum = 1\n"},
+     "optimiser.momentum: 1 is not below 1"},
+    {{.optimiser = "kind = \"adam\"\nmomentum = 0.9\n"},
+     "optimiser.momentum: goes with kind = \"sgd\", not \"adam\""},
+    {{.optimiser = "nesterov = true\n"},
+     "optimiser.nesterov: goes with sgd and a momentum above 0"},
+    {{.optimiser = "kind = \"adam\"\nbeta1 = 1\n"},
+     "optimiser.beta1: 1 is not below 1"},
+    {{.optimiser = "beta1 = 0.5\n"},
+     "optimiser.beta1: goes with kind = \"adam\", not \"sgd\""},
+    {{.optimiser = "kind = \"adam\"\nbeta2 = 1\n"},
+     "optimiser.beta2: 1 is not below 1"},
+    {{.optimiser = "beta2 = 0.5\n"},
+     "optimiser.beta2: goes with kind = \"adam\", not \"sgd\""},
+    {{.optimiser = "epsilon = 0.5\n"},
+     "optimiser.epsilon: goes with kind = \"adam\", not \"sgd\""},
+    {{.optimiser = "decay_every = 5\n"},
+     "optimiser.decay_every: goes with schedule = \"step\", not \"constant\""},
+    {{.optimiser = "schedule = \"cosine\"\ndecay = 0.5\n"},
+     "optimiser.decay: goes with schedule = \"step\", not \"cosine\""},
+    {{.optimiser = "lr_end = 0.01\n"},
+     "optimiser.lr_end: goes with schedule = \"cosine\", not \"constant\""},
+    {{.optimiser = "schedule = \"step\"\n"},
+     "optimiser.schedule: step needs decay_every, a number of steps"},
+
+    {{.algorithm = "kind = \"asgd\"\nexchange = \"ring\"\n"},
+     "algorithm.exchange: asgd sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to all nodes"},
+    {{.algorithm = "kind = \"admm\"\nexchange = \"auto\"\n"},
+     "algorithm.exchange: workers of admm have state and keep their nodes: name an exchange"},
+    {{.algorithm = "kind = \"serial\"\nm = 2\n"},
+     "algorithm.m: serial sends by no exchange: leave it out"},
+    {{.algorithm = "kind = \"softsync\"\ns = 1\n"},
+     "algorithm.s: softsync sends by no exchange: leave it out (s-softsync is collect = workers / s)"},
+    {{.algorithm = "kind = \"asgd\"\ns = 1\n"},
+     "algorithm.s: asgd sends by no exchange: leave it out"},
+    {{.algorithm = "s = 1\n"},
+     "algorithm.s: ring has nothing to spare for ranks that are lost: take coded-rs or coded, or s = 0"},
+    {{.algorithm = "exchange = \"auto\"\nquantiser = \"fixed\"\ns = 1\n"},
+     "algorithm.s: with the quantiser fixed no rank can be missed: take auto32 or auto16, or s = 0"},
+    {{.algorithm = "kind = \"asgd\"\nr = 2\n"},
+     "algorithm.r: asgd sends by no exchange: leave it out"},
+    {{.algorithm = "kind = \"asgd\"\nweights = [1, 2]\n"},
+     "algorithm.weights: asgd sends by no exchange: leave it out"},
+    {{.algorithm = "exchange = \"coded\"\nweights = [1, 2]\n"},
+     "algorithm.weights: nodes have equal shares with coded: leave it out, or take ring, unicast, multicast, ps or cssgd"},
+    {{.algorithm = "weights = [1, 2]\nbalance = true\n"},
+     "algorithm.balance: goes with the exchanges ring, unicast, multicast or ps, without weights, and with algorithms whose nodes compute "
+     "blocks or workers without a state"},
+    {{.algorithm = "servers_vote = true\n"},
+     "algorithm.servers_vote: goes with asgd and softsync, not ssgd"},
+    {{.algorithm = "kind = \"asgd\"\nservers_vote = true\n"},
+     "algorithm.servers_vote: goes with survive = true in [job]"},
+
+    {{.algorithm = "kind = \"asgd\"\nquantiser = \"auto16\"\n"},
+     "algorithm.quantiser: asgd sends floats to a server, which sums 32 bits: leave it out"},
+    {{.algorithm = "kind = \"serial\"\nquantiser = \"auto16\"\n"},
+     "algorithm.quantiser: serial sends floats: leave it out"},
+    {{.algorithm = "kind = \"ma\"\nquantiser = \"fixed\"\n"},
+     "algorithm.quantiser: fixed clips what is above 10, and ma sums more than gradients: take auto32 or auto16"},
+    {{.algorithm = "exchange = \"ring\"\nquantiser = \"fixed\"\n"},
+     "algorithm.quantiser: ring does not allow the quantiser fixed: use auto32"},
+    {{.algorithm = "kind = \"ma\"\nquantiser = \"auto16\"\nworkers = 65\n"},
+     "algorithm.workers: 65 are too many for the quantiser auto16, 64 at most"},
+
+    {{.algorithm = "kind = \"ma\"\nlocal_steps = 2\nlocal_epochs = 1\n"},
+     "algorithm.local_steps: either local_steps or local_epochs, not both"},
+    {{.algorithm = "kind = \"ma\"\nallocation = \"eda\"\nlocal_steps = 2\n"},
+     "algorithm.local_steps: goes with allocation = \"parts\": a round of eda is an allocation_batches-th of the data"},
+    {{.algorithm = "kind = \"ma\"\nallocation = \"bsda\"\nlocal_epochs = 2\n"},
+     "algorithm.local_epochs: goes with allocation = \"parts\": a round of bsda is an allocation_batches-th of the data"},
+    {{.algorithm = "kind = \"diloco\"\nouter_momentum = 1\n"},
+     "algorithm.outer_momentum: 1 is not below 1"},
+    {{.algorithm = "kind = \"oneshot\"\nfraction = 1\n"},
+     "algorithm.fraction: 1 is not below 1"},
+    {{.algorithm = "kind = \"dane\"\nanchor = \"batch\"\nanchor_fraction = 0.5\n"},
+     "algorithm.anchor_fraction: goes with anchor = \"full\", not \"batch\""},
+    {{.algorithm = "kind = \"ma\"\nallocation_batches = 3\n"},
+     "algorithm.allocation_batches: goes with allocation = \"eda\" or \"bsda\""},
+    {{.algorithm = "kind = \"ma\"\nevaluate_workers = true\n"},
+     "algorithm.evaluate_workers: there is nothing to evaluate on: data.test is missing"},
+    {{.algorithm = "kind = \"dane\"\nsolver = \"exact\"\nexchange = \"auto\"\n"},
+     "algorithm.solver: exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32"},
+    {{.algorithm = "kind = \"asgd\"\nbeta = 0.5\n"},
+     "algorithm.beta: goes with lambda = \"exp\", not \"none\""},
+    {{.algorithm = "kind = \"ma\"\nreplay = \"replay.log\"\n"},
+     "algorithm.replay: repeats the shares of allocation = \"bsda\", not \"parts\""},
+    {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},
+     "profile.step: goes with ssgd, not ma"},
+};
+// clang-format on
+
+TEST(JobRules, EachIsBrokenByOneCase) {
+    EXPECT_EQ(mistakes_of({}), std::vector<std::string>{});
+    const std::span<const JobRule> rules = job_rules();
+    for (size_t i = 0; i < std::max(rules.size(), cases.size()); ++i) {
+        ASSERT_LT(i, cases.size()) << "no case for " << rules[i].key << ": " << rules[i].text;
+        ASSERT_LT(i, rules.size()) << "no rule for " << cases[i].message;
+        EXPECT_EQ(mistakes_of(cases[i].file), std::vector<std::string>{cases[i].message}) << cases[i].file.text();
+        const std::string_view text = rules[i].text;
+        EXPECT_TRUE(cases[i].message.starts_with(fmt::format("{}: {}", rules[i].key, text.substr(0, text.find('{')))))
+            << rules[i].key << ": " << text << " is not the rule of " << cases[i].message;
+    }
+}
+
+TEST(JobRules, AKeyOfOtherAlgorithms) {
+    EXPECT_EQ(
+        mistakes_of({.algorithm = "mu = 0.5\ncollect = 2\n"}),
+        (std::vector<std::string>{"algorithm.mu: goes with dane, fedprox, not ssgd", "algorithm.collect: goes with softsync, not ssgd"}));
+    EXPECT_EQ(mistakes_of({.algorithm = "mu = 0.1\n"}), std::vector<std::string>{});   // the default says nothing
+}
+
+TEST(JobRules, OneMistakeOfAKeyAtATime) {
+    EXPECT_EQ(mistakes_of({.optimiser = "kind = \"adam\"\nmomentum = 1\n"}),
+              std::vector<std::string>{"optimiser.momentum: 1 is not below 1"});
+    EXPECT_EQ(mistakes_of({.data = "train = 3\n"}), std::vector<std::string>{"data.train: is a whole number, not text in quotes"});
+    // What a misspelt algorithm would take is not known.
+    EXPECT_EQ(mistakes_of({.algorithm = "kind = \"dame\"\nmu = 1\ns = 2\nservers_vote = true\n"}).size(), 1u);
+}
+
+TEST(JobRules, AllWeightsAreInRange) {
+    EXPECT_EQ(mistakes_of({.algorithm = "weights = [1, 1e31]\n"}), std::vector<std::string>{"algorithm.weights: 1e+31 is above 1e+30"});
+}
+
+}   // namespace
+}   // namespace gradcast
