@@ -105,6 +105,10 @@ TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
         EXPECT_EQ(outcome.exit, 2);
         EXPECT_TRUE(outcome.says("job.toml has a [profile] without a step, or with step 0")) << outcome.err;
     }
+    write("job.toml", std::string(job).replace(job.find("\"ssgd\""), 6, "\"ma\""));
+    outcome = run("run job.toml --local 2 --profile trace.json");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("--profile: profile.step: goes with ssgd, not ma")) << outcome.err;
     write("job.toml", job + "[profile]\nstep = 3\n");
     EXPECT_EQ(run("run job.toml --local 2 --keep traced").exit, 0);
     EXPECT_NE(read("traced/profile.json").find("node-2"), std::string::npos);

@@ -298,8 +298,12 @@ static int command_run(const Options& options, const std::string& job, uint32_t 
     if (!profile.empty() && config.profile == 0) {
         std::vector<JobMistake> mistakes;
         const std::string text = config.text + fmt::format("\n[profile]\nstep = {}\n", profile_step);
-        if (!job_parse(text, path, config.base, &config, &mistakes))   // a valid file fails only by a [profile] that it has
+        if (!job_parse(text, path, config.base, &config, &mistakes)) {
+            const std::string& wrong_text = mistakes.front().text;
+            if (const size_t rule = wrong_text.find("profile.step: "); rule != wrong_text.npos)   // the job cannot be traced
+                return complain(exit_usage, "--profile: {}", wrong_text.substr(rule));
             return complain(exit_usage, "--profile: {} has a [profile] without a step, or with step 0: give it one, or leave it out", path);
+        }
     }
     JobCheck unused;
     if (Status status = job_checked(path, options.sets, config, {.nodes = nodes, .verify = false}, &unused); !status.ok())
