@@ -38,6 +38,7 @@
 #include "algos/server_update.h"
 #include "nn/graph/layers.h"
 #include "nn/net.h"
+#include "runtime/core/elementary.h"
 
 namespace gradcast {
 namespace {
@@ -238,7 +239,7 @@ private:
 
     double lambda(uint64_t tau) const {
         if (scaling_ == "inverse") return 1.0 / static_cast<double>(std::max<uint64_t>(tau, 1));
-        return scaling_ == "exp" ? std::pow(beta_, static_cast<double>(tau)) : 1;
+        return scaling_ == "exp" ? elementary::power(beta_, tau) : 1;
     }
     bool may_begin(uint32_t k) const {
         if (staleness_most_ == 0) return true;

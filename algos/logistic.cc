@@ -11,6 +11,7 @@
 #include "algos/logistic_kernels.h"
 #include "algos/worker_sum.h"
 #include "nn/graph/layer_kind.h"
+#include "runtime/core/elementary.h"
 
 namespace gradcast {
 namespace {
@@ -142,11 +143,11 @@ private:
         const double most = *std::max_element(z, z + classes_);
         const double mine = z[label] - most;
         double sum = 0;
-        for (uint64_t c = 0; c < classes_; ++c) sum += z[c] = std::exp(z[c] - most);
+        for (uint64_t c = 0; c < classes_; ++c) sum += z[c] = elementary::exp(z[c] - most);
         for (uint64_t c = 0; c < classes_; ++c) z[c] /= sum;
         std::fill(z + classes_, z + wide_, 0.0);
         z[label] -= 1;
-        return std::log(sum) - mine;
+        return elementary::log(sum) - mine;
     }
 
     const LogisticKernels& kernels_ = logistic_kernels();

@@ -10,18 +10,12 @@ namespace {
 constexpr uint32_t features = 500;
 constexpr uint64_t test_count = 1000;
 
-/// Two standard normal numbers (Box-Muller transform).
-std::pair<double, double> normals(uint32_t a, uint32_t b) {
-    double radius = std::sqrt(-2 * std::log(static_cast<double>(uniform(a)))), angle = 2 * M_PI * static_cast<double>(uniform(b));
-    return {radius * std::cos(angle), radius * std::sin(angle)};
-}
-
 void sample_make(uint64_t seed, uint64_t n, uint8_t* x, int32_t* label) {
     double sum = 0;
     for (uint32_t i = 0; i < features; i += 4) {
         Philox bits = random4(Purpose::synthetic, seed, n, i / 4);
-        auto [a, b] = normals(bits[0], bits[1]);
-        auto [c, d] = normals(bits[2], bits[3]);
+        auto [a, b] = normal2(bits[0], bits[1]);
+        auto [c, d] = normal2(bits[2], bits[3]);
         double values[4] = {a, b, c, d};
         for (uint32_t j = 0; j < 4; ++j) {
             x[i + j] = static_cast<uint8_t>(std::clamp(std::lround(values[j] * 32) + 128, 0l, 255l));
@@ -29,7 +23,7 @@ void sample_make(uint64_t seed, uint64_t n, uint8_t* x, int32_t* label) {
         }
     }
     Philox bits = random4(Purpose::synthetic, seed, n, features / 4);
-    double y = sum + normals(bits[0], bits[1]).first;
+    double y = sum + normal2(bits[0], bits[1])[0];
     *label = static_cast<int32_t>(
         std::clamp(std::lround(y / static_cast<double>(ridge_target_scale)) + ridge_levels / 2, 0l, ridge_levels - 1l));
 }

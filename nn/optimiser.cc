@@ -5,22 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numbers>
 
 #include "nn/kernels.h"
+#include "runtime/core/elementary.h"
 
 namespace gradcast {
 namespace {
 
 constexpr std::array<const char*, 3> schedules = {"constant", "step", "cosine"};
-
-/// cos(pi x), x in 0..1: Taylor's series about 0, whose terms are below 1e-18 at the end.
-double cosine(double x) {
-    if (x > 0.5) return -cosine(1 - x);
-    double square = std::numbers::pi * x * std::numbers::pi * x, result = 1;
-    for (int n = 24; n > 0; n -= 2) result = 1 - result * square / (n * (n - 1));
-    return result;
-}
 
 class HostOptimiser final : public Optimiser {
 public:
@@ -58,14 +50,6 @@ Status one_of(const char* key, const std::string& name, const std::vector<std::s
 
 }   // namespace
 
-// The C library's pow and cos have other bits on other CPUs.
-double power(double base, uint64_t exponent) {
-    double result = 1;
-    for (; exponent; exponent >>= 1, base *= base)
-        if (exponent & 1) result *= base;
-    return result;
-}
-
 std::span<const OptimiserKind* const> optimiser_kinds() {
 #define GC_OPTIMISER(kind) &kind##_optimiser,
     static constexpr const OptimiserKind* all[] = {GC_OPTIMISERS(GC_OPTIMISER)};
@@ -86,11 +70,11 @@ std::span<const char* const> schedule_kinds() { return schedules; }
 
 double learning_rate(const OptimiserConfig& config, StepId step) {
     double lr = config.lr;
-    if (config.schedule == "step") lr *= power(config.decay, step / config.decay_every);
+    if (config.schedule == "step") lr *= elementary::power(config.decay, step / config.decay_every);
     if (config.schedule == "cosine" && step > config.warm_up) {
-        uint64_t span = std::max(config.steps, step) - config.warm_up;
-        lr =
-            config.lr_end + (lr - config.lr_end) * (1 + cosine(static_cast<double>(step - config.warm_up) / static_cast<double>(span))) / 2;
+        const uint64_t span = std::max(config.steps, step) - config.warm_up;
+        const double half_turns = static_cast<double>(step - config.warm_up) / static_cast<double>(span);
+        lr = config.lr_end + (lr - config.lr_end) * (1 + elementary::turn(half_turns / 2).cos) / 2;
     }
     return step < config.warm_up ? lr * static_cast<double>(step + 1) / config.warm_up : lr;
 }

@@ -38,7 +38,7 @@ struct OptimiserKind {
     const char* keys;                                    // of [optimiser] that not all have, with a space on each side
     uint32_t (*vectors)(const OptimiserConfig&);         // float32 vectors of state [elements], optimiser_vectors_max at most
     Status (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
-    /// Of that step.  Only sums, products, quotients and roots, so every CPU and C library gives the same bits.
+    /// Of that step, with the same bits on every machine.
     StepRates (*rates)(const OptimiserConfig&, StepId);
     /// Updates `count` elements of w, and of its vectors of state; state[i] is null where there are no more.
     void (*update)(const FloatKernels&, const StepRates&, float* w, float* const* state, const float* gradient, uint64_t count);
@@ -74,9 +74,7 @@ struct Optimiser {
 /// Error: names the key whose value is wrong.
 Status optimiser_check(const OptimiserConfig& config);
 Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser);
-/// base^exponent by products.
-double power(double base, uint64_t exponent);
-/// The learning rate of one step.  Only sums, products and quotients, so every CPU and C library gives the same bits.
+/// The learning rate of one step, with the same bits on every machine (runtime/core/elementary.h).
 double learning_rate(const OptimiserConfig& config, StepId step);
 std::span<const char* const> schedule_kinds();
 

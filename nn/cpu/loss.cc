@@ -1,9 +1,9 @@
 // The losses.  Sums over the block, not means.
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "nn/cpu/build.h"
+#include "runtime/core/elementary.h"
 
 namespace gradcast::cpu {
 namespace {
@@ -45,12 +45,12 @@ Status softmax_cross_entropy(Build& b) {
     return loss(b, [](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) {
         float sum = 0;
         for (size_t k = 0; k < row.size(); ++k) {
-            float e = std::exp(row[k] - row[best]);
+            float e = elementary::exp(row[k] - row[best]);
             sum += e;
             if (drow) drow[k] = e;
             if (outputs) outputs[k] = e;
         }
-        total += std::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - static_cast<double>(row[label]);
+        total += elementary::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - static_cast<double>(row[label]);
         for (size_t k = 0; outputs && k < row.size(); ++k) outputs[k] /= sum;
         if (!drow) return;
         for (size_t k = 0; k < row.size(); ++k) drow[k] /= sum;

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <numbers>
 
 #include "nn/graph/layers.h"
 #include "nn/net.h"
@@ -31,11 +30,8 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
         double std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.out.C)));
         for (uint64_t i = 0; i < layer.weights; i += 4) {
             Philox bits = random4(Purpose::weights, seed, number, static_cast<uint32_t>(i / 4));
-            for (uint64_t j = 0; j < 4 && i + j < layer.weights; ++j) {
-                double radius = std::sqrt(-2 * std::log(static_cast<double>(uniform(bits[j & 2]))));
-                double angle = 2 * std::numbers::pi * static_cast<double>(uniform(bits[(j & 2) + 1]));
-                weight[i + j] = static_cast<float>(std * radius * (j & 1 ? std::sin(angle) : std::cos(angle)));
-            }
+            const std::array normals = {normal2(bits[0], bits[1]), normal2(bits[2], bits[3])};
+            for (uint64_t j = 0; j < 4 && i + j < layer.weights; ++j) weight[i + j] = static_cast<float>(std * normals[j / 2][j % 2]);
         }
         ++number;
     }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nn/optimiser.h"
+#include "runtime/core/elementary.h"
 
 namespace gradcast {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 uint32_t vectors(const OptimiserConfig&) { return 2; }   // m, v
 
 StepRates rates(const OptimiserConfig& config, StepId step) {
-    const double one = 1 - power(config.beta1, step + 1), two = 1 - power(config.beta2, step + 1);
+    const double one = 1 - elementary::power(config.beta1, step + 1), two = 1 - elementary::power(config.beta2, step + 1);
     return std::bit_cast<StepRates>(AdamStep{.beta1 = static_cast<float>(config.beta1),
                                              .rest1 = static_cast<float>(1 - config.beta1),
                                              .beta2 = static_cast<float>(config.beta2),

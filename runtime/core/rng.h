@@ -5,13 +5,15 @@
 #include <cmath>
 #include <cstdint>
 
+#include "runtime/core/elementary.h"
+
 namespace gradcast {
 
 enum class Purpose : uint32_t { weights = 1, shuffle = 2, rounding = 3, dropout = 4, augment = 5, test = 6, synthetic = 7, split = 8 };
 
 using Philox = std::array<uint32_t, 4>;
 
-inline Philox philox(Philox counter, std::array<uint32_t, 2> key) {
+constexpr Philox philox(Philox counter, std::array<uint32_t, 2> key) {
     for (int round = 0; round < 10; ++round) {
         uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
         counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
@@ -31,5 +33,12 @@ inline Philox random4(Purpose purpose, uint64_t seed, uint64_t a, uint32_t b) {
 
 /// Uniform in (0, 1), 24 bits, exact in float.
 inline float uniform(uint32_t bits) { return (static_cast<float>(bits >> 8) + 0.5f) * 0x1p-24f; }
+
+/// Two standard normal numbers (Box and Muller 1958), in double.
+inline std::array<double, 2> normal2(uint32_t a, uint32_t b) {
+    const double radius = std::sqrt(-2 * elementary::log(static_cast<double>(uniform(a))));
+    const elementary::Turn angle = elementary::turn(static_cast<double>(uniform(b)));
+    return {radius * angle.cos, radius * angle.sin};
+}
 
 }   // namespace gradcast

@@ -50,6 +50,7 @@ Status lines_read(AuditFolder* folder) {
     if (lines.torn()) folder->notes.push_back(fmt::format("steps.jsonl ends with a part of a line, after step {}", before));
     folder->kernels = lines.kernels();
     folder->kernel_set = lines.kernel_set();
+    folder->kernel_set_last = lines.kernel_set_last();
     return {};
 }
 
@@ -217,7 +218,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
         return fail(
             Code::data,
             "{}: trained with other kernels: the kernel set was {} of {}, here it is {} of {}; a machine of the same instruction set "
-            "(--isa) or device is needed",
+            "(--isa) or device and the version of gradcast that trained it are needed",
             folder.path, folder.kernel_set, folder.kernels, engine->kernel_set(), engine->kernels());
     if (!folder.data_digest.empty() && engine->data_digest() != folder.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", folder.path, folder.data_digest,
@@ -291,8 +292,8 @@ std::vector<std::string> audit_transcript(const AuditFolder& folder, const Trans
     // With the key, it is known which of two was edited.
     const char* edited = genuine ? ", and the transcript is genuine" : "";
     if (transcript.job != folder.job.text) differs(fmt::format("its job file is not job.toml{}", edited));
-    if (!folder.kernel_set.empty() && transcript.kernel_set != folder.kernel_set)
-        differs(fmt::format("its kernel set is {}, that of steps.jsonl {}{}", transcript.kernel_set, folder.kernel_set, edited));
+    if (!folder.kernel_set_last.empty() && transcript.kernel_set != folder.kernel_set_last)
+        differs(fmt::format("its kernel set is {}, that of steps.jsonl {}{}", transcript.kernel_set, folder.kernel_set_last, edited));
     if (!folder.data_digest.empty() && transcript.data_digest != folder.data_digest)
         differs(
             fmt::format("its data digest is {:.8}, that of the checkpoints {:.8}{}", transcript.data_digest, folder.data_digest, edited));

@@ -18,6 +18,7 @@ struct AuditFolder {
     JobConfig job;                       // of job.toml
     std::vector<StepLine> lines;         // of steps.jsonl, at least one
     std::string kernels, kernel_set;     // that its first line names
+    std::string kernel_set_last;         // that its last line names
     std::vector<uint64_t> checkpoints;   // their steps, ascending
     std::string data_digest;             // that a checkpoint or the model tells; empty: none does
     std::string digest;                  // of the model in final.h5; empty: there is none

@@ -93,7 +93,8 @@ public:
             GC_TRY(replay_read(job_.settings.replay, parts_.facts(job_), &order));
         GC_TRY(session_->ready());
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
-        if (config_.resume.on && config_.resume.holder == config_.self) GC_TRY(resume_load(config_, parts_, *algorithm_, &standing_));
+        if (config_.resume.on && config_.resume.holder == config_.self)
+            GC_TRY(resume_load(config_, parts_, *algorithm_, report_, &standing_));
         describe();
         GC_TRY(checkpoints_.open(config_, parts_, report_, model_));
         if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));

@@ -21,7 +21,9 @@ namespace gradcast {
 namespace {
 
 constexpr char format_name[] = "gradcast model";
-constexpr uint32_t format_version = 4;   // 2: with the states that a training goes on from; 3: with class_names; 4: layers by layer_text()
+// 2: with the states that a training goes on from; 3: with class_names; 4: layers by layer_text(); 5: trained with
+// runtime/core/elementary.h
+constexpr uint32_t format_version = 5, elementary_version = 5;
 constexpr uint64_t text_bytes_max = 1 << 20;
 constexpr uint64_t side_max = 65536;   // C, H, W, pad, classes
 
@@ -257,6 +259,7 @@ Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* m
     for (float value : model->std)
         if (!(value > 0) || !std::isfinite(value)) return reader.broken("std", "is not above 0");
     GC_TRY(reader.vector("parameters", H5T_IEEE_F32LE, &state->parameters));
+    model->other_functions = version < elementary_version;
     if (version < 2) return {};
     uint64_t agreed = 0;
     GC_TRY(reader.numbers("test_loss", H5T_FLOAT, H5T_NATIVE_DOUBLE, std::span(&model->test_loss, 1)));

@@ -2,12 +2,13 @@
 //   parameters float32 [elements]   flat: layer after layer, weight then bias      optimiser float32 []   exponents int32 [groups]
 //   algorithm uint8 []              state of the algorithm; absent where it has none
 //   layers text, one a line: kind name outputs kernel stride pad ceil bias rate from                   job        text, the job file
-//   attributes of the root: format "gradcast model", version 2, sample [C, H, W], pad, classes, mean [C], std [C],
+//   attributes of the root: format "gradcast model", version 5, sample [C, H, W], pad, classes, mean [C], std [C],
 //                           digest (SHA-256 of the parameters), step, accuracy and test_loss (-1: not known), evaluated, kernel_set,
 //                           data_digest, id of the job, base (folder of the job file's relative paths), state (digest of what the next step
 //                           begins from), agreed, content (SHA-256 of all of this, as model_content() puts it); target_scale of a
 //                           regression
-// Version 1 has no attributes after kernel_set and no algorithm: a model, but no checkpoint.
+// Version 1 has no attributes after kernel_set and no algorithm: a model, but no checkpoint.  Versions before 5 were trained with the C
+// library's elementary functions.
 #pragma once
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct Model {
     double accuracy = -1, test_loss = -1;   // of the last evaluation
     uint64_t evaluated = 0;                 // the step after which that was; 0: none
     bool agreed = false;                    // all ranks that took part had this state
+    bool other_functions = false;           // of a file before version 5, whose kernel_set no other can equal
 };
 
 /// What a step begins from, beside its number.

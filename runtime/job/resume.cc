@@ -41,7 +41,7 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
     if (model.data_digest != parts.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
                     data_names(config.job), parts.data_digest);
-    if (model.kernel_set != parts.kernel_set)
+    if (!model.other_functions && model.kernel_set != parts.kernel_set)
         return fail(
             Code::data,
             "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set ({}) or device "
@@ -90,7 +90,7 @@ Status resume_find(const std::string& folder, Model* model, std::string* path, s
     return found ? Status{} : fail(Code::data, "{} holds no checkpoint{}", folder, some ? " that is whole" : "");
 }
 
-Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Standing* standing) {
+Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Report& report, Standing* standing) {
     Model model;
     ModelVectors state;
     const std::string& path = config.resume.path;
@@ -99,6 +99,11 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
     if (model.step != config.resume.steps || model.state != config.resume.state)
         return fail(Code::data, "{}: holds the state {:016x} of step {} instead of {:016x} of step {}", path, model.state, model.step,
                     config.resume.state, config.resume.steps);
+    if (model.other_functions)
+        report.warn(
+            fmt::format("{}: written before gradcast had exp, log, sin and cos of its own: the trained model will not have the bits of a "
+                        "job that was never interrupted",
+                        path));
     parts.restore(state);
     *standing = {model.step, model.state, model.evaluated, model.accuracy, model.test_loss, state.algorithm.size()};
     return {};

@@ -19,8 +19,9 @@ struct Standing {
 Status resume_find(const std::string& folder, Model* model, std::string* path, std::vector<std::string>* notes);
 
 /// At the holder, in PREPARE: reads the checkpoint and puts its state into `parts`, which are ready, and into the algorithm.  Errors name
-/// the file and what does not fit: job, data, kernel set.
-Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Standing* standing);
+/// the file and what does not fit: job, data, kernel set.  The kernel set of an old file (Model::other_functions) is not compared; a
+/// warning says so.
+Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Report& report, Standing* standing);
 /// In a session that is open: what training goes on from, from the rank that has it to the ranks `to` (none of them itself), which all
 /// receive it in place of what they have.  `standing` is of it; where receiving fails, what came is torn.
 Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing);

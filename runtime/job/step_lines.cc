@@ -120,9 +120,10 @@ Status StepLines::parse(std::string_view text, StepLine* line, bool* is_step) {
         return fail(Code::data, "{}: line {} is of step {}, the one before of step {}", path_, number_, line->step, step_);
     step_ = line->step;
     *is_step = true;
+    kernel_set_last_ = text_of(text, "\"kernel_set\":\"");
     if (!std::exchange(seen_, true)) {
         kernels_ = text_of(text, "\"kernels\":\"");
-        kernel_set_ = text_of(text, "\"kernel_set\":\"");
+        kernel_set_ = kernel_set_last_;
     }
     return {};
 }

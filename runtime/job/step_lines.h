@@ -40,12 +40,15 @@ public:
     /// Of the first step's line: the name of its kernels and their set; empty where it has none.
     const std::string& kernels() const { return kernels_; }
     const std::string& kernel_set() const { return kernel_set_; }
+    /// The set that the newest step's line names.  It differs from the first line's in a job that was resumed from a checkpoint with
+    /// Model::other_functions.
+    const std::string& kernel_set_last() const { return kernel_set_last_; }
 
 private:
     /// *is_step is false for a gap line.
     Status parse(std::string_view text, StepLine* line, bool* is_step);
 
-    std::string path_, block_, kernels_, kernel_set_;
+    std::string path_, block_, kernels_, kernel_set_, kernel_set_last_;
     Fd fd_;
     StepGap gap_;
     size_t at_ = 0;                    // in block_

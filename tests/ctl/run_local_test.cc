@@ -69,6 +69,27 @@ TEST_F(SystemLocal, WholeStepsOfAGpuHaveTheBitsOfAnExchange) {
     }
 }
 
+// glibc takes other variants of exp, log, sin, cos and pow on a CPU without FMA, with other last bits.
+TEST_F(SystemLocal, DataAndDigestsDoNotDependOnTheCLibrarysVariants) {
+    ASSERT_EQ(run("import fashion-mnist --out .").exit, 0) << read("err");
+    write("job.toml",
+          "[job]\nseed = 1\nsteps = 1\nbatch = 16\nblocks = 4\n[data]\ntrain = \"test.h5\"\n[net]\npreset = \"logistic\"\n"
+          "[optimiser]\nlr = 0.1\nweight_decay = 0.01\n[algorithm]\nkind = \"dane\"\nsolver = \"exact\"\nworkers = 2\n");
+    const auto all = [&](const char* tunables, const std::string& name) {
+        ::setenv("GLIBC_TUNABLES", tunables, 1);
+        const Outcome trained = run("run job.toml --local 1 --keep " + name), imported = run("import ridge --samples 1000 --out " + name);
+        ::unsetenv("GLIBC_TUNABLES");
+        EXPECT_EQ(trained.exit, 0) << trained.err;
+        EXPECT_EQ(imported.exit, 0) << imported.err;
+        return std::pair(trained.out.substr(std::min(trained.out.find("digest "), trained.out.size())), read(name + "/train.h5"));
+    };
+    const auto [digest, data] = all("glibc.malloc.check=0", "as-it-is");
+    const auto [other_digest, other_data] = all("glibc.cpu.hwcaps=-FMA,-FMA4,-AVX2", "without-fma");
+    EXPECT_EQ(digest.size(), std::string("digest ").size() + 65) << digest;
+    EXPECT_EQ(other_digest, digest);
+    EXPECT_TRUE(other_data == data);
+}
+
 TEST_F(SystemLocal, AProfileShowsEveryPhaseOfOneStep) {
     import();
     std::string job = good_job;

@@ -6,6 +6,9 @@
 
 #include "datasets/hdf5.h"
 #include "runtime/core/crypto.h"
+#include "runtime/core/fd.h"
+#include "runtime/job/audit.h"
+#include "runtime/job/transcript.h"
 #include "tests/job/runs.h"
 
 namespace gradcast {
@@ -150,7 +153,7 @@ TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
         Hdf5Lock lock;
         Hid file(H5Fopen(checkpoint_path(folder, 40).c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
         Hid version(H5Aopen(file.get(), "version", H5P_DEFAULT));
-        const uint64_t newer = 5;
+        const uint64_t newer = 6;
         ASSERT_GE(H5Awrite(version.get(), H5T_NATIVE_UINT64, &newer), 0);
     }
     Model model;
@@ -159,7 +162,43 @@ TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
     ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
     EXPECT_EQ(path, checkpoint_path(folder, 30));
     EXPECT_EQ(notes,
-              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 5, this one reads 4"});
+              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 6, this one reads 5"});
+}
+
+TEST_F(ResumeTest, ACheckpointOfBeforeTheElementaryFunctionsGoesOnWithAWarning) {
+    const Run first = run(with_job(job_text(), "checkpoint_every = 10\n"), 1);
+    ASSERT_TRUE(first.status.ok()) << first.status.what;
+    const std::string path = checkpoint_path(first.folders[0], 40);
+    Model model;
+    ModelVectors state;
+    ASSERT_TRUE(checkpoint_read(path, &model, &state).ok());
+    EXPECT_FALSE(model.other_functions);
+    model.kernel_set = "0123456789abcdef";
+    ASSERT_TRUE(model_write(path, model, {state.parameters, state.optimiser, state.exponents, state.algorithm}).ok());
+    {
+        Hdf5Lock lock;
+        Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+        Hid version(H5Aopen(file.get(), "version", H5P_DEFAULT));
+        const uint64_t older = 4;
+        ASSERT_GE(H5Awrite(version.get(), H5T_NATIVE_UINT64, &older), 0);
+    }
+    std::string lines;
+    ASSERT_TRUE(file_read(first.folders[0] + "/steps.jsonl", &lines).ok());
+    ASSERT_TRUE(file_write(first.folders[0] + "/steps.jsonl", replaced(lines, first.ranks[0].kernel_set, model.kernel_set)).ok());
+    const Run second = run(job_text(), 1, from(path), {}, first.folders);
+    ASSERT_TRUE(second.status.ok()) << second.status.what;
+    EXPECT_EQ(
+        second.ranks[0].warnings,
+        std::vector<std::string>{path + ": written before gradcast had exp, log, sin and cos of its own: the trained model will not have "
+                                        "the bits of a job that was never interrupted"});
+    EXPECT_EQ(second.ranks[0].digest, first.ranks[0].digest);   // only the file says that it is older
+    // Its transcript has the kernel set of the end, steps.jsonl begins with another one.
+    AuditFolder folder;
+    Transcript transcript;
+    ASSERT_TRUE(audit_read(first.folders[0], folder_, &folder).ok());
+    ASSERT_TRUE(transcript_read(first.folders[0] + "/transcript.json", &transcript).ok());
+    EXPECT_NE(folder.kernel_set, folder.kernel_set_last);
+    EXPECT_EQ(audit_transcript(folder, transcript, {}), std::vector<std::string>{});
 }
 
 TEST_F(ResumeTest, TheStatusTellsTheCheckpointThatIsThereAlready) {
