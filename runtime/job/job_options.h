@@ -48,6 +48,7 @@ struct JobOption {
 
     /// min or max as it is written in a job file.
     std::string bound(double limit) const;
+    /// The key means something to jobs of this algorithm.
     bool taken_by(const AlgorithmKind& algorithm) const;
 };
 

@@ -14,8 +14,8 @@ namespace gradcast {
 /// What rules look at.  Names of keys are "section.key".
 struct JobKeys {
     const JobConfig& job;
-    std::set<std::string, std::less<>> given = {},
-                                       wrong = {};   // keys in the file; of them those whose value is a mistake, so `job` has the default
+    std::set<std::string, std::less<>> given = {};   // keys that the file has
+    std::set<std::string, std::less<>> wrong = {};   // keys with a mistake; `job` has the default of such a key
     const AlgorithmKind* algorithm = nullptr;
     const ExchangeKind* exchange = nullptr;   // null: auto
 
