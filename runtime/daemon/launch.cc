@@ -78,6 +78,7 @@ private:
     bool done_before(const std::string& rank_folder, JobDetail* run) const;
     bool done_anywhere() const;
     int ended(const JobDetail& job, const std::vector<NodeInfo>& nodes);
+    void warn(const JobStatus& status);
     void progress(const JobStatus& status);
     bool speaks(const std::vector<NodeInfo>& nodes) const;
     template <typename... Args>
@@ -99,7 +100,8 @@ private:
     std::string id_;   // of the job; rank 0
     int signal_ = 0;
     uint64_t told_us_ = 0;
-    std::string told_;   // progress_text() of the last line
+    std::string told_;                  // progress_text() of the last line
+    std::vector<std::string> warned_;   // all that warn() has printed
     uint32_t told_view_ = 1;
 };
 
@@ -295,7 +297,17 @@ bool Launch::speaks(const std::vector<NodeInfo>& nodes) const {
     });
 }
 
+/// Prints the warnings that are new.
+void Launch::warn(const JobStatus& status) {
+    for (const std::string& warning : status.warnings) {
+        if (std::find(warned_.begin(), warned_.end(), warning) != warned_.end()) continue;
+        say("warning: {}", warning);
+        warned_.push_back(warning);
+    }
+}
+
 void Launch::progress(const JobStatus& status) {
+    warn(status);
     for (const ViewRecord& view : status.views) {
         if (view.number <= told_view_) continue;
         told_view_ = view.number;
@@ -315,7 +327,6 @@ int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
     if (status.state == JobState::done) {
         // Whoever has the model.  Rank 0 may have ended before this is asked, so who lives does not tell.
         if (!first() && status.model.empty()) return launch_done;
-        for (const std::string& warning : status.warnings) say("warning: {}", warning);
         progress(status);
         fmt::print("time {:.1f} s, {} of {} steps, {:.0f} samples/s\n", status.seconds, status.step, status.steps,
                    status.samples_per_second);
@@ -327,6 +338,7 @@ int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
         return launch_done;
     }
     const bool speaker = speaks(nodes);
+    if (speaker) warn(status);
     if (signal_) {
         if (speaker)
             say("gradcastd: interrupted by SIG{} after step {} of {}: started again with this work folder the job goes on",

@@ -1,6 +1,8 @@
 // gradcastd under a launcher: a list of hosts and mpirun; Slurm itself is tested by tests/slurm (make slurm-test).
 #include <fmt/format.h>
 
+#include <set>
+
 #include "datasets/shard.h"
 #include "runtime/core/digest.h"
 #include "tests/daemon/processes.h"
@@ -125,6 +127,37 @@ TEST_F(SystemLaunch, DamagedCheckpointsBeginAnewOnlyByAFlag) {
     ASSERT_TRUE(eventually([&] { return output(0).find("no checkpoint that is whole: the job begins anew") != std::string::npos; }))
         << output(0);
     ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
+    alone.kill(SIGTERM);
+    EXPECT_EQ(alone.wait(), 75) << output(0);
+}
+
+TEST_F(SystemLaunch, ADamagedCheckpointIsNamedBeforeTheNextStep) {
+    const std::string file = job("job.toml", 100'000, "checkpoint_every = 5\n");
+    std::set<std::string> checkpoints;
+    const auto find = [&] {
+        checkpoints.clear();
+        std::error_code error;
+        for (std::filesystem::recursive_directory_iterator at(folder + "/w", error), end; !error && at != end; at.increment(error))
+            if (at->path().filename().string().starts_with("checkpoint-") && at->path().extension() == ".h5")
+                checkpoints.insert(at->path().string());
+        return checkpoints.size() >= 2;
+    };
+    {
+        Process alone;
+        start(alone, 0, 1, file, {"--work", "w"});
+        ASSERT_TRUE(eventually(find)) << output(0);
+        alone.kill(SIGTERM);
+        ASSERT_EQ(alone.wait(), 75) << output(0);
+    }
+    ASSERT_TRUE(find());
+    const std::string newest = *checkpoints.rbegin();
+    std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
+    Process alone;
+    start(alone, 0, 1, file, {"--work", "w"});
+    ASSERT_TRUE(eventually([&] { return output(0).find("\nstep ") != std::string::npos; })) << output(0);
+    const size_t named = output(0).find("/" + std::filesystem::path(newest).filename().string() + ": not a gradcast model");
+    EXPECT_LT(named, output(0).find("\nstep ")) << output(0);
+    EXPECT_LT(output(0).find("warning: goes on from the checkpoint of node "), output(0).find("\nstep ")) << output(0);
     alone.kill(SIGTERM);
     EXPECT_EQ(alone.wait(), 75) << output(0);
 }
