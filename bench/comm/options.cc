@@ -214,6 +214,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Benc
     app.add_subcommand("exchanges", "list the exchanges");
 
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    cli_decimal(app);
     try {
         app.parse(reversed);
     } catch (const CLI::ParseError& error) {

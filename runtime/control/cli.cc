@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 
 #include "runtime/core/nearest.h"
 
@@ -37,6 +39,28 @@ int cli_exit(const CLI::App& app, const CLI::ParseError& error) {
     for (const CLI::App* each = command->get_parent(); each; each = each->get_parent()) path = each->get_name() + " " + path;
     fmt::print(stderr, "{}: {}{}\nrun '{} --help' for its options\n", path, text, hint, path);
     return 2;
+}
+
+void cli_decimal(CLI::App& app) {
+    const auto decimal = [](bool may_be_negative) {
+        return CLI::Validator(
+            [may_be_negative](std::string& text) {
+                const bool negative = may_be_negative && text.starts_with('-');
+                const std::string digits = text.substr(negative);
+                if (digits.empty() || digits.find_first_not_of("0123456789") != digits.npos)
+                    return fmt::format("'{}' is not a whole number{}", text, may_be_negative ? "" : " from 0");
+                text = (negative ? "-" : "") + digits.substr(std::min(digits.find_first_not_of('0'), digits.size() - 1));
+                uint64_t value;
+                if (std::from_chars(text.data() + negative, text.data() + text.size(), value).ec == std::errc()) return std::string();
+                return fmt::format("{} is above {}", text, std::numeric_limits<uint64_t>::max());
+            },
+            "");
+    };
+    for (CLI::Option* option : app.get_options()) {
+        const std::string type = option->get_type_name();
+        if (type.starts_with("UINT") || type.starts_with("INT")) option->transform(decimal(type.starts_with("INT")));
+    }
+    for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) cli_decimal(*command);
 }
 
 }   // namespace gradcast

@@ -181,6 +181,7 @@ int main_(int argc, char** argv) {
     app.set_version_flag("--version", std::string("gradcastd ") + version_text);
     const std::string see_also = "gradcastctl(1), gradcastd.toml(5), gradcast-job(5)";
     app.footer("Keys of gradcastd.toml:\n" + config_help());
+    cli_decimal(app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

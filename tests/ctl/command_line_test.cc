@@ -31,6 +31,12 @@ TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
         {"import mist --from . --out .", "did you mean mnist?"},
         {"import ridge --out . --samples -5", "--samples"},
         {"import ridge --out . --samples 0", "--samples"},
+        {"import ridge --out . --seed -1", "--seed: '-1' is not a whole number from 0"},
+        {"import ridge --out . --seed 18446744073709551616", "--seed: 18446744073709551616 is above 18446744073709551615"},
+        {"import ridge --out . --seed 0x10", "--seed: '0x10' is not a whole number from 0"},
+        {"import ridge --out . --seed ''", "--seed: '' is not a whole number from 0"},
+        {"run job.toml --local 0x2", "--local: '0x2' is not a whole number from 0"},
+        {"run job.toml --local 065", "--local"},
         {"import ridge --out . --compress=0", "--compress"},
         {"import ridge --out . --compress=12", "--compress"},
         {"help jbo", "no help on jbo"},
@@ -42,6 +48,15 @@ TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
         EXPECT_TRUE(outcome.says(each.says)) << each.arguments << "\n" << outcome.err;
         EXPECT_EQ(outcome.out, "") << each.arguments;
     }
+}
+
+TEST_F(Ctl, NumbersAreDecimalAlsoBehindAZero) {
+    std::string digests[2];
+    for (const char* seed : {"10", "010"}) {
+        ASSERT_EQ(run(fmt::format("import ridge --samples 10 --out {}/{} --seed {}", folder, seed, seed)).exit, 0);
+        ASSERT_TRUE(file_read(fmt::format("{}/{}/train.h5", folder, seed), &digests[seed[0] == '0']).ok());
+    }
+    EXPECT_EQ(digests[0], digests[1]);
 }
 
 TEST_F(Ctl, HelpAndVersionGoToStdout) {

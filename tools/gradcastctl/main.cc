@@ -62,6 +62,7 @@ int run(int argc, char** argv) {
     GC_COMMANDS(GC_COMMAND)
 #undef GC_COMMAND
 
+    cli_decimal(app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
