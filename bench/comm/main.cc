@@ -10,6 +10,7 @@
 
 #include "bench/comm/bench.h"
 #include "bench/net/net.h"
+#include "runtime/core/thread.h"
 #include "transport/link/interface.h"
 #include "transport/link/socket.h"
 
@@ -79,7 +80,7 @@ int server_main(const BenchOptions& options) {
     std::vector<pid_t> children;
     for (uint32_t rank = 0; rank < (alone ? options.nodes : 1) && status.ok(); ++rank) {
         const pid_t child = ::fork();
-        if (child < 0) status = fail_sys(errno, "cannot start rank {}", rank);
+        if (child < 0) status = fork_failed(errno, fmt::format("rank {}", rank));
         if (child == 0) {
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
             listener.close();

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 
 #include "runtime/core/control_groups.h"
@@ -48,6 +49,11 @@ std::string thread_limit(const std::string& root) {
     uint64_t most = 0;
     (void)number_in(root + "/proc/sys/kernel/threads-max", &most);
     return fmt::format("this machine has no memory for one, or {} threads (sysctl kernel.threads-max, kernel.pid_max)", most);
+}
+
+Status fork_failed(int sys, const std::string& program) {
+    if (sys == EAGAIN) return fail(Code::node_memory, "cannot start {}: {}", program, thread_limit());
+    return fail_sys(sys, "cannot start {}", program);
 }
 
 }   // namespace gradcast

@@ -32,4 +32,7 @@ private:
 /// (tests use another one).
 std::string thread_limit(const std::string& root = "");
 
+/// The error of a fork() that has just failed with `sys`: "cannot start `program`", and thread_limit() where a limit is the reason.
+Status fork_failed(int sys, const std::string& program);
+
 }   // namespace gradcast

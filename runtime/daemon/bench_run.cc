@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/thread.h"
 
 namespace gradcast {
 namespace {
@@ -103,7 +104,7 @@ Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_u
     sigset_t none;
     sigemptyset(&none);
     const pid_t parent = ::getpid(), pid = ::fork();
-    if (pid < 0) return fail_sys(errno, "cannot start {}", words[0]);
+    if (pid < 0) return fork_failed(errno, words[0]);
     if (pid == 0) {   // nothing here takes a lock that another thread may have held
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (::getppid() != parent) ::_exit(1);

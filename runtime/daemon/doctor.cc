@@ -151,7 +151,8 @@ Finding cpus(const DaemonConfig& config, const std::string& root) {
     const std::string quota = fmt::format("{}; {} has a quota of {:.1f} CPUs", all, room.where, room.quota);
     if (lanes <= room.threads() && room.quota >= 1) return {"CPUs", Finding::Verdict::ok, quota};
     return {"CPUs", Finding::Verdict::warning,
-            quota + ", so lanes are stopped again and again: list fewer in `cpus`, or raise it (cpu.max, CPUQuota= of systemd)"};
+            fmt::format("{}, so lanes are stopped again and again: {}raise it (cpu.max, CPUQuota= of systemd)", quota,
+                        lanes > 1 ? "list fewer in `cpus`, or " : "")};
 }
 
 Finding threads(const std::string& root) {

@@ -15,7 +15,7 @@
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/thread.h"
-#include "tests/memory_group.h"
+#include "tests/limited_group.h"
 
 namespace gradcast {
 namespace {

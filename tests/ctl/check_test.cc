@@ -1,5 +1,6 @@
 // check, and the same check in run, submit and resume: mistakes of a job file and its data are found before a daemon has the job.
 #include "tests/ctl/ctl.h"
+#include "tests/limited_group.h"
 
 namespace gradcast {
 namespace {
@@ -17,6 +18,16 @@ struct Check : CtlData {
 };
 
 constexpr char layers_of_7[] = "[[net.layers]]\nkind = \"inner_product\"\noutputs = 7\n[[net.layers]]\nkind = \"softmax_cross_entropy\"";
+
+// As many as a daemon has there.
+TEST_F(Check, LanesFollowTheQuotaOfCpus) {
+    const LimitedGroup group("cpu", "cpu.max", "cpu.cfs_quota_us", 100'000);
+    if (group.path.empty()) GTEST_SKIP() << "no control group with a quota of CPUs can be made: it needs root and the cpu controller";
+    import();
+    job();
+    EXPECT_EQ(group.inside([&] { return run("check job.toml").out.find(" a node with 1 lane ") != std::string::npos ? 0 : 1; }), 0)
+        << read("out") << read("err");
+}
 
 TEST_F(Check, ShowsNetStepsAndMemory) {
     import();

@@ -6,6 +6,7 @@
 
 #include "runtime/job/model_file.h"
 #include "tests/ctl/ctl.h"
+#include "tests/limited_group.h"
 #include "transport/exchange/exchange.h"
 
 namespace gradcast {
@@ -343,6 +344,16 @@ TEST_F(SystemLocal, AFolderHoldsOneTraining) {
     EXPECT_TRUE(outcome.says(checkpoint + ": of another training: optimiser.lr was 0.05 and is 0.06 now")) << outcome.err;
     EXPECT_FALSE(outcome.says("/state/jobs/")) << outcome.err;
     expect_nothing_left();
+}
+
+TEST_F(SystemLocal, ALimitOfTasksThatLetsNoDaemonStartIsNamed) {
+    const LimitedGroup group("pids", "pids.max", "pids.max", 2);   // this process and gradcastctl
+    if (group.path.empty()) GTEST_SKIP() << "no control group with a limit on tasks can be made: it needs root and the pids controller";
+    import();
+    write("job.toml", good_job);
+    EXPECT_EQ(group.inside([&] { return run("run job.toml --local 1 --keep kept").exit; }), 1);
+    EXPECT_NE(read("err").find("/gradcastd: control group /" + group.path.filename().string() + " may have 2 tasks"), std::string::npos)
+        << read("err");
 }
 
 TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {

@@ -56,6 +56,10 @@ TEST(Doctor, QuotasAndLimitsAreNamed) {
     EXPECT_TRUE(holds(of(doctor_node(config, root), "threads"), "control group /g has room for 10 threads"));
     config.cpus = {0, 1};   // more than the quota allows
     EXPECT_EQ(of(doctor_node(config, root), "CPUs").verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(of(doctor_node(config, root), "CPUs"), "again: list fewer in `cpus`, or raise it (cpu.max"));
+    config.cpus = {0};   // one cannot become fewer
+    put("/sys/fs/cgroup/g/cpu.max", "50000 100000\n");
+    EXPECT_TRUE(holds(of(doctor_node(config, root), "CPUs"), "again: raise it (cpu.max"));
     rlimit limit{}, low{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     low = {64, limit.rlim_max};

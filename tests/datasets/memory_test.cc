@@ -9,7 +9,7 @@
 #include "datasets/import.h"
 #include "runtime/core/memory_room.h"
 #include "tests/datasets/images.h"
-#include "tests/memory_group.h"
+#include "tests/limited_group.h"
 
 namespace gradcast {
 namespace {
@@ -24,16 +24,11 @@ struct SlowMemory : testing::Test {
     }
     /// What `work` returns in a process of the group; -1: it was killed.
     int inside(const std::function<Status()>& work) const {
-        const pid_t pid = ::fork();
-        if (pid == 0) {
-            group.enter();
+        return group.inside([&] {
             const Status status = work();
             if (!status.ok()) fmt::print(stderr, "{}\n", status.what);
-            ::_exit(status.ok() ? 0 : status.code == Code::node_memory ? 3 : 4);
-        }
-        int ended = 0;
-        ::waitpid(pid, &ended, 0);
-        return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+            return status.ok() ? 0 : status.code == Code::node_memory ? 3 : 4;
+        });
     }
 };
 

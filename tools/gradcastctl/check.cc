@@ -2,8 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <thread>
 
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/log.h"
 #include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/job_input.h"
@@ -49,7 +49,7 @@ void print(const JobConfig& job, const JobCheck& check, uint32_t lanes) {
     line("steps", fmt::format("{}, in {} epoch{}", check.steps, check.epochs, plural(check.epochs)));
     line("memory", check.memory.bytes.empty()
                        ? "depends on the nodes: GPUs, or kernels for bf16"
-                       : fmt::format("{} a node with {} lane{} (CPUs of this machine); exchange and checkpoints take more",
+                       : fmt::format("{} a node with {} lane{} (those of this machine); exchange and checkpoints take more",
                                      text_bytes(check.memory.total()), lanes, plural(lanes)));
     for (const std::string& warning : check.warnings) line("warning", warning);
 }
@@ -67,7 +67,7 @@ Status job_checked(const std::string& path, const std::vector<std::string>& sets
 static int command_check(const Options& options, const std::string& path) {
     JobConfig job;
     JobCheck check;
-    const uint32_t lanes = std::max(1u, std::thread::hardware_concurrency());
+    const uint32_t lanes = cpu_room().threads();
     if (Status status = job_input(path, options.sets, &job); !status.ok()) return complain(exit_usage, "{}", status.what);
     if (Status status = job_checked(path, options.sets, job, {.lanes = lanes}, &check); !status.ok())
         return complain(exit_usage, "{}", status.what);

@@ -21,6 +21,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/thread.h"
 
 namespace gradcast {
 namespace {
@@ -171,7 +172,7 @@ Status Cluster::spawn(const std::string& program, Node& node) {
     std::string config = node.folder + "/gradcastd.toml";
     const pid_t parent = ::getpid();
     pid_t pid = ::fork();
-    if (pid < 0) return fail_sys(errno, "cannot start {}", program);
+    if (pid < 0) return fork_failed(errno, program);
     if (pid == 0) {
         ::setpgid(0, 0);   // Ctrl-C reaches gradcastctl alone, which stops its daemons
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,0 +1,54 @@
+// A control group with a limit, for tests of what happens in it.
+#pragma once
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+namespace gradcast {
+
+/// Creates a control group of `controller` whose file `two` (or `one`, in the hierarchy of version 1) holds `limit`; empty path if that is
+/// not possible.
+struct LimitedGroup {
+    LimitedGroup(const std::string& controller, const std::string& two, const std::string& one, uint64_t limit) {
+        for (const auto& [at, name] : {std::pair<std::string, std::string>{"/sys/fs/cgroup", two}, {"/sys/fs/cgroup/" + controller, one}}) {
+            if (!std::filesystem::exists(std::filesystem::path(at) / "cgroup.procs")) continue;   // no hierarchy is mounted there
+            std::error_code error;
+            const std::filesystem::path made = std::filesystem::path(at) / fmt::format("gradcast-test.{}", ::getpid());
+            if (!std::filesystem::create_directory(made, error)) continue;
+            std::ofstream out(made / name);
+            if (out << limit && out.flush()) {
+                path = made;
+                return;
+            }
+            std::filesystem::remove(made, error);
+        }
+    }
+    ~LimitedGroup() {
+        std::error_code error;
+        if (!path.empty()) std::filesystem::remove(path, error);
+    }
+    void enter() const { std::ofstream(path / "cgroup.procs") << "0" << std::flush; }
+    /// What `work` returns in a process of the group, an exit code; -1: the process was killed.
+    int inside(const std::function<int()>& work) const {
+        const pid_t pid = ::fork();
+        if (pid == 0) {
+            enter();
+            ::_exit(work());
+        }
+        int ended = 0;
+        ::waitpid(pid, &ended, 0);
+        return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+    }
+    std::filesystem::path path;
+};
+
+struct MemoryGroup : LimitedGroup {
+    explicit MemoryGroup(uint64_t bytes) : LimitedGroup("memory", "memory.max", "memory.limit_in_bytes", bytes) {}
+};
+
+}   // namespace gradcast
