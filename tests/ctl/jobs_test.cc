@@ -297,6 +297,27 @@ TEST_F(Ctl, AJobIsFollowedAtAnotherDaemonWhereOneDies) {
     EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
 }
 
+TEST_F(Ctl, WaitGoesOnAtAnotherDaemonWhereTheNodeIsNoLongerInTheJob) {
+    JobDetail* here = backend.add(id_a, "first");
+    serve();
+    FakeBackend other;
+    JobDetail* there = other.add(id_a, "first");
+    there->self = NodeId{1};
+    std::unique_ptr<ControlServer> second;
+    ASSERT_TRUE(control_open({.socket = folder + "/second.sock"}, other, Log(), &second).ok());
+    pid_t pid = start("--socket " + socket + " --socket " + folder + "/second.sock wait first");
+    {
+        std::lock_guard lock(backend.mutex);
+        here->summary.status.goes_on = true;
+    }
+    backend.finish(here, JobState::failed, "the other nodes go on without node-1");
+    EXPECT_TRUE(told("is now followed at node-2", 10)) << read("err");
+    other.finish(there, JobState::done);
+    const Outcome outcome = wait(pid);
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "aaaa0000  first  done\n");
+}
+
 TEST_F(Ctl, ANodeIsDrained) {
     backend.members.resize(2);
     for (NodeInfo& node : backend.members) node.alive = true;

@@ -84,25 +84,29 @@ std::vector<Target>::iterator elsewhere(std::vector<Target>& others, const std::
     return others.end();
 }
 
-/// Follows the job to its end, at other daemons where one goes away, and prints its result.
-int finish(const Options& options, const std::string& which) {
-    ProgressBar bar;
-    JobDetail job;
-    Reply reply;
+/// Follows the job to its end, at other daemons where one goes away or its node is no longer in the job.  bar: may be null.
+Reply follow(const Options& options, const std::string& which, ProgressBar* bar, JobDetail* job) {
     std::vector<Target> others = options.others;
     for (Target target = options.target;;) {
-        reply = Client(target).follow(job.summary.id.empty() ? which : job.summary.id, &job, [&](const JobDetail& now) {
-            bar.show(now);
+        const Reply reply = Client(target).follow(job->summary.id.empty() ? which : job->summary.id, job, [&](const JobDetail& now) {
+            if (bar) bar->show(now);
             return interrupts() == 0;
         });
-        bar.end();
-        const bool goes_on = (reply.exit == exit_unreachable && job.started) || (reply.exit == exit_done && job.summary.status.goes_on);
-        if (interrupts() || !goes_on) break;
-        const auto next = elsewhere(others, job.summary.id);
-        if (next == others.end()) break;
+        if (bar) bar->end();
+        const bool goes_on = (reply.exit == exit_unreachable && job->started) || (reply.exit == exit_done && job->summary.status.goes_on);
+        if (interrupts() || !goes_on) return reply;
+        const auto next = elsewhere(others, job->summary.id);
+        if (next == others.end()) return reply;
         target = std::move(*next);
         others.erase(next);
     }
+}
+
+/// Follows the job to its end, and prints its result.
+int finish(const Options& options, const std::string& which) {
+    ProgressBar bar;
+    JobDetail job;
+    const Reply reply = follow(options, which, &bar, &job);
     if (interrupts()) return job_goes_on(job.summary.id.empty() ? which : job.summary.id);
     if (reply.exit == exit_unreachable && job.started) return went_away(options, job);
     if (reply.exit != exit_done) return complain_of(reply);
@@ -215,8 +219,9 @@ static int command_wait(const Options& options, const std::vector<std::string>& 
     (void)interrupts();   // caught from here on
     for (const std::string& each : which) {
         JobDetail job;
-        const Reply reply = Client(options.target).follow(each, &job, [](const JobDetail&) { return interrupts() == 0; });
+        const Reply reply = follow(options, each, nullptr, &job);
         if (interrupts()) return complain(exit_failed, "interrupted; the jobs go on");
+        if (reply.exit == exit_unreachable && job.started) return went_away(options, job);
         if (reply.exit != exit_done) return complain_of(reply);
         const JobStatus& status = job.summary.status;
         if (status.state != JobState::done) exit = exit_failed;

@@ -37,8 +37,8 @@ int run(int argc, char** argv) {
     TargetFlags flags;
     auto* on_socket =
         app.add_option("--socket", flags.sockets,
-                       "control socket of the daemon to ask; given more than once: watch and --wait go on at the next one where a "
-                       "daemon goes away")
+                       "control socket of the daemon to ask; given more than once: watch, wait and --wait go on at the next one where "
+                       "a daemon goes away, or its node is no longer in the job")
             ->allow_extra_args(false)
             ->default_str(socket_default());
     auto* on_host =
