@@ -1,5 +1,7 @@
 #include "datasets/hdf5.h"
 
+#include <cstdlib>
+
 namespace gradcast {
 
 namespace {
@@ -52,6 +54,12 @@ std::string hdf5_reason() {
     };
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, first, &reason);
     return reason;
+}
+
+int hdf5_open_error() {
+    const std::string reason = hdf5_reason(), mark = "errno = ";   // no field of an error of HDF5 has the number
+    const size_t at = reason.starts_with("unable to open file") ? reason.find(mark) : reason.npos;
+    return at == reason.npos ? 0 : std::atoi(reason.c_str() + at + mark.size());
 }
 
 }   // namespace gradcast

@@ -53,6 +53,24 @@ TEST(Shard, ReadsWhatItWrote) {
     }
 }
 
+// Data is damaged only where its content is wrong.
+TEST(Shard, ALimitOfOpenFilesIsNoDamage) {
+    TestFolder folder;
+    ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(300, 3, 8, 9, 10)).ok());
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const int free = ::open("/dev/null", O_RDONLY);
+    ::close(free);
+    const rlimit one{static_cast<rlim_t>(free) + 1, limit.rlim_max};   // HDF5 opens the file once more
+    Shard shard;
+    ::setrlimit(RLIMIT_NOFILE, &one);
+    const Status status = shard_open(folder.file("a.h5"), &shard);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    EXPECT_EQ(status.code, Code::node_io);
+    EXPECT_TRUE(std::string(status.what).starts_with("cannot open " + folder.file("a.h5") + ": Too many open files (RLIMIT_NOFILE is "))
+        << status.what;
+}
+
 TEST(Shard, SameDataSameBytes) {
     TestFolder folder;
     ASSERT_TRUE(write_shard(folder.file("a.h5"), info_of(300, 3, 8, 9, 10)).ok());

@@ -277,10 +277,19 @@ TEST_F(EngineTest, BrokenModelsAreNamed) {
     ASSERT_TRUE(file_write(folder_ + "/text.h5", "hello").ok());
     EXPECT_NE(error(folder_ + "/text.h5", test).find("text.h5: not a gradcast model: "), std::string::npos);
 
-    // One bit of one parameter.
     Model model;
     std::vector<float> parameters;
     ASSERT_TRUE(model_read(path, &model, &parameters).ok());
+    // A limit of open files is reached where HDF5 opens the file once more.
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const rlimit one{static_cast<rlim_t>(Fd(::open("/dev/null", O_RDONLY)).get()) + 1, limit.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &one);
+    const Status limited = model_read(path, &model, &parameters);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    EXPECT_TRUE(std::string(limited.what).starts_with("cannot open " + path + ": Too many open files (RLIMIT_NOFILE is ")) << limited.what;
+
+    // One bit of one parameter.
     std::string bytes;
     ASSERT_TRUE(file_read(path, &bytes).ok());
     size_t at = bytes.find(std::string_view(reinterpret_cast<const char*>(parameters.data()), 64));
