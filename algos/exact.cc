@@ -9,7 +9,6 @@
 // sums of d values for each mean: dane 4 a round, admm 2.  Keeps what the problems take (ridge.cc, logistic.cc), and multipliers.  May go
 // wrong: dane with a mu too small for unlike parts diverges, and the job ends by name when its loss is ten times the least one.
 #include "algos/exact.h"
-#include "nn/graph/layer_kind.h"
 
 #include <algorithm>
 #include <cstring>
@@ -17,6 +16,7 @@
 
 #include "algos/worker_states.h"
 #include "algos/worker_sum.h"
+#include "nn/graph/layer_kind.h"
 
 namespace gradcast {
 namespace {

@@ -99,8 +99,7 @@ Status optimiser_check(const OptimiserConfig& config) {
     GC_TRY(finite("decay", config.decay, true));
     GC_TRY(finite("lr_end", config.lr_end, false));
     const OptimiserKind* kind = optimiser_find(config.kind);
-    if (config.nesterov && std::string_view(kind->keys).find(" nesterov ") == std::string_view::npos)
-        return fail(Code::invalid, "optimiser.nesterov goes with sgd and a momentum above 0");
+    if (config.nesterov && !kind->has("nesterov")) return fail(Code::invalid, "optimiser.nesterov goes with sgd and a momentum above 0");
     if (kind->check) GC_TRY(kind->check(config));
     if (config.schedule == "step" && config.decay_every == 0)
         return fail(Code::invalid, "optimiser.decay_every must be at least 1 for the schedule step");

@@ -1,5 +1,6 @@
 // Optimisers: one update of a range of the flat parameter vector.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,13 +36,15 @@ struct StepRates {
 /// To add one: its name in GC_OPTIMISERS, nn/optimisers/KIND.cc with its row, and nn/cuda/KIND.cu.
 struct OptimiserKind {
     const char* name;
-    const char* keys;                                    // of [optimiser] that not all have, with a space on each side
+    std::span<const std::string_view> keys;              // of [optimiser] that not all have
     uint32_t (*vectors)(const OptimiserConfig&);         // float32 vectors of state [elements], optimiser_vectors_max at most
     Status (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
     /// Of that step, with the same bits on every machine.
     StepRates (*rates)(const OptimiserConfig&, StepId);
     /// Updates `count` elements of w, and of its vectors of state; state[i] is null where there are no more.
     void (*update)(const FloatKernels&, const StepRates&, float* w, float* const* state, const float* gradient, uint64_t count);
+
+    bool has(std::string_view key) const { return std::ranges::find(keys, key) != keys.end(); }
 };
 constexpr uint32_t optimiser_vectors_max = 2;
 

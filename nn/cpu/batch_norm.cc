@@ -10,8 +10,6 @@
 
 namespace gradcast::cpu {
 
-constexpr double epsilon = 1e-5;
-
 Status batch_norm(Build& b) {
     const Layer& l = *b.layer;
     const FloatKernels& kernels = float_kernels(isa_best());
@@ -47,14 +45,14 @@ Status batch_norm(Build& b) {
             kernels.channel_sums(v.products, frame.at(x.value), v.mean, shape);
             for (uint32_t c = 0; c < channels; ++c) {
                 double mean = v.sums[c] / count, variance = v.products[c] / count;
-                v.inverse[c] = static_cast<float>(1 / std::sqrt(variance + epsilon));
+                v.inverse[c] = static_cast<float>(1 / std::sqrt(variance + norm_epsilon));
                 found[c] = static_cast<float>(shape.samples * mean);
                 found[channels + c] = static_cast<float>(shape.samples * (variance + mean * mean));
             }
         } else {
             for (uint32_t c = 0; c < channels; ++c) {
                 double mean = v.mean[c] = statistics[c];
-                v.inverse[c] = static_cast<float>(1 / std::sqrt(std::max(statistics[channels + c] - mean * mean, 0.0) + epsilon));
+                v.inverse[c] = static_cast<float>(1 / std::sqrt(std::max(statistics[channels + c] - mean * mean, 0.0) + norm_epsilon));
             }
         }
         for (uint32_t c = 0; c < channels; ++c) {

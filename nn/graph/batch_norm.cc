@@ -21,7 +21,7 @@ Status block(const Layer& layer, uint32_t samples) {
         layer.spec.name);
 }
 
-constexpr OnnxOperator::Attribute attributes[] = {{"epsilon", true, norm_epsilon}};
+constexpr OnnxOperator::Attribute attributes[] = {{"epsilon", true, static_cast<float>(norm_epsilon)}};
 
 }   // namespace
 

@@ -59,15 +59,16 @@ std::string layer_text(const LayerSpec& spec) {
     std::string text = spec.kind;
     if (!spec.name.empty()) text += " name=" + spec.name;
     if (!spec.from.empty()) text += " from=" + spec.from;
-    for (const LayerKeyUse& use : layer_keys())
-        if (const double* value = spec.values.find(use.key->name); value && *value != use.key->value)
-            text += fmt::format(" {}={}", use.key->name, *value);
+    if (const LayerKind* kind = layer_kind_find(spec.kind))
+        for (const LayerKey* key : kind->keys)
+            if (const double* value = spec.values.find(key->name); value && *value != key->value)
+                text += fmt::format(" {}={}", key->name, *value);
     return text;
 }
 
 bool layer_set(LayerSpec& spec, std::string_view name, double value) {
     const LayerKey* key = layer_key_find(name);
-    if (!key || !(value >= key->min && value <= key->max) || (key->below && value == key->max)) return false;
+    if (!key || !key->in_range(value)) return false;
     if (key->type != LayerKey::Type::number && value != std::floor(value)) return false;
     spec.values.set(name, value);
     return true;

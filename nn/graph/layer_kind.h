@@ -22,6 +22,8 @@ struct LayerKey {
     double min, max;      // allowed
     bool below = false;   // max itself is not allowed
     const char* help;     // without the kinds that have it
+
+    bool in_range(double is) const { return is >= min && is <= max && !(below && is == max); }
 };
 
 /// How ONNX (operator set 13) writes a layer.  Inputs are the layer's inputs and its tensors, in their order.

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <utility>
 
@@ -25,7 +24,7 @@ Status keys_check(const LayerKind& kind, const LayerSpec& spec, const std::strin
             if (any && value == any->value) continue;
             return fail(Code::invalid, "layer {}: {} has no {}{}{}", name, kind.name, given, known.empty() ? "" : ", but ", known);
         }
-        if (value >= (*key)->min && (value < (*key)->max || (value == (*key)->max && !(*key)->below))) continue;
+        if ((*key)->in_range(value)) continue;
         return fail(Code::invalid, "layer {}: its {} {} must be at least {} and {} {}", name, given, value, (*key)->min,
                     (*key)->below ? "below" : "at most", (*key)->max);
     }

@@ -7,7 +7,7 @@ namespace gradcast {
 
 constexpr float statistics_share = 0.1f;   // how far running statistics move towards those of a mini-batch
 
-constexpr float norm_epsilon = 1e-5f;   // added to the variance by batch norm
+constexpr double norm_epsilon = 1e-5;   // added to the variance by batch norm
 /// The most parameters of a net, and the most elements of one sample between two layers: no product of two overflows.
 constexpr uint64_t layer_elements_max = uint64_t{1} << 31;
 

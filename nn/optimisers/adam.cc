@@ -26,8 +26,10 @@ void update(const FloatKernels& kernels, const StepRates& rates, float* w, float
     kernels.adam(w, state[0], state[1], g, count, std::bit_cast<AdamStep>(rates));
 }
 
+constexpr std::string_view keys[] = {"beta1", "beta2", "epsilon"};
+
 }   // namespace
 
-const OptimiserKind adam_optimiser{.name = "adam", .keys = " beta1 beta2 epsilon ", .vectors = vectors, .rates = rates, .update = update};
+const OptimiserKind adam_optimiser{.name = "adam", .keys = keys, .vectors = vectors, .rates = rates, .update = update};
 
 }   // namespace gradcast

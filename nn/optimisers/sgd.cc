@@ -27,9 +27,10 @@ void update(const FloatKernels& kernels, const StepRates& rates, float* w, float
     (now.nesterov != 0 ? kernels.nesterov : kernels.sgd)(w, state[0], g, count, now.lr, now.momentum, now.weight_decay);
 }
 
+constexpr std::string_view keys[] = {"momentum", "nesterov"};
+
 }   // namespace
 
-const OptimiserKind sgd_optimiser{
-    .name = "sgd", .keys = " momentum nesterov ", .vectors = vectors, .check = check, .rates = rates, .update = update};
+const OptimiserKind sgd_optimiser{.name = "sgd", .keys = keys, .vectors = vectors, .check = check, .rates = rates, .update = update};
 
 }   // namespace gradcast

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "nn/net.h"
+#include "nn/optimiser.h"
 #include "runtime/job/job_options.h"
 
 namespace gradcast {
@@ -38,6 +39,9 @@ bool untested(Keys keys) { return keys.job.test.empty(); }
 bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
+bool of_other_optimisers(Keys keys, const char* key) {
+    return keys.changed(fmt::format("optimiser.{}", key)) && !optimiser_find(keys.job.optimiser.kind)->has(key);
+}
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
 // clang-format off
@@ -79,22 +83,22 @@ constexpr JobRule rules[] = {
 
     {"optimiser.momentum", [](Keys keys) { return keys.job.optimiser.momentum == 1; },
      "1 is not below 1"},
-    {"optimiser.momentum", [](Keys keys) { return keys.changed("optimiser.momentum") && keys.job.optimiser.kind != "sgd"; },
+    {"optimiser.momentum", [](Keys keys) { return of_other_optimisers(keys, "momentum"); },
      "goes with kind = \"sgd\", not \"{optimiser.kind}\""},
     {"optimiser.nesterov", [](Keys keys) {
          const OptimiserConfig& optimiser = keys.job.optimiser;
-         return optimiser.nesterov && (optimiser.kind != "sgd" || optimiser.momentum == 0);
+         return optimiser.nesterov && (!optimiser_find(optimiser.kind)->has("nesterov") || optimiser.momentum == 0);
      },
      "goes with sgd and a momentum above 0"},
     {"optimiser.beta1", [](Keys keys) { return keys.job.optimiser.beta1 == 1; },
      "1 is not below 1"},
-    {"optimiser.beta1", [](Keys keys) { return keys.changed("optimiser.beta1") && keys.job.optimiser.kind != "adam"; },
+    {"optimiser.beta1", [](Keys keys) { return of_other_optimisers(keys, "beta1"); },
      "goes with kind = \"adam\", not \"{optimiser.kind}\""},
     {"optimiser.beta2", [](Keys keys) { return keys.job.optimiser.beta2 == 1; },
      "1 is not below 1"},
-    {"optimiser.beta2", [](Keys keys) { return keys.changed("optimiser.beta2") && keys.job.optimiser.kind != "adam"; },
+    {"optimiser.beta2", [](Keys keys) { return of_other_optimisers(keys, "beta2"); },
      "goes with kind = \"adam\", not \"{optimiser.kind}\""},
-    {"optimiser.epsilon", [](Keys keys) { return keys.changed("optimiser.epsilon") && keys.job.optimiser.kind != "adam"; },
+    {"optimiser.epsilon", [](Keys keys) { return of_other_optimisers(keys, "epsilon"); },
      "goes with kind = \"adam\", not \"{optimiser.kind}\""},
     {"optimiser.decay_every", [](Keys keys) { return keys.changed("optimiser.decay_every") && keys.job.optimiser.schedule != "step"; },
      "goes with schedule = \"step\", not \"{optimiser.schedule}\""},

@@ -277,20 +277,27 @@ TEST_F(Ctl, ADaemonThatDiesWhileWatchedIsExitThree) {
         << outcome.err;
 }
 
+/// The daemon of node-2, which has the job first, too.
+struct Elsewhere {
+    explicit Elsewhere(const std::string& socket) : job(backend.add(id_a, "first")) {
+        job->self = NodeId{1};
+        EXPECT_TRUE(control_open({.socket = socket}, backend, Log(), &server).ok());
+    }
+    FakeBackend backend;
+    JobDetail* job;
+    std::unique_ptr<ControlServer> server;
+};
+
 TEST_F(Ctl, AJobIsFollowedAtAnotherDaemonWhereOneDies) {
     backend.add(id_a, "first");
     serve();
-    FakeBackend other;
-    JobDetail* there = other.add(id_a, "first");
-    there->self = NodeId{1};
-    std::unique_ptr<ControlServer> second;
-    ASSERT_TRUE(control_open({.socket = folder + "/second.sock"}, other, Log(), &second).ok());
+    Elsewhere other(folder + "/second.sock");
     const std::string sockets = "--socket " + socket + " --socket " + folder + "/none.sock --socket " + folder + "/second.sock ";
     pid_t pid = start(sockets + "watch first");
     EXPECT_TRUE(told("step 1/10", 10)) << read("err");
     server.reset();
     EXPECT_TRUE(told("is now followed at node-2", 10)) << read("err");
-    other.finish(there, JobState::done);
+    other.backend.finish(other.job, JobState::done);
     const Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_NE(outcome.out.find("digest aaaa"), std::string::npos) << outcome.out;
@@ -300,11 +307,7 @@ TEST_F(Ctl, AJobIsFollowedAtAnotherDaemonWhereOneDies) {
 TEST_F(Ctl, WaitGoesOnAtAnotherDaemonWhereTheNodeIsNoLongerInTheJob) {
     JobDetail* here = backend.add(id_a, "first");
     serve();
-    FakeBackend other;
-    JobDetail* there = other.add(id_a, "first");
-    there->self = NodeId{1};
-    std::unique_ptr<ControlServer> second;
-    ASSERT_TRUE(control_open({.socket = folder + "/second.sock"}, other, Log(), &second).ok());
+    Elsewhere other(folder + "/second.sock");
     pid_t pid = start("--socket " + socket + " --socket " + folder + "/second.sock wait first");
     {
         std::lock_guard lock(backend.mutex);
@@ -312,7 +315,7 @@ TEST_F(Ctl, WaitGoesOnAtAnotherDaemonWhereTheNodeIsNoLongerInTheJob) {
     }
     backend.finish(here, JobState::failed, "the other nodes go on without node-1");
     EXPECT_TRUE(told("is now followed at node-2", 10)) << read("err");
-    other.finish(there, JobState::done);
+    other.backend.finish(other.job, JobState::done);
     const Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(outcome.out, "aaaa0000  first  done\n");
