@@ -297,6 +297,28 @@ TEST_P(DatagramVerdicts, WhoIsNotReachedAtAllIsNamedAndLost) {
     });
 }
 
+// A stream that stands still brings no address for datagrams.
+TEST_P(DatagramVerdicts, WhereOnlySmallPacketsPassTheStreamSaysSo) {
+    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", nft_input + "ip length '>' 1000 drop"}), [] {
+        Company company(2);
+        const std::string group = test_group();
+        for (Rank rank : {0u, 1u}) {
+            LinkConfig config = company.config(kind(), protect(), rank, group);
+            config.deadline_us = 4'000'000;
+            company.open(rank, config, {{100}}, 0);
+            company.nodes[rank].start(), company.go(rank);
+        }
+        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
+        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(1), "lost peer");) ::usleep(1000);
+        for (Rank rank : {0u, 1u}) {
+            company.nodes[rank].stop();
+            const std::string said = fmt::format("packets of 1500 bytes from 'node{}' do not reach it, those of ", rank);
+            EXPECT_TRUE(holds(company.criers[rank]->last_loss, said)) << company.criers[rank]->last_loss << company.said(rank);
+            EXPECT_FALSE(holds(company.said(rank), "its log says why")) << company.said(rank);
+        }
+    });
+}
+
 // A bridge can forward trains and drop single datagrams of the same size.
 TEST_P(DatagramVerdicts, APathThatLetsBurstsPassIsNamed) {
     IN_NAMESPACE(lo_and({nft_input + "meta l4proto udp udp length 1450-1500 drop"}), [] {

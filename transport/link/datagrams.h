@@ -156,6 +156,7 @@ private:
     bool all_reached(uint32_t stage) const;
     std::vector<std::string> missing(uint32_t stage) const;
     void settle(bool multicast);
+    bool stream_stands(uint64_t now) const;
     void say_unreachable();
     Status unreached(Rank rank) const;
 

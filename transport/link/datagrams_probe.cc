@@ -194,6 +194,7 @@ void Datagrams::probe(uint64_t now) {
     if (phase_ == Phase::narrow) {
         if (all_reached(1)) return settle(all_reached(0));
         if (now >= deadline_us_ && !std::exchange(said_, true) && !config_.datagrams.probe_only) say_unreachable();
+        if (now >= give_up_us_ && stream_stands(now)) give_up_us_ = now + verdict_us;
         if (now >= give_up_us_) {
             for (Rank rank = 0; rank < mates_.size() && !config_.datagrams.probe_only; ++rank)
                 if (concerns(rank) && !reached(mates_[rank], 1)) {
@@ -285,9 +286,19 @@ uint64_t Datagrams::due_us() const {
     return due;
 }
 
+/// The stream of a peer has not brought the address of its datagrams: it stands still or is down.  Until the deadline it is left to
+/// streams.h, which knows the reason.
+bool Datagrams::stream_stands(uint64_t now) const {
+    for (Rank rank = 0; rank < mates_.size(); ++rank)
+        if (const Mate& mate = mates_[rank]; concerns(rank) && !mate.addressed && (!mate.up || now < mate.up_us + config_.deadline_us))
+            return true;
+    return false;
+}
+
 void Datagrams::say_unreachable() {
     for (Rank rank = 0; rank < mates_.size(); ++rank)
-        if (concerns(rank) && !reached(mates_[rank], 1)) log_.error("{}: {}", owner_.label(rank), unreached(rank).what);
+        if (concerns(rank) && mates_[rank].addressed && !reached(mates_[rank], 1))
+            log_.error("{}: {}", owner_.label(rank), unreached(rank).what);
 }
 
 /// Why datagrams do not reach it: the path and the way out.
