@@ -53,7 +53,9 @@ constexpr F exp(F x) {
     const F shifted = x * log2_e + whole, k = shifted - whole;
     const F r = (x - k * ln2_high) - k * ln2_low;
     F q = static_cast<F>(of_exp[first]);
+#ifndef __CUDACC__   // which does not know it
 #pragma GCC unroll 12
+#endif
     for (int i = 1; i < terms; ++i) q = q * r + static_cast<F>(of_exp[first + i]);
     const F of_r = 1 + (r + r * r * q);
     // Times 2^k in two steps, neither of which leaves the range before the result does.
