@@ -5,7 +5,6 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -76,10 +75,7 @@ struct Operations {
 struct Activation {
     Tensor value, gradient;
     bool learns = false;
-    bool rectified = false;   // the value includes the ReLU layer behind it
-    /// Of a rectified value: the layer that reads it applies the ReLU to the gradient, by `mask` if cuBLAS offers that (nn/cuda/product.h).
-    bool masked = false;
-    std::optional<Tensor> mask = {};
+    bool rectified = false;            // the value includes the ReLU layer behind it
     const Layer* unbiased = nullptr;   // this convolution's bias is added by the max pooling behind it
 };
 
@@ -106,6 +102,10 @@ public:
 
     uint64_t value_bytes() const { return bf16 ? 2 : 4; }
     uint64_t rows(const Shape& shape) const { return uint64_t{samples} * shape.H * shape.W; }
+    WindowShape window() const {
+        const Layer& l = *layer;
+        return {samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad};
+    }
     /// True if only one layer reads this one's output, and it is the next one and of that kind.
     bool before(const LayerKind& kind) const;
     /// This layer's output, with a gradient if `learns`.
@@ -125,6 +125,7 @@ public:
         Tensor from;
         uint64_t at;
         uint64_t A, B, C;
+        uint32_t width = 0;   // WeightCopy::width
     };
     /// A copy of the layer's parameters in its kernels' order, `size` bytes of the activations' type, which is made anew after each update
     /// (weight_copies()); all block sizes share it.
@@ -155,5 +156,9 @@ GC_LAYER_KINDS(GC_LAYER)
 /// A convolution of 1 x 1 pixels, or an inner product of one pixel, by products of matrices.
 Status dense(Build& b);
 bool conv_is_dense(const Layer& layer);
+/// A convolution of few channels that passes no gradient on, by products of unfolded windows: the kernels of cuDNN for few channels take
+/// several times as long.
+Status unfolded(Build& b);
+bool conv_is_unfolded(const Build& b);
 
 }   // namespace gradcast::cuda

@@ -4,13 +4,14 @@
 #include <string>
 
 #include "nn/cuda/plan.h"
+#include "nn/cuda/product.h"
 
 namespace gradcast::cuda {
 namespace {
 
 /// Shared by the operations of one layer and block size.
 struct Plans {
-    ConvPlan forward, weights, data;
+    ConvPlan forward, data;
 };
 
 /// Puts the layer's name before an error.
@@ -19,6 +20,42 @@ Status named(const std::string& layer, const Status& status) {
 }
 Operation named(const std::string& layer, auto operation) {
     return [=](const Frame& f) { return named(layer, operation(f)); };
+}
+
+/// The gradient of the weights, by cuDNN from float factors.
+Status weights(Build& b, const Tensor& x, const Tensor& dy, bool as_they_are) {
+    const Layer& l = *b.layer;
+    const uint32_t K = l.out.C, C = l.in.C, RS = l.window.kernel * l.window.kernel;
+    const auto plan = std::make_shared<ConvPlan>();
+    GC_TRY(plan->choose(b, ConvPass::weights));
+    const Tensor gradient = b.weight(Place::gradient);
+    const uint64_t bytes = as_they_are ? 0 : (l.weights * sizeof(float) + 255) / 256 * 256;
+    const Tensor dw = as_they_are ? gradient : b.beside(bytes), workspace = b.beside(plan->workspace(), bytes);
+    b.operations->weights.push_back(named(l.spec.name, [=](const Frame& f) {
+        GC_TRY(plan->run(f, f.at<void>(x), f.at<void>(dw), f.at<void>(dy), f.at<void>(workspace)));
+        if (as_they_are) return Status{};
+        return transpose(f.stream, {f.at<void>(gradient), false}, {f.at<void>(dw), false}, K, RS, C);
+    }));
+    return {};
+}
+
+/// The same from bf16 factors, which cuDNN does not multiply to a float gradient: a product of the gradient and the unfolded windows.
+Status weights_of_bf16(Build& b, const Tensor& x, const Tensor& dy) {
+    const Layer& l = *b.layer;
+    const uint32_t K = l.out.C, C = l.in.C, RS = l.window.kernel * l.window.kernel, used = C * RS, width = (used + 7) / 8 * 8;
+    const uint64_t rows = b.rows(l.out);
+    const bool by_pixel = C % 8 == 0;
+    const auto product = std::make_shared<Product>();
+    GC_TRY(product->choose(b, {ProductPass::weights, rows, K, width}));
+    const uint64_t bytes = (uint64_t{K} * width * sizeof(float) + 255) / 256 * 256;
+    const Tensor gradient = b.weight(Place::gradient), dw = b.beside(bytes), columns = b.beside(rows * width * b.value_bytes(), bytes);
+    b.operations->weights.emplace_back([=, shape = b.window()](const Frame& f) {
+        GC_TRY(unfold(f.stream, f.values(columns), f.values(x), shape, width, by_pixel));
+        GC_TRY(product->run(f, {f.at<void>(dy), f.at<void>(columns), f.at<void>(dw)}));
+        if (!by_pixel) return copy_rows(f.stream, f.at(gradient), f.at(dw), K, used, width);
+        return transpose(f.stream, {f.at<void>(gradient), false}, {f.at<void>(dw), false}, K, RS, C);
+    });
+    return {};
 }
 
 Status build(Build& b) {
@@ -58,27 +95,8 @@ Status build(Build& b) {
     if (!b.training) return {};
 
     if (!pooled) b.bias_backward(y, &l, list.before);
-    GC_TRY(plans->weights.choose(b, ConvPass::weights));
-    const Tensor gradient = b.weight(Place::gradient);
-    uint64_t used = 0;
-    auto beside = [&](uint64_t bytes) {
-        const Tensor made = b.beside(bytes, used);
-        used += (bytes + 255) / 256 * 256;
-        return made;
-    };
-    const Tensor dw = as_they_are ? gradient : beside(l.weights * sizeof(float));
-    // cuDNN writes a float gradient from float factors only; widening bf16 is exact.
-    const uint64_t x_count = b.rows(l.in) * C, y_count = rows * K;
-    const bool widen = b.bf16;
-    const Tensor x_float = widen ? beside(x_count * sizeof(float)) : x.value, dy = widen ? beside(y_count * sizeof(float)) : y.gradient;
-    const Tensor weights_space = beside(plans->weights.workspace());
-    list.weights.push_back(named(l.spec.name, [=](const Frame& f) {
-        if (widen) GC_TRY(copy(f.stream, {f.at<void>(x_float), false}, f.values(x.value), x_count));
-        if (widen) GC_TRY(copy(f.stream, {f.at<void>(dy), false}, f.values(y.gradient), y_count));
-        GC_TRY(plans->weights.run(f, f.at<void>(x_float), f.at<void>(dw), f.at<void>(dy), f.at<void>(weights_space)));
-        if (as_they_are) return Status{};
-        return transpose(f.stream, {f.at<void>(gradient), false}, {f.at<void>(dw), false}, K, RS, C);
-    }));
+    if (b.bf16) GC_TRY(weights_of_bf16(b, x.value, y.gradient));
+    else GC_TRY(weights(b, x.value, y.gradient, as_they_are));
     if (!x.learns) return {};
 
     GC_TRY(plans->data.choose(b, ConvPass::data));
@@ -91,6 +109,10 @@ Status build(Build& b) {
 
 }   // namespace
 
-Status conv(Build& b) { return conv_is_dense(*b.layer) ? dense(b) : named(b.layer->spec.name, build(b)); }
+Status conv(Build& b) {
+    if (conv_is_dense(*b.layer)) return dense(b);
+    if (conv_is_unfolded(b)) return unfolded(b);
+    return named(b.layer->spec.name, build(b));
+}
 
 }   // namespace gradcast::cuda

@@ -9,6 +9,10 @@ constexpr uint32_t plain_per_block = 1024;   // elements, where nothing is trans
 
 __device__ __host__ bool transposes(uint32_t B, uint32_t C) { return B > 1 && C > 1; }
 
+__device__ __host__ uint64_t plain_size(const WeightCopy& copy) {
+    return copy.width ? uint64_t{copy.A} * copy.width : uint64_t{copy.A} * copy.B * copy.C;
+}
+
 constexpr uint32_t copies_max = 96;   // of one launch: kernels take at most 4 KiB of arguments
 struct CopyTask {
     uint32_t count;
@@ -27,9 +31,12 @@ __global__ void weight_copies_kernel(To* all, const float* parameters, const __g
     To* to = all + copy.to;
     const uint32_t part = blockIdx.x - copy.begin;
     if (!transposes(copy.B, copy.C)) {
-        const uint64_t size = uint64_t{copy.A} * copy.B * copy.C, begin = uint64_t{part} * plain_per_block;
-        for (uint32_t i = threadIdx.y * tile + threadIdx.x; i < plain_per_block && begin + i < size; i += tile * tile_rows)
-            store(to + begin + i, from[begin + i]);
+        const uint64_t size = plain_size(copy), begin = uint64_t{part} * plain_per_block;
+        for (uint32_t i = threadIdx.y * tile + threadIdx.x; i < plain_per_block && begin + i < size; i += tile * tile_rows) {
+            const auto at = static_cast<uint32_t>(begin) + i;   // where there is a width
+            if (copy.width == 0) store(to + begin + i, from[begin + i]);
+            else store(to + at, at % copy.width < copy.C ? from[at / copy.width * copy.C + at % copy.width] : 0.0f);
+        }
         return;
     }
     const uint32_t across = (copy.C + tile - 1) / tile, down = (copy.B + tile - 1) / tile;
@@ -54,7 +61,7 @@ Status weight_copies(cudaStream_t stream, Values to, const float* parameters, st
             WeightCopy& copy = task.copy[task.count] = copies[task.count];
             copy.begin = blocks;
             blocks += transposes(copy.B, copy.C) ? copy.A * blocks_of(copy.B, tile) * blocks_of(copy.C, tile)
-                                                 : blocks_of(uint64_t{copy.A} * copy.B * copy.C, plain_per_block);
+                                                 : blocks_of(plain_size(copy), plain_per_block);
         }
         copies = copies.subspan(task.count);
         GC_TRY(typed(to.bf16, [&](auto type) {

@@ -1,7 +1,7 @@
 // A block's input: pixels from the images that the host has copied, or gathered from the GPU's copy of the data set, and normalised.
 //
-// What the host says of the block lies in page-locked memory, which the kernel reads: a copy would be a node of the graph by itself.  One
-// thread block writes its copy on the device for the layers that read it later.
+// What the host says of the block lies in page-locked memory, which the kernel reads: a copy would be a node of the graph by itself.  The
+// thread blocks together write its copy on the device for the layers that read it later.
 #include "nn/cuda/element.h"
 #include "runtime/core/cuda/gather.h"
 
@@ -13,26 +13,27 @@ constexpr uint32_t per_thread = 4, channels_near = 16;
 /// Grid: samples, parts of one.
 template <typename T>
 __global__ void input_kernel(T* y, BlockInput in, ImageShape s) {
-    __shared__ uint32_t count, resident;
+    __shared__ BlockHeader header;
     __shared__ SamplePlace place;
     __shared__ float scale[channels_near], shift[channels_near];
     const uint32_t n = blockIdx.x;
-    if (threadIdx.x == 0) {
-        const BlockHeader* header = reinterpret_cast<const BlockHeader*>(in.staged);
-        count = header->count;
-        resident = header->resident;
-        place = reinterpret_cast<const SamplePlace*>(in.staged + in.places)[n];
-    }
     const float* scales = reinterpret_cast<const float*>(in.staged + in.scale);
     const float* shifts = reinterpret_cast<const float*>(in.staged + in.shift);
-    if (threadIdx.x < s.C && threadIdx.x < channels_near) {
-        scale[threadIdx.x] = scales[threadIdx.x];
-        shift[threadIdx.x] = shifts[threadIdx.x];
-    }
-    if (n == 0 && blockIdx.y == 0)
-        for (uint32_t i = threadIdx.x; i < in.places / 4; i += threads)
-            reinterpret_cast<uint32_t*>(in.head)[i] = reinterpret_cast<const uint32_t*>(in.staged)[i];
+    // Each read of page-locked memory takes microseconds, so each thread makes one, at the same time as the others.
+    constexpr uint32_t words_of_header = sizeof(BlockHeader) / 4, words_of_place = sizeof(SamplePlace) / 4;
+    static_assert(words_of_header <= 32 && words_of_place <= 32 && channels_near <= 32 && threads >= 128);
+    const auto word = [&](auto* to, const void* from, uint32_t i) {
+        reinterpret_cast<uint32_t*>(to)[i] = static_cast<const uint32_t*>(from)[i];
+    };
+    const uint32_t role = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (role == 0 && lane < words_of_header) word(&header, in.staged, lane);
+    if (role == 1 && lane < words_of_place) word(&place, in.staged + in.places + n * sizeof(SamplePlace), lane);
+    if (role == 2 && lane < s.C && lane < channels_near) word(scale, scales, lane);
+    if (role == 3 && lane < s.C && lane < channels_near) word(shift, shifts, lane);
+    if (blockIdx.y == 0)
+        for (uint32_t i = n * threads + threadIdx.x; i < in.places / 4; i += gridDim.x * threads) word(in.head, in.staged, i);
     __syncthreads();
+    const uint32_t count = header.count, resident = header.resident;
     const uint32_t H = s.H + 2 * s.pad, W = s.W + 2 * s.pad, size = H * W * s.C;
     const bool given = n < count;
     Taken from;

@@ -55,6 +55,7 @@ Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32
 struct WeightCopy {
     uint64_t from, to;   // float of the parameters; element of the copies
     uint32_t A, B, C;
+    uint32_t width;   // not 0: to[a] has so many elements, and zeros behind those of from[a]; B is 1
     uint32_t begin;   // its first thread block; set by weight_copies()
 };
 /// All copies, in as few launches as the size of kernels' arguments allows.
@@ -100,6 +101,13 @@ Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values
 struct WindowShape {
     uint32_t N, C, H, W, P, Q, kernel, stride, pad;
 };
+/// y [N,P,Q,width] = the pixels of each output pixel's window, in the order [C,R,S] or, if `by_pixel`, [R,S,C].  Pixels outside of the
+/// image and columns behind the window are 0.  `width` is a multiple of 16 bytes; by_pixel: so is C, and there are no columns behind the
+/// window.
+Status unfold(cudaStream_t stream, Values y, Values x, const WindowShape& shape, uint32_t width, bool by_pixel);
+/// to [rows, C] = the first C columns of from [rows, width].
+Status copy_rows(cudaStream_t stream, float* to, const float* from, uint32_t rows, uint32_t C, uint32_t width);
+
 /// y = max of each window + bias, through a ReLU if `rectify`; winners [N,P,Q,C] = the place of the max in the window (the first of equals;
 /// a NaN wins).  Padding never wins.
 Status max_pool(cudaStream_t stream, Values y, uint8_t* winners, Values x, const float* bias, const WindowShape& shape, bool rectify);

@@ -77,7 +77,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
             if (part.A * part.B * part.C == 0) continue;
             copy_offsets_.push_back(layers_[l].offset);
             copies_.push_back({part.from.offset / sizeof(float), build.copies[l].tensor.offset / build.value_bytes() + part.at,
-                               static_cast<uint32_t>(part.A), static_cast<uint32_t>(part.B), static_cast<uint32_t>(part.C), 0});
+                               static_cast<uint32_t>(part.A), static_cast<uint32_t>(part.B), static_cast<uint32_t>(part.C), part.width, 0});
         }
     engines_ = build.engines;
     engine_list_ = std::move(build.engine_list);

@@ -104,7 +104,7 @@ Status pointwise(Descriptor* made, cudnnPointwiseMode_t mode, const Descriptor& 
 Status graph(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudnn, Descriptor* made) {
     const PassKind& kind = kind_of(pass);
     const Layer& l = *b.layer;
-    const cudnnDataType_t type = b.bf16 && pass != ConvPass::weights ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    const cudnnDataType_t type = b.bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     const int64_t N = b.samples, side = l.window.kernel, pad = l.window.pad, stride = l.window.stride, one = 1, two = 2;
     Descriptor x, w, y, convolution, operation, product, biased, bias, add, relu;
     GC_TRY(tensor(&x, id_x, type, N, l.in.C, l.in.H, l.in.W));
@@ -158,6 +158,8 @@ const char* fault_of(const NetConfig& config, cudnnBackendNumericalNote_t note) 
         case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC: return config.deterministic ? not_deterministic : nullptr;
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: return "rounds its inputs";
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION: return "sums below float";
+        case CUDNN_NUMERICAL_NOTE_WINOGRAD:
+            return config.precision == Precision::f32 ? "Winograd's transforms, which lose up to ten bits of a float" : nullptr;
         default: return nullptr;
     }
 }

@@ -27,14 +27,10 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
         case Epilogue::none: return CUBLASLT_EPILOGUE_DEFAULT;
         case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
         case Epilogue::bias_relu: return CUBLASLT_EPILOGUE_RELU_BIAS;
-        case Epilogue::bias_mask: return CUBLASLT_EPILOGUE_RELU_AUX_BIAS;
         case Epilogue::sums: return CUBLASLT_EPILOGUE_BGRADB;
-        case Epilogue::masked: return CUBLASLT_EPILOGUE_DRELU;
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
-
-uint64_t mask_width(uint32_t C) { return (uint64_t{C} + 127) / 128 * 128; }   // bits of a row
 
 /// A matrix as cuBLASLt sees it: column-major, so a row-major [rows, columns] is its [columns, rows].
 struct Side {
@@ -77,7 +73,7 @@ Status set(const Preference& of, cublasLtMatmulPreferenceAttributes_t name, cons
     return check(cublasLtMatmulPreferenceSetAttribute(of.get(), name, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
 }
 
-Status describe(const ProductShape& shape, Precision precision, void* bias, void* mask, Call* call) {
+Status describe(const ProductShape& shape, Precision precision, void* bias, Call* call) {
     const Sides sides = sides_of(shape, precision);
     cublasLtMatmulDesc_t operation = nullptr;
     GC_CUDA(cublasLtMatmulDescCreate(&operation, compute_type(precision), CUDA_R_32F));
@@ -86,13 +82,7 @@ Status describe(const ProductShape& shape, Precision precision, void* bias, void
     GC_TRY(set(call->operation, CUBLASLT_MATMUL_DESC_TRANSA, op(sides.a)));
     GC_TRY(set(call->operation, CUBLASLT_MATMUL_DESC_TRANSB, op(sides.b)));
     GC_TRY(set(call->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(shape.epilogue)));
-    const bool biased = shape.epilogue != Epilogue::none && shape.epilogue != Epilogue::masked;
-    const bool masks = shape.epilogue == Epilogue::bias_mask || shape.epilogue == Epilogue::masked;
-    if (biased) GC_TRY(set(call->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
-    if (masks) GC_TRY(set(call->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, mask));
-    if (masks)
-        GC_TRY(set(call->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
-                   static_cast<int64_t>(mask_width(static_cast<uint32_t>(sides.d.rows)))));
+    if (shape.epilogue != Epilogue::none) GC_TRY(set(call->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
     for (const auto& [side, made] : {std::pair(&sides.a, &call->a), {&sides.b, &call->b}, {&sides.d, &call->d}}) {
         cublasLtMatrixLayout_t layout = nullptr;
         GC_CUDA(cublasLtMatrixLayoutCreate(&layout, side->type, side->rows, side->columns, static_cast<int64_t>(side->rows)));
@@ -127,9 +117,10 @@ std::array<uint32_t, algorithm_attributes.size()> choice_of(const cublasLtMatmul
 
 }   // namespace
 
-uint64_t mask_bytes(uint64_t N, uint32_t C) { return N * mask_width(C) / 8; }
-
 Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
+    if (shape.N > INT32_MAX)
+        return fail(Code::unsupported, "layer {}: a block has {} pixels there, and cuBLAS takes at most {}: take smaller blocks",
+                    b.layer->spec.name, shape.N, INT32_MAX);
     shape_ = shape;
     precision_ = b.config.precision;
     algorithms_.assign(b.device.gpus().size(), {});
@@ -147,7 +138,7 @@ Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
         chosen[with.gpu] = true;
         Call call;
         void* const aligned = reinterpret_cast<void*>(uintptr_t{16});   // in place of memory, which is not yet taken: its alignment counts
-        GC_TRY(describe(shape_, precision_, aligned, aligned, &call));
+        GC_TRY(describe(shape_, precision_, aligned, &call));
         cublasLtMatmulPreference_t made = nullptr;
         GC_CUDA(cublasLtMatmulPreferenceCreate(&made));
         const Preference preference(made);
@@ -188,7 +179,7 @@ Status Product::choose(Build& b, const ProductShape& shape) {
 
 Status Product::run(const Frame& f, const ProductMemory& memory) const {
     Call call;
-    GC_TRY(describe(shape_, precision_, memory.bias, memory.mask, &call));
+    GC_TRY(describe(shape_, precision_, memory.bias, &call));
     const float one = 1, zero = 0;
     // Row-major factors change places.
     return check(

@@ -19,13 +19,12 @@ enum class Epilogue : uint8_t {
     none,
     bias,        // forward: y += bias
     bias_relu,   // forward: y = relu(y + bias)
-    bias_mask,   // bias_relu, and a mask of the elements that passed
-    sums,        // weights: dbias = the sums of dy over N
-    masked       // data: dx = 0 where the mask of x says so
+    sums         // weights: dbias = the sums of dy over N
 };
 struct ProductShape {
     ProductPass pass;
-    uint32_t N, K, C;
+    uint64_t N;   // at most 2^31 - 1
+    uint32_t K, C;
     Epilogue epilogue = Epilogue::none;
 };
 /// Device memory of a product.  Matrices and bias are aligned to 16 bytes.
@@ -33,17 +32,14 @@ struct ProductMemory {
     const void *a, *b;      // forward: x, w; weights: dy, x; data: dy, w
     void* to;               // y, dw, dx
     void* bias = nullptr;   // bias [K], of the activations' type; dbias [K], float
-    void* mask = nullptr;   // mask_bytes()
 };
-/// Of an activation [N, C].
-uint64_t mask_bytes(uint64_t N, uint32_t C);
 
 /// Planned once a GPU; the GPU's lanes share the plan.
 class Product {
 public:
     /// Takes the first algorithm that the heuristics of cuBLASLt propose for the precision, with the sum kept in float.  It depends on GPU,
     /// library and shape alone.  *offered: false if there is none with this epilogue; the caller then computes it by a kernel of its own.
-    /// Error: Code::unsupported if there is none for Epilogue::none.
+    /// Error: Code::unsupported if there is none for Epilogue::none, or N is too large.
     Status choose(Build& b, const ProductShape& shape, bool* offered);
     Status choose(Build& b, const ProductShape& shape);   // of Epilogue::none
     /// Enqueues it.

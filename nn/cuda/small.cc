@@ -58,18 +58,13 @@ Status dropout(Build& b) {
     return {};
 }
 
-static WindowShape window(const Build& b) {
-    const Layer& l = *b.layer;
-    return {b.samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad};
-}
-
 // Fuses the bias of the convolution before it and the ReLU behind it where that gives the same bits.
 Status max_pool(Build& b) {
     const Layer& l = *b.layer;
     if (l.window.kernel > pool_kernel_max)
         return fail(Code::unsupported, "layer {}: kernel {}x{}: max_pool takes at most {}x{}", l.spec.name, l.window.kernel,
                     l.window.kernel, pool_kernel_max, pool_kernel_max);
-    const WindowShape shape = window(b);
+    const WindowShape shape = b.window();
     const Activation x = b.activation;
     Activation y = b.flows(x.learns);
     y.rectified = b.before(relu_kind);
@@ -99,7 +94,7 @@ Status max_pool(Build& b) {
 }
 
 Status average_pool(Build& b) {
-    const WindowShape shape = window(b);
+    const WindowShape shape = b.window();
     const Activation x = b.activation, y = b.activation = b.flows(x.learns);
     b.operations->forward.emplace_back([=](const Frame& f) { return average_pool(f.stream, f.values(y.value), f.values(x.value), shape); });
     if (b.training && x.learns)

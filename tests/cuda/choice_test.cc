@@ -28,7 +28,7 @@ TEST(CudaChoice, GradientsOfWeightsAreFloat) {
 }
 
 #ifdef GC_CUDA_HOST
-NetSpec one_conv() { return {.C = 3, .H = 8, .W = 8, .classes = 4, .layers = {named(conv(8, 3), "only"), relu(), fc(4), loss()}}; }
+NetSpec one_conv() { return {.C = 5, .H = 8, .W = 8, .classes = 4, .layers = {named(conv(8, 3), "only"), relu(), fc(4), loss()}}; }
 
 struct Engines {   // sets the engines of the stand-in for one scope
     explicit Engines(bool fallback, int64_t knob = 0) { cuda_host_engines(fallback, knob); }

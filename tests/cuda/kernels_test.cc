@@ -273,5 +273,41 @@ TEST_F(CudaKernels, MaxPoolingMasksItsGradient) {
         }
 }
 
+TEST_F(CudaKernels, WindowsAreUnfoldedInBothOrders) {
+    for (const auto& [C, kernel, stride, pad, by_pixel] : {std::tuple{1u, 5u, 1u, 0u, false},
+                                                           {3u, 3u, 1u, 1u, false},
+                                                           {3u, 7u, 2u, 3u, false},
+                                                           {8u, 3u, 1u, 1u, true},
+                                                           {16u, 2u, 2u, 0u, true}})
+        for (const bool bf16 : {false, true}) {
+            const uint32_t N = 5, H = 11, W = 9, pack = bf16 ? 8 : 4, used = C * kernel * kernel, width = (used + pack - 1) / pack * pack;
+            const uint32_t P = (H + 2 * pad - kernel) / stride + 1, Q = (W + 2 * pad - kernel) / stride + 1;
+            const Array x(normals(N * H * W * C, 1), bf16), y(uint64_t{N} * P * Q * width, bf16);
+            ASSERT_TRUE(ok(unfold(nullptr, y, x, {N, C, H, W, P, Q, kernel, stride, pad}, width, by_pixel)));
+            const std::vector<float> from = x.read();
+            std::vector<float> want(uint64_t{N} * P * Q * width);
+            for (uint32_t n = 0; n < N; ++n)
+                for (uint32_t p = 0; p < P; ++p)
+                    for (uint32_t q = 0; q < Q; ++q)
+                        for (uint32_t r = 0; r < kernel; ++r)
+                            for (uint32_t s = 0; s < kernel; ++s)
+                                for (uint32_t c = 0; c < C; ++c) {
+                                    const uint32_t h = p * stride + r - pad, w = q * stride + s - pad;
+                                    const uint32_t column = by_pixel ? (r * kernel + s) * C + c : (c * kernel + r) * kernel + s;
+                                    if (h < H && w < W) want[((n * P + p) * Q + q) * width + column] = from[((n * H + h) * W + w) * C + c];
+                                }
+            EXPECT_EQ(y.read(), want) << C << " channels, kernel " << kernel << (bf16 ? ", bf16" : "");
+        }
+}
+
+TEST_F(CudaKernels, RowsAreCopiedWithoutWhatIsBehindThem) {
+    const std::vector<float> from = normals(7 * 12, 1);
+    const DeviceVector<float> x(from), y(7 * 10);
+    ASSERT_TRUE(ok(copy_rows(nullptr, y.get(), x.get(), 7, 10, 12)));
+    std::vector<float> want;
+    for (uint32_t row = 0; row < 7; ++row) want.insert(want.end(), from.begin() + row * 12, from.begin() + row * 12 + 10);
+    EXPECT_EQ(y.read(), want);
+}
+
 }   // namespace
 }   // namespace gradcast::cuda

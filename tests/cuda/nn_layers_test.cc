@@ -53,7 +53,7 @@ void expect_as_cpu(const NetSpec& spec, uint32_t samples, Precision precision, d
 }
 
 #ifdef GC_CUDA_HOST
-// Bias, ReLU, its mask and the sums of a bias's gradient, by the libraries or by kernels of our own.
+// Bias, ReLU and the sums of a bias's gradient, by the libraries or by kernels of our own.
 TEST(CudaFallbacks, AreAsOnTheCpu) {
     const NetSpec spec{.C = 3,
                        .H = 7,

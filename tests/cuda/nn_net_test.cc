@@ -323,13 +323,17 @@ TEST(CudaNet, KernelsAreNamed) {
 #ifdef GC_CUDA_HOST
 // The stand-in refuses tensors above 2^31 elements, as most engines of cuDNN do; a GPU may run out of memory before.
 TEST(CudaNet, ErrorsNameTheLayerAndTheCall) {
-    const NetSpec spec{.C = 1, .H = 16, .W = 16, .classes = 10, .layers = {named(conv(64, 3), "wide"), fc(10), loss()}};
-    cuda::CudaDevice device;
-    ASSERT_TRUE(device.open({}).ok());
-    std::unique_ptr<Net> net;
-    const Status status = cuda::net_plan(spec, sizes({(1u << 31) / 64 + 1}), device, &net);
-    EXPECT_EQ(status.code, Code::unsupported);
-    EXPECT_STREQ(status.what, "layer wide: cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED");
+    for (const auto& [channels, why] :
+         {std::pair(5u, "cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED"),
+          {1u, "a block has 6576668868 pixels there, and cuBLAS takes at most 2147483647: take smaller blocks"}}) {
+        const NetSpec spec{.C = channels, .H = 16, .W = 16, .classes = 10, .layers = {named(conv(64, 3), "wide"), fc(10), loss()}};
+        cuda::CudaDevice device;
+        ASSERT_TRUE(device.open({}).ok());
+        std::unique_ptr<Net> net;
+        const Status status = cuda::net_plan(spec, sizes({(1u << 31) / 64 + 1}), device, &net);
+        EXPECT_EQ(status.code, Code::unsupported);
+        EXPECT_EQ(status.what, std::string("layer wide: ") + why);
+    }
 }
 
 // A device's fault shows in the next call that waits, which may have no result.

@@ -68,7 +68,8 @@ TEST_P(CudaPlans, AreThereForEachConvolution) {
                 EXPECT_TRUE(status.ok()) << name << ", " << samples << " samples: " << status.what;
                 if (name == std::string("nin") && precision != Precision::f32 && samples == 128u && status.ok()) {
                     const auto fused = [](const std::string& line) { return line.find(" with bias and ReLU,") != line.npos; };
-                    EXPECT_EQ(std::ranges::count_if(net->engine_list(), fused), 3) << "convolutions of more than one pixel";
+                    EXPECT_EQ(std::ranges::count_if(net->engine_list(), fused), 2)
+                        << "convolutions of more than one pixel, behind the first";
                 }
                 net.reset();
             }

@@ -119,7 +119,7 @@ TEST_F(CudaSmoke, CublasEpiloguesAreAsDefined) {
     for (uint32_t i = 0; i < K * C; ++i) w.push_back(at(i, 5));
     for (uint32_t k = 0; k < K; ++k) bias.push_back(at(k, 3));
     for (uint32_t i = 0; i < N * K; ++i) dy.push_back(at(i, 7));
-    std::vector<float> y, relu, dw(K * C), dbias(K), dx(N * C), masked(N * C);
+    std::vector<float> y, relu, dw(K * C), dbias(K), dx(N * C);
     uint32_t zeros = 0;
     for (uint32_t n = 0; n < N; ++n)
         for (uint32_t k = 0; k < K; ++k) {
@@ -159,17 +159,8 @@ TEST_F(CudaSmoke, CublasEpiloguesAreAsDefined) {
         EXPECT_EQ(DW.read(), dw);
         EXPECT_EQ(DB.read(), dbias);
     }
-    // The mask of a layer of C outputs that reads one input of w's columns: relu(v) [N, C], whose gradient the next layer's data pass
-    // masks.
-    const DeviceVector<float> V(x), zero(std::vector<float>(C, 0.0f)), R(N * C);
-    std::vector<float> identity(C * C);
-    for (uint32_t c = 0; c < C; ++c) identity[c * C + c] = 1;
-    const DeviceVector<float> I(identity);
-    const DeviceVector<std::byte> mask(mask_bytes(N, C));
-    if (!runs({ProductPass::forward, N, C, C, Epilogue::bias_mask}, {V.get(), I.get(), R.get(), zero.get(), mask.get()})) return;
-    for (uint32_t i = 0; i < N * C; ++i) masked[i] = x[i] > 0 ? dx[i] : 0;
-    if (!runs({ProductPass::data, N, K, C, Epilogue::masked}, {DY.get(), W.get(), DX.get(), nullptr, mask.get()})) return;
-    EXPECT_EQ(DX.read(), masked);
+    ASSERT_TRUE(runs({ProductPass::data, N, K, C}, {DY.get(), W.get(), DX.get()}));
+    EXPECT_EQ(DX.read(), dx);
 }
 
 // The first lane's handle plans; a graph is captured with each handle of both lanes, and replayed.

@@ -75,7 +75,7 @@ def ours(check, seconds, speed):
                 check.results.report["speed"] = rows_of(speed, {})
                 check.results.write()
 
-    more = {"blocks": [1, 2], "threads": 1} if check.host else {"blocks": [1, 8], "threads": 4, "repeat": 200, "warmup": 20}
+    more = {"blocks": [1, 2], "threads": 1} if check.host else {"blocks": [1, 8], "threads": 4, "repeat": 100, "warmup": 10}
     bench(check, "step", seconds, each, **{**lists(check), **more})
     if not speed:
         raise Trouble("gradcast-bench step measured nothing")

@@ -95,5 +95,5 @@ MNIST ?= ../shared/datasets/mnist
 device-pack: deps
 	@[ -n '$(CUDA_SO)' ] || { echo '$(CUDA_SAID)'; exit 1; }
 	@$(MAKE) --no-print-directory all $(BUILD)/tests/cuda-device
-	@$(BUILD)/gradcastctl import mnist --from $(MNIST) --out $(BUILD)/data/mnist
+	@$(BUILD)/gradcastctl import mnist --from $(MNIST) --out $(BUILD)/data/mnist --force
 	@tools/device-check $(BUILD) --pack $(BUILD)/gpu --data $(BUILD)/data

@@ -17,8 +17,7 @@ struct cublasLtMatmulDescOpaque_t {
     cublasComputeType_t compute;
     cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    void *bias = nullptr, *mask = nullptr;
-    int64_t mask_ld = 0;   // bits
+    void* bias = nullptr;
 };
 struct cublasLtMatrixLayoutOpaque_t {
     cudaDataType type;
@@ -117,8 +116,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         case CUBLASLT_MATMUL_DESC_TRANSB: return put(&desc->b);
         case CUBLASLT_MATMUL_DESC_EPILOGUE: return put(&desc->epilogue);
         case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return put(&desc->bias);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return put(&desc->mask);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return put(&desc->mask_ld);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -152,12 +149,7 @@ cublasStatus_t matmul_check(const cublasLtMatmulDescOpaque_t& desc, const cublas
     if (k != (desc.b ? b.columns : b.rows) || m != d.rows || n != d.columns) return CUBLAS_STATUS_INVALID_VALUE;
     for (const auto* each : {&a, &b, &d})
         if (each->rows == 0 || each->columns == 0 || each->ld < static_cast<int64_t>(each->rows)) return CUBLAS_STATUS_INVALID_VALUE;
-    const bool masks = desc.epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || desc.epilogue == CUBLASLT_EPILOGUE_DRELU;
-    const bool biased = desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && desc.epilogue != CUBLASLT_EPILOGUE_DRELU;
-    if (biased && (!desc.bias || reinterpret_cast<uintptr_t>(desc.bias) % 16)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (masks &&
-        (!desc.mask || reinterpret_cast<uintptr_t>(desc.mask) % 16 || desc.mask_ld % 128 || desc.mask_ld < static_cast<int64_t>(m)))
-        return CUBLAS_STATUS_INVALID_VALUE;
+    if (desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && (!desc.bias || reinterpret_cast<uintptr_t>(desc.bias) % 16)) return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -212,7 +204,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         const size_t m = at_d.rows, n = at_d.columns, k = how.a ? at_a.rows : at_a.columns;
         const auto lda = static_cast<size_t>(at_a.ld), ldb = static_cast<size_t>(at_b.ld), ldd = static_cast<size_t>(at_d.ld);
         auto right_at = [&](const std::vector<float>& from, size_t l, size_t j) { return from[how.b ? l * ldb + j : j * ldb + l]; };
-        auto* mask = static_cast<uint8_t*>(how.mask);
         const bool biased = how.epilogue & CUBLASLT_EPILOGUE_BIAS, rectified = (how.epilogue & 2) != 0;
         std::vector<float> bias;
         if (biased) bias = read(how.bias, at_d.narrow(), m);
@@ -228,11 +219,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             if (how.epilogue == CUBLASLT_EPILOGUE_BGRADB) write(how.bias, at_d.narrow(), j, static_cast<float>(total));
             for (size_t i = 0; i < m; ++i) {
                 if (biased) column[i] += bias[i];
-                const size_t bit = j * static_cast<size_t>(how.mask_ld) + i;
-                if (how.epilogue == CUBLASLT_EPILOGUE_RELU_AUX_BIAS)
-                    mask[bit / 8] = static_cast<uint8_t>((mask[bit / 8] & ~(1 << bit % 8)) | (column[i] > 0) << bit % 8);
                 if (rectified && !(column[i] > 0)) column[i] = 0;
-                if (how.epilogue == CUBLASLT_EPILOGUE_DRELU && !(mask[bit / 8] >> bit % 8 & 1)) column[i] = 0;
                 write(D, at_d.narrow(), j * ldd + i, static_cast<float>(column[i]));
             }
         }
