@@ -149,7 +149,8 @@ cublasStatus_t matmul_check(const cublasLtMatmulDescOpaque_t& desc, const cublas
     if (k != (desc.b ? b.columns : b.rows) || m != d.rows || n != d.columns) return CUBLAS_STATUS_INVALID_VALUE;
     for (const auto* each : {&a, &b, &d})
         if (each->rows == 0 || each->columns == 0 || each->ld < static_cast<int64_t>(each->rows)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && (!desc.bias || reinterpret_cast<uintptr_t>(desc.bias) % 16)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && (!desc.bias || reinterpret_cast<uintptr_t>(desc.bias) % 16))
+        return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
 }
 
