@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "nn/cuda/kernels.h"
+#include "runtime/core/cuda/pack.h"
 
 namespace gradcast::cuda {
 
@@ -19,28 +20,10 @@ __device__ __forceinline__ void store(Bf16* to, float x) {
     to->bits = static_cast<uint16_t>(x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// Adjacent elements that one access reads or writes, or two if they are more than 16 bytes.
-template <typename T, int width>
-struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Pack {
-    T v[width];
-};
-/// `at` must be aligned to a pack: activations are, parameters and their gradients are not.
-template <int width, typename T>
-__device__ __forceinline__ Pack<T, width>* as_packs(T* at) {
-#ifdef GC_CUDA_HOST
-    GC_ASSERT(reinterpret_cast<uintptr_t>(at) % alignof(Pack<T, width>) == 0);   // a fault on a GPU
-#endif
-    return reinterpret_cast<Pack<T, width>*>(at);
-}
-template <int width, typename T>
-__device__ __forceinline__ const Pack<T, width>* as_packs(const T* at) {
-    return as_packs<width>(const_cast<T*>(at));
-}
-
 /// `width` floats of parameters, which are aligned to a pack or to a float alone.
 template <int width>
 __device__ __forceinline__ Pack<float, width> floats(const float* at) {
-    if (reinterpret_cast<uintptr_t>(at) % alignof(Pack<float, width>) == 0) return *as_packs<width>(at);
+    if (packs_fit<width>(at)) return *as_packs<width>(at);
     Pack<float, width> all;
     for (int j = 0; j < width; ++j) all.v[j] = at[j];
     return all;

@@ -16,6 +16,13 @@ __global__ void rotate(int* x, bool waits) {   // moves each element to the next
     if (waits) __syncthreads();
     x[threadIdx.x] = all[(threadIdx.x + 1) % blockDim.x];
 }
+__global__ void reduce(int* x) {   // the first three of each warp: the sum, the sum again, the maximum
+    const auto value = static_cast<unsigned>(x[threadIdx.x]);
+    unsigned sum = value;
+    for (unsigned half = 16; half > 0; half /= 2) sum += __shfl_down_sync(~0u, sum, half);
+    const unsigned again = __reduce_add_sync(~0u, value), most = __reduce_max_sync(~0u, value), lane = threadIdx.x % 32;
+    if (lane < 3) x[threadIdx.x] = static_cast<int>(lane == 0 ? sum : lane == 1 ? again : most);
+}
 __global__ void half_wait(uint32_t half) {
     if (threadIdx.x < half) __syncthreads();
 }
@@ -79,6 +86,15 @@ TEST_F(StandIn, ABarrierThatLacksShows) {
         for (int i = 0; i < 64; ++i) right = right && host[i] == (i + 1) % 64;
         EXPECT_EQ(right, waits);
     }
+}
+
+TEST_F(StandIn, WarpsReduce) {
+    EXPECT_TRUE(ok(up()));
+    EXPECT_TRUE(ok(GC_LAUNCH(reduce, 1, 64, a.get(), device)));
+    EXPECT_TRUE(ok(down(a.get())));
+    ASSERT_EQ(cudaStreamSynchronize(a.get()), cudaSuccess);
+    EXPECT_EQ(std::vector<int>(host, host + 4), (std::vector<int>{496, 496, 31, 3}));
+    EXPECT_EQ(std::vector<int>(host + 32, host + 36), (std::vector<int>{1520, 1520, 63, 35}));
 }
 
 TEST_F(StandIn, GraphsReplayWithWhatIsInMemoryThen) {

@@ -9,11 +9,13 @@
 //  * The process stops if a library handle is destroyed on another device than its own.  Calls that create a context are counted.
 // Types and names are NVIDIA's; runtime.cc and kernels.cc in this folder implement them.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <tuple>
 
 #define CUDART_VERSION 13000
@@ -48,6 +50,29 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 void __syncthreads();
 inline void __threadfence() {}   // one thread runs at a time
+// Functions of a whole warp: here all threads of the block must call them.
+namespace cuda_host {
+template <typename T, typename Of>
+T warp(T value, Of of) {
+    static T all[1024];
+    const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z), lane = thread % 32;
+    all[thread] = value;
+    __syncthreads();
+    const T result = of(all + thread - lane, lane);
+    __syncthreads();
+    return result;
+}
+}   // namespace cuda_host
+template <typename T>
+T __shfl_down_sync(unsigned, T value, unsigned by) {
+    return cuda_host::warp(value, [by](const T* all, unsigned lane) { return all[lane + by < 32 ? lane + by : lane]; });
+}
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+    return cuda_host::warp(value, [](const unsigned* all, unsigned) { return std::accumulate(all, all + 32, 0u); });
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    return cuda_host::warp(value, [](const unsigned* all, unsigned) { return *std::max_element(all, all + 32); });
+}
 template <typename T>
 T __ldcg(const T* at) {
     return *at;
