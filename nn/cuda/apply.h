@@ -2,8 +2,9 @@
 // and runtime/core/digest.cc (nvcc -fmad=false).
 //
 // A Rule has
-//     static __device__ void element(float* w, float* first, float* second, uint64_t i, float g, const StepRates& now);
-// which updates element i of w and of its vectors of state; these are null where there are no more.
+//     static constexpr uint32_t vectors_max;   // of state
+//     static __device__ void element(float& w, float& first, float& second, uint32_t vectors, float g, const StepRates& now);
+// which updates an element of w and of the optimiser's vectors of state.  There are `vectors` of them; element() ignores the others.
 #pragma once
 #include "nn/cuda/element.h"
 #include "runtime/core/cuda/digest.h"
@@ -13,15 +14,24 @@ namespace {
 
 __device__ bool finite(float x) { return (__float_as_uint(x) & 0x7f800000) != 0x7f800000; }
 
+__device__ uint32_t vectors_of(const float* first, const float* second) { return (first ? 1 : 0) + (second ? 1 : 0); }
+/// The rule of running statistics.
+__device__ void mix(float& w, float share, float g) { w += share * (g - w); }
+
 template <typename Rule>
 struct Update {
     float *w, *first, *second;
-    __device__ void operator()(uint64_t i, float g, const StepRates& now) const { Rule::element(w, first, second, i, g, now); }
+    __device__ void operator()(uint64_t i, float g, const StepRates& now) const {
+        float one = first ? first[i] : 0, two = second ? second[i] : 0;
+        Rule::element(w[i], one, two, vectors_of(first, second), g, now);
+        if (first) first[i] = one;
+        if (second) second[i] = two;
+    }
 };
 struct StatisticsUpdate {
     float* w;
     float share;
-    __device__ void operator()(uint64_t i, float g, const StepRates&) const { w[i] += share * (g - w[i]); }
+    __device__ void operator()(uint64_t i, float g, const StepRates&) const { mix(w[i], share, g); }
 };
 
 template <typename Update>
@@ -44,69 +54,145 @@ Status apply(cudaStream_t stream, const Update& update, const Words& words, uint
 
 // ---- whole steps: every group in one kernel, which also digests what it has written ------------------------------------------------
 
-/// The words of a step: those of each lane, in shared memory.
-struct LaneWords {
-    const void* const* from;
-    uint32_t lanes;
-    Word word;
-    template <typename Signed, typename Unsigned>
-    __device__ int64_t sum(uint64_t at) const {
-        Unsigned all = 0;
-        for (uint32_t lane = 0; lane < lanes; ++lane) all = static_cast<Unsigned>(all + static_cast<const Unsigned*>(from[lane])[at]);
-        return static_cast<Signed>(all);
+// A thread updates packs of four elements, which are 4 * threads apart.
+constexpr uint32_t packs = update_per_block / (4 * threads), state_max = 1 + optimiser_vectors_max;
+static_assert(update_per_block % (4 * threads) == 0 && threads == digest_row);
+
+/// The place of a thread's packs in its thread block.
+struct Place {
+    uint32_t at[packs];
+    Part part[packs];
+    /// Calls each(k, i) for each element i of each pack k.
+    template <typename Each>
+    __device__ __forceinline__ void each(Each each) const {
+        for (uint32_t k = 0; k < packs; ++k)
+            for (uint32_t i = 0; i < 4; ++i)
+                if (part[k].has(i)) each(k, i);
     }
-    __device__ int64_t at(uint64_t i) const { return word == Word::i16 ? sum<int16_t, uint16_t>(i) : sum<int32_t, uint32_t>(i); }
-    /// Element i of a group; digits as Codec::whole() reads them.
-    __device__ int64_t of(const UpdateGroup& group, uint64_t i) const {
-        if (group.radix == 0) return at(group.words + i);
-        int64_t value = 0;
-        for (uint64_t digit = 3; digit-- > 0;) value = value * group.radix + at(group.words + digit * group.count + i);
-        return value;
+};
+template <typename T>
+__device__ __forceinline__ void read(Pack<T, 4> (&to)[packs], const T* from, const Place& place) {
+    for (uint32_t k = 0; k < packs; ++k) to[k] = read(from + place.at[k], place.part[k]);
+}
+template <typename T>
+__device__ __forceinline__ void write(T* to, const Pack<T, 4> (&from)[packs], const Place& place) {
+    for (uint32_t k = 0; k < packs; ++k) write(to + place.at[k], place.part[k], from[k]);
+}
+
+/// The sums over the lanes of the words from `first` on.
+template <typename Unsigned>
+__device__ __forceinline__ void sum_lanes(Pack<Unsigned, 4> (&sums)[packs], const CudaDevice::StepWords& words, uint64_t first,
+                                          const Place& place) {
+    for (auto& sum : sums) sum = {};
+    for (uint32_t lane = 0; lane < words.lanes; ++lane) {
+        Pack<Unsigned, 4> more[packs];
+        read(more, static_cast<const Unsigned*>(words.from[lane]) + first, place);
+        for (uint32_t k = 0; k < packs; ++k)
+            for (int i = 0; i < 4; ++i) sums[k].v[i] = static_cast<Unsigned>(sums[k].v[i] + more[k].v[i]);
+    }
+}
+using Gradients = Pack<float, 4>[packs];
+template <typename Signed, typename Unsigned>
+__device__ __forceinline__ void read_words(Gradients& to, const CudaDevice::StepWords& words, uint64_t first, double unit,
+                                           const Place& place) {
+    Pack<Unsigned, 4> sums[packs];
+    sum_lanes(sums, words, first, place);
+    for (uint32_t k = 0; k < packs; ++k)
+        for (int i = 0; i < 4; ++i) to[k].v[i] = static_cast<float>(static_cast<double>(static_cast<Signed>(sums[k].v[i])) * unit);
+}
+/// Digits as Codec::whole() reads them.
+__device__ __forceinline__ void read_digits(Gradients& to, const CudaDevice::StepWords& words, const UpdateGroup& group, double unit,
+                                            const Place& place) {
+    int64_t values[packs][4] = {};
+    for (uint64_t digit = 3; digit-- > 0;) {
+        Pack<uint16_t, 4> sums[packs];
+        sum_lanes(sums, words, group.words + digit * group.count, place);
+        for (uint32_t k = 0; k < packs; ++k)
+            for (int i = 0; i < 4; ++i) values[k][i] = values[k][i] * group.radix + static_cast<int16_t>(sums[k].v[i]);
+    }
+    for (uint32_t k = 0; k < packs; ++k)
+        for (int i = 0; i < 4; ++i) to[k].v[i] = static_cast<float>(static_cast<double>(values[k][i]) * unit);
+}
+
+/// The digest's factors for the elements of a thread block in w (0), in the first vector (1) and in the second (2).  A thread block
+/// computes them once: an element takes far fewer instructions than its factor.
+struct Factors {
+    uint32_t small[state_max][digest_row];   // by element % digest_row
+    uint64_t large[state_max][update_per_block / digest_row + 1];
+    __device__ void fill(uint32_t vector, uint64_t first) {
+        small[vector][threadIdx.x] = digest_small((first + threadIdx.x) % digest_row);
+        if (threadIdx.x <= update_per_block / digest_row) large[vector][threadIdx.x] = digest_large(first / digest_row + threadIdx.x);
+    }
+    /// `first`: as in fill().
+    __device__ __forceinline__ uint64_t digest(uint32_t vector, uint64_t first, const Pack<float, 4> (&values)[packs],
+                                               const Place& place) const {
+        const uint32_t begin = first % digest_row;
+        uint64_t sum = 0;
+        for (uint32_t k = 0; k < packs; ++k) {
+            const Pack<uint32_t, 4> some = *as_packs<4>(&small[vector][place.at[k] % digest_row]);
+            for (uint32_t i = 0; i < 4; ++i)   // elements that are not in the part are 0
+                sum += uint64_t{some.v[i]} * __float_as_uint(values[k].v[i]) * large[vector][(begin + place.at[k] + i) / digest_row];
+        }
+        return sum;
     }
 };
 
-__device__ uint64_t digest_of(const float* values, uint64_t i, uint64_t at) {
-    return values ? digest_factor(at) * __float_as_uint(values[i]) : 0;
-}
-
+// 3 thread blocks of a multiprocessor: fewer registers would be too few.
 template <typename Rule>
-__global__ void update_kernel(UpdateTask* at) {
-    const UpdateTask& task = *at;
-    const uint32_t g = task.group_of_block[blockIdx.x];
-    const UpdateGroup group = task.groups[g];
-    const StepRates rates = *task.rates;
-    const double unit = task.words.units[g];
+__global__ void __launch_bounds__(threads, 3) update_kernel(const __grid_constant__ UpdateTask task) {
+    const UpdateBlock block = task.blocks[blockIdx.x];
+    const UpdateGroup& group = block.group;
     const bool halted = *task.words.halted != 0;
-    __shared__ const void* from[CudaDevice::StepWords::lanes_max];
-    const LaneWords words{from, task.words.lanes, task.words.word};
-    if (threadIdx.x < words.lanes) from[threadIdx.x] = task.words.from[threadIdx.x];
+    const double unit = task.words.units[group.number];
+    const uint64_t element = group.element;
+    Place place;
+    for (uint32_t k = 0; k < packs; ++k) {
+        place.at[k] = 4 * (threadIdx.x + k * threads);
+        place.part[k] = Part::of(place.at[k], block.begin, block.end);
+    }
+    // All loads are under way before the first value is needed.
+    Pack<float, 4> w[packs], first[packs] = {}, second[packs] = {}, gradient[packs];
+    read(w, task.w + element, place);
+    if (task.first) read(first, task.first + element, place);
+    const bool has_second = Rule::vectors_max > 1 && task.second;
+    if (has_second) read(second, task.second + element, place);
+    if (group.radix != 0) read_digits(gradient, task.words, group, unit, place);
+    else if (task.words.word == Word::i16) read_words<int16_t, uint16_t>(gradient, task.words, group.words, unit, place);
+    else read_words<int32_t, uint32_t>(gradient, task.words, group.words, unit, place);
+
+    // In shared memory, what registers have no room for.
+    alignas(16) __shared__ Factors factors;
+    __shared__ StepRates rates;
+    if (threadIdx.x < sizeof rates / sizeof(float)) rates.at[threadIdx.x] = task.rates->at[threadIdx.x];
+    factors.fill(0, element);
+    if (task.first) factors.fill(1, task.elements + element);
+    if (has_second) factors.fill(2, 2 * task.elements + element);
     __syncthreads();
-    const uint64_t begin = uint64_t{blockIdx.x - group.begin} * update_per_block;
-    const uint64_t end = group.count - begin < update_per_block ? group.count : begin + update_per_block;
-    uint64_t sum = 0;
-    for (uint64_t i = begin + threadIdx.x; i < end; i += threads) {
-        const auto gradient = static_cast<float>(static_cast<double>(words.of(group, i)) * unit);
-        if (halted) {
-        } else if (group.statistics) StatisticsUpdate{group.w, task.share}(i, gradient, rates);
-        else Rule::element(group.w, group.first, group.second, i, gradient, rates);
-        if (!finite(group.w[i])) *task.spoiled = 1;
-        const uint64_t element = group.element + i;
-        sum += digest_of(group.w, i, element) + digest_of(group.first, i, task.elements + element) +
-               digest_of(group.second, i, 2 * task.elements + element);
+
+    const uint32_t vectors = vectors_of(task.first, task.second);
+    if (!halted) {
+        if (group.statistics) place.each([&](uint32_t k, uint32_t i) { mix(w[k].v[i], task.share, gradient[k].v[i]); });
+        else
+            place.each(
+                [&](uint32_t k, uint32_t i) { Rule::element(w[k].v[i], first[k].v[i], second[k].v[i], vectors, gradient[k].v[i], rates); });
+        write(task.w + element, w, place);
+        if (task.first) write(task.first + element, first, place);
+        if (has_second) write(task.second + element, second, place);
     }
-    __shared__ uint64_t sums[threads];
-    sums[threadIdx.x] = sum;
-    for (uint32_t half = threads / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-    }
+    bool sound = true;
+    for (const auto& pack : w)
+        for (const float x : pack.v) sound = sound && finite(x);
+    if (!sound) *task.spoiled = 1;
+    uint64_t sum = factors.digest(0, element, w, place);
+    if (task.first) sum += factors.digest(1, task.elements + element, first, place);
+    if (has_second) sum += factors.digest(2, 2 * task.elements + element, second, place);
+    const unsigned long long all = block_sum(sum);
     if (threadIdx.x > 0) return;
-    atomicAdd(&at->sum, static_cast<unsigned long long>(sums[0]));
+    atomicAdd(&task.total->sum, all);
     __threadfence();   // the thread block that takes the last ticket sees the sums of all
-    if (atomicAdd(&at->ticket, 1u) + 1 < gridDim.x) return;
-    *task.digest = atomicAdd(&at->sum, 0ull);
-    at->sum = 0;
-    at->ticket = 0;
+    if (atomicAdd(&task.total->ticket, 1u) + 1 < gridDim.x) return;
+    *task.digest = atomicAdd(&task.total->sum, 0ull);
+    *task.total = {0, 0};
 }
 
 template <typename Rule>
@@ -115,7 +201,7 @@ UpdateKernels update_kernels() {
                 [](cudaStream_t stream, float* w, float* first, float* second, const Words& words, uint64_t count) {
                     return apply(stream, Update<Rule>{w, first, second}, words, count);
                 },
-            .all = [](cudaStream_t stream, UpdateTask* task,
+            .all = [](cudaStream_t stream, const UpdateTask& task,
                       uint32_t blocks) { return GC_LAUNCH(update_kernel<Rule>, blocks, threads, stream, task); }};
 }
 

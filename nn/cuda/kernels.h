@@ -158,34 +158,45 @@ Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint6
 
 /// A group of parameters in a whole step's update.
 struct UpdateGroup {
-    float* w;
-    float *first, *second;     // the optimiser's vectors of state; null: there is none
-    uint64_t count, element;   // elements; the canonical index of the first
+    uint64_t element, count;   // the canonical index of the first; elements
     uint64_t words;            // of the first element, in a lane's words
+    uint32_t number;           // StepWords::units has its unit
     int32_t radix;             // StepGroup::radix
-    uint32_t begin;            // its first thread block
     bool statistics;
 };
-/// In device memory.
+constexpr uint32_t update_per_block = 2048;   // elements
+/// The part of a group that one thread block updates: elements begin .. end, counted from group.element.
+struct UpdateBlock {
+    UpdateGroup group;     // moved so that group.element is a multiple of 4
+    uint32_t begin, end;   // begin is not 0 where the group's first element is no multiple of 4; end is update_per_block at most
+};
+/// The number of thread blocks of a group.
+inline uint32_t update_blocks(uint64_t element, uint64_t count) { return blocks_of(element % 4 + count, update_per_block); }
+/// Appends a group's thread blocks.
+void update_split(const UpdateGroup& group, std::vector<UpdateBlock>* blocks);
+/// In device memory; 0 between two launches.
+struct UpdateTotal {
+    unsigned long long sum;
+    uint32_t ticket;
+};
+/// The update of all groups; an argument of the kernel.
 struct UpdateTask {
+    float *w, *first, *second;   // [elements]: parameters; the optimiser's vectors of state, null: there is none
     CudaDevice::StepWords words;
     const StepRates* rates;
-    const UpdateGroup* groups;
-    const uint32_t* group_of_block;   // [thread blocks]
-    uint64_t elements;                // of all groups: where the optimiser's state begins in the digest
-    uint64_t* digest;                 // page-locked
-    uint32_t* spoiled;                // set to 1 where a parameter is not finite
-    unsigned long long sum;           // 0 between two launches, as is `ticket`
-    uint32_t ticket;
-    float share;   // of statistics
+    const UpdateBlock* blocks;   // [thread blocks]
+    uint64_t elements;           // of all groups: where the optimiser's state begins in the digest
+    UpdateTotal* total;
+    uint64_t* digest;    // page-locked
+    uint32_t* spoiled;   // set to 1 where a parameter is not finite
+    float share;         // of statistics
 };
-constexpr uint32_t update_per_block = 1024;   // elements
 /// The kernels of an optimiser, in nn/cuda/KIND.cu.
 struct UpdateKernels {
     /// Updates `count` elements of w and of its vectors of state, which are null where there are no more.
     Status (*apply)(cudaStream_t stream, float* w, float* first, float* second, const Words& words, uint64_t count);
-    /// Updates all groups from the sums of the lanes' words, and writes the digest of parameters and state to *task->digest.
-    Status (*all)(cudaStream_t stream, UpdateTask* task, uint32_t blocks);
+    /// Updates all groups from the sums of the lanes' words, and writes the digest of parameters and state to *task.digest.
+    Status (*all)(cudaStream_t stream, const UpdateTask& task, uint32_t blocks);
 };
 #define GC_OPTIMISER(kind) extern const UpdateKernels kind##_kernels;
 GC_OPTIMISERS(GC_OPTIMISER)

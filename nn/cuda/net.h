@@ -81,7 +81,8 @@ private:
         uint64_t staged_bytes = 0, result_bytes = 0;   // of a block
         uint32_t thread_blocks = 0;                    // of the update
         std::array<Buffer, 2> staged, results;         // by parity: inputs of the blocks; uint64_t digest, then the blocks' results
-        Buffer groups, group_of_block, task;           // UpdateGroup [group], uint32_t [thread block], UpdateTask [parity]
+        Buffer blocks, total;                          // UpdateBlock [thread block], UpdateTotal
+        std::array<UpdateTask, 2> task{};              // by parity
         std::array<GraphExec, 2> graphs;
         std::array<Event, 2> done;
         std::array<StepId, 2> step{};

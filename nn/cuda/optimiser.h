@@ -51,13 +51,13 @@ public:
     void rates(StepRates* rates) const { *rates = now_; }
 
     // Whole steps.
-    /// Sets the optimiser's part of a group at `element`.
-    void group(UpdateGroup* group, uint64_t element) const {
-        group->first = vector(0, element);
-        group->second = vector(1, element);
+    /// Sets the optimiser's part of a task.
+    void task(UpdateTask* task) const {
+        task->first = vector(0, 0);
+        task->second = vector(1, 0);
     }
     /// Enqueues the update of all groups.
-    Status update_all(UpdateTask* task, uint32_t blocks, cudaStream_t stream) const { return kernels_.all(stream, task, blocks); }
+    Status update_all(const UpdateTask& task, uint32_t blocks, cudaStream_t stream) const { return kernels_.all(stream, task, blocks); }
 
 private:
     /// From that element on; null: there is no such vector.

@@ -5,15 +5,16 @@ namespace gradcast::cuda {
 namespace {
 
 struct Sgd {
-    static __device__ void element(float* w, float* v, float*, uint64_t i, float g, const StepRates& rates) {
+    static constexpr uint32_t vectors_max = 1;
+    static __device__ void element(float& w, float& v, float&, uint32_t vectors, float g, const StepRates& rates) {
         const SgdStep& now = reinterpret_cast<const SgdStep&>(rates);
-        const float d = g + now.weight_decay * w[i];
-        if (!v) {
-            w[i] -= now.lr * d;
+        const float d = g + now.weight_decay * w;
+        if (vectors == 0) {
+            w -= now.lr * d;
             return;
         }
-        v[i] = now.momentum * v[i] + d;
-        w[i] -= now.lr * (now.nesterov != 0 ? d + now.momentum * v[i] : v[i]);
+        v = now.momentum * v + d;
+        w -= now.lr * (now.nesterov != 0 ? d + now.momentum * v : v);
     }
 };
 

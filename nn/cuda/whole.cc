@@ -25,10 +25,9 @@ void CudaNet::plan_whole() {
         arena.plan_pinned("samples", blocks * whole_.staged_bytes, &whole_.staged[parity]);
         arena.plan_pinned("samples", sizeof(uint64_t) + (blocks + 1) * whole_.result_bytes, &whole_.results[parity]);
     }
-    for (const Group& group : layout_.groups) whole_.thread_blocks += blocks_of(group.count, update_per_block);
-    arena.plan("sums", layout_.groups.size() * sizeof(UpdateGroup), &whole_.groups);
-    arena.plan("sums", whole_.thread_blocks * sizeof(uint32_t), &whole_.group_of_block);
-    arena.plan("sums", 2 * sizeof(UpdateTask), &whole_.task);
+    for (const Group& group : layout_.groups) whole_.thread_blocks += update_blocks(group.offset, group.count);
+    arena.plan("sums", whole_.thread_blocks * sizeof(UpdateBlock), &whole_.blocks);
+    arena.plan("sums", sizeof(UpdateTotal), &whole_.total);
 }
 
 Status CudaNet::ready_whole() {
@@ -36,41 +35,34 @@ Status CudaNet::ready_whole() {
     whole_.on = whole_.on && optimiser_ && follower && follower->whole_steps();
     if (!whole_.on) return {};
     GC_TRY(device_.use(*device_.gpus()[0]));
-    std::vector<UpdateGroup> groups;
-    std::vector<uint32_t> group_of_block;
+    std::vector<UpdateBlock> blocks;
     for (uint32_t g = 0; g < layout_.groups.size(); ++g) {
         const Group& group = layout_.groups[g];
         const CudaDevice::StepGroup words = follower->step_group(g);
-        UpdateGroup& made = groups.emplace_back();
-        made = {.w = static_cast<float*>(gpus_[0].parameters.device) + group.offset,
-                .first = nullptr,
-                .second = nullptr,
-                .count = group.count,
-                .element = group.offset,
-                .words = words.first,
-                .radix = words.radix,
-                .begin = static_cast<uint32_t>(group_of_block.size()),
-                .statistics = group.statistics};
-        optimiser_->group(&made, group.offset);
-        group_of_block.insert(group_of_block.end(), blocks_of(group.count, update_per_block), g);
+        update_split({.element = group.offset,
+                      .count = group.count,
+                      .words = words.first,
+                      .number = g,
+                      .radix = words.radix,
+                      .statistics = group.statistics},
+                     &blocks);
     }
-    GC_ASSERT(group_of_block.size() == whole_.thread_blocks);
-    std::array<UpdateTask, 2> tasks{};
+    GC_ASSERT(blocks.size() == whole_.thread_blocks);
     for (uint32_t parity = 0; parity < 2; ++parity) {
-        UpdateTask& task = tasks[parity];
+        UpdateTask& task = whole_.task[parity];
+        task.w = static_cast<float*>(gpus_[0].parameters.device);
+        optimiser_->task(&task);
         task.words = follower->step_words(whole_.lanes);
         task.rates = &lanes_[0].frame.header->rates;
-        task.groups = static_cast<const UpdateGroup*>(whole_.groups.device);
-        task.group_of_block = static_cast<const uint32_t*>(whole_.group_of_block.device);
+        task.blocks = static_cast<const UpdateBlock*>(whole_.blocks.device);
+        task.total = static_cast<UpdateTotal*>(whole_.total.device);
         task.digest = whole_.results[parity].as<uint64_t>();
         task.spoiled = spoiled(gpus_[0]);
         task.share = statistics_share;
         task.elements = layout_.elements;
     }
-    GC_CUDA(cudaMemcpy(whole_.groups.device, groups.data(), groups.size() * sizeof(UpdateGroup), cudaMemcpyHostToDevice));
-    GC_CUDA(
-        cudaMemcpy(whole_.group_of_block.device, group_of_block.data(), group_of_block.size() * sizeof(uint32_t), cudaMemcpyHostToDevice));
-    GC_CUDA(cudaMemcpy(whole_.task.device, tasks.data(), sizeof tasks, cudaMemcpyHostToDevice));
+    GC_CUDA(cudaMemcpy(whole_.blocks.device, blocks.data(), blocks.size() * sizeof(UpdateBlock), cudaMemcpyHostToDevice));
+    GC_CUDA(cudaMemset(whole_.total.device, 0, sizeof(UpdateTotal)));
     GC_CUDA(cudaDeviceSynchronize());   // other streams are not ordered after these copies
     // Once before the capture, as all that is captured; the state that this leaves is overwritten.
     std::memset(whole_.staged[0].host, 0, whole_.staged[0].bytes);
@@ -107,7 +99,7 @@ Status CudaNet::enqueue_whole(uint32_t parity, NetTrace* trace) {
         GC_CUDA(cudaStreamWaitEvent(stream, lanes_[lane].stepped.get(), 0));
     }
     GC_TRY(follower.close(whole_.lanes, parity, stream));
-    GC_TRY(optimiser_->update_all(static_cast<UpdateTask*>(whole_.task.device) + parity, whole_.thread_blocks, stream));
+    GC_TRY(optimiser_->update_all(whole_.task[parity], whole_.thread_blocks, stream));
     return refresh(gpus_[0], 0, layout_.elements);
 }
 
