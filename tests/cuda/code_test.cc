@@ -46,21 +46,30 @@ std::vector<float> inputs(const Scale& scale, bool finite) {
     return x;
 }
 
+/// The places of the group's first float and of its first word.
+struct Offsets {
+    uint64_t from = 0, to = 0;
+};
 template <typename T, typename Kernel>
-void quantise_like_the_cpu(Word word, const Scale& scale, const std::vector<float>& x, uint64_t first, Kernel kernel) {
+void quantise_like_the_cpu(Word word, const Scale& scale, const std::vector<float>& x, uint64_t first, Kernel kernel,
+                           const Offsets& offsets = {}) {
     std::vector<T> want(x.size()), base(x.size());
     for (size_t i = 0; i < x.size(); ++i) want[i] = base[i] = static_cast<T>(bits32(i, 3) % 1000);
     for (bool accumulate : {false, true}) {
         const QuantiseResult result = kernel(want.data(), accumulate);
-        DeviceVector<float> from(x);
-        DeviceVector<T> to(base);
+        std::vector<float> floats(offsets.from, 1e30f);
+        floats.insert(floats.end(), x.begin(), x.end());
+        std::vector<T> words(offsets.to, 77);
+        words.insert(words.end(), base.begin(), base.end());
+        DeviceVector<float> from(floats);
+        DeviceVector<T> to(words);
         DeviceVector<Found> found(std::vector<Found>(1, {0, 0, 0}));
         QuantiseTask task{};
         task.gradient = from.get();
         task.seed = 77;
         task.groups = 1;
         task.now = {to.get(), found.get(), 5, 3, word, accumulate};
-        task.group[0] = {0, 0, x.size(), first, scale.divisor, scale.factor, scale.limit, 0};
+        task.group[0] = {offsets.from, offsets.to, x.size(), first, scale.divisor, scale.factor, scale.limit, 0};
         // Parameters in the call, or read on the device.
         const DeviceVector<QuantiseNow> now(std::vector<QuantiseNow>{task.now});
         const DeviceVector<double> factors(std::vector<double>{scale.factor});
@@ -71,7 +80,8 @@ void quantise_like_the_cpu(Word word, const Scale& scale, const std::vector<floa
             task.now = {.word = word};
         }
         EXPECT_TRUE(ok(quantise(task, nullptr)));
-        EXPECT_EQ(to.read(), want) << "limit " << scale.limit << " factor " << scale.factor << " accumulate " << accumulate;
+        std::copy(want.begin(), want.end(), words.begin() + static_cast<int64_t>(offsets.to));
+        EXPECT_EQ(to.read(), words) << "limit " << scale.limit << " factor " << scale.factor << " accumulate " << accumulate;
         const Found got = found.read()[0];
         EXPECT_EQ(got.maximum, std::bit_cast<uint32_t>(result.maximum));
         EXPECT_EQ(got.clipped, result.clipped);
@@ -94,6 +104,23 @@ TEST_F(Words, QuantiseAsOnTheCpu) {
             quantise_like_the_cpu<int64_t>(Word::i64, scale, x, 0, [&](int64_t* to, bool accumulate) {
                 return cpu.quantise_i64(to, x.data(), x.size(), scale, accumulate);
             });
+        }
+}
+
+// Groups that begin at any place modulo a pack; words that do and do not begin at the same one.
+TEST_F(Words, QuantiseFromAnyPlaceOn) {
+    const WordKernels& cpu = word_kernels(isa_best());
+    const Scale scale{1.0, 0x1p30, 1073741823};
+    const std::vector<float> all = inputs(scale, true);
+    for (const size_t count : {1u, 3u, 5u, 1023u, 1025u, 2047u, 2049u, 4096u})
+        for (const Offsets& offsets : {Offsets{0, 1}, Offsets{1, 1}, Offsets{2, 2}, Offsets{3, 0}, Offsets{7, 3}}) {
+            const std::vector<float> x(all.end() - static_cast<int64_t>(count), all.end());
+            quantise_like_the_cpu<int32_t>(
+                Word::i32, scale, x, 0,
+                [&](int32_t* to, bool accumulate) { return cpu.quantise_i32(to, x.data(), x.size(), scale, accumulate); }, offsets);
+            quantise_like_the_cpu<int64_t>(
+                Word::i64, scale, x, 0,
+                [&](int64_t* to, bool accumulate) { return cpu.quantise_i64(to, x.data(), x.size(), scale, accumulate); }, offsets);
         }
 }
 

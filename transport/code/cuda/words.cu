@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "runtime/core/cuda/digest.h"
+#include "runtime/core/cuda/pack.h"
 #include "runtime/core/cuda/philox.h"
 #include "transport/code/cuda/words.h"
 #include "transport/code/field.h"
@@ -14,25 +15,25 @@ constexpr uint32_t threads = 256, per_block = 8 * threads;   // elements
 constexpr uint32_t draw = 64;                                // elements that share 16 counters: kernels.isa.cc
 
 struct Share {
-    uint32_t maximum = 0, clipped = 0;
+    uint32_t maximum, clipped;
 };
 
 // Merges the results of the whole thread block into *found.
 __device__ void tell(Found* found, const Share& share, uint32_t block) {
-    __shared__ uint32_t maximum[threads], clipped[threads];
-    maximum[threadIdx.x] = share.maximum;
-    clipped[threadIdx.x] = share.clipped;
-    for (uint32_t half = threads / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x >= half) continue;
-        const uint32_t other = maximum[threadIdx.x + half];
-        if (other > maximum[threadIdx.x]) maximum[threadIdx.x] = other;
-        clipped[threadIdx.x] += clipped[threadIdx.x + half];
-    }
+    constexpr uint32_t warps = threads / 32;
+    __shared__ Share shares[warps];
+    const Share warp{__reduce_max_sync(~0u, share.maximum), __reduce_add_sync(~0u, share.clipped)};
+    if (threadIdx.x % 32 == 0) shares[threadIdx.x / 32] = warp;
+    __syncthreads();
     if (threadIdx.x > 0) return;
-    if (maximum[0] > 0) atomicMax(&found->maximum, maximum[0]);
-    if (maximum[0] >= 0x7F800000) atomicMax(&found->diverged, UINT32_MAX - block);
-    if (clipped[0] > 0) atomicAdd(&found->clipped, static_cast<unsigned long long>(clipped[0]));
+    Share all = warp;
+    for (uint32_t w = 1; w < warps; ++w) {
+        if (shares[w].maximum > all.maximum) all.maximum = shares[w].maximum;
+        all.clipped += shares[w].clipped;
+    }
+    if (all.maximum > 0) atomicMax(&found->maximum, all.maximum);
+    if (all.maximum >= 0x7F800000) atomicMax(&found->diverged, UINT32_MAX - block);
+    if (all.clipped > 0) atomicAdd(&found->clipped, static_cast<unsigned long long>(all.clipped));
 }
 
 __device__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFF; }
@@ -81,20 +82,41 @@ __device__ uint32_t group_of(const QuantiseTask& task) {
     return g;
 }
 
+/// The number of elements between the 16-byte boundary at which the group's first thread block begins and the group's first element.
+__host__ __device__ uint32_t lead_of(const QuantiseTask& task, const QuantiseGroup& group) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(task.gradient + group.from) / sizeof(float) % 4);
+}
+
+// A thread rounds packs of four elements, which are 4 * threads apart; all its loads are under way before the first value is needed.
+template <typename Unsigned>
 __global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
+    constexpr uint32_t packs = per_block / (4 * threads);
     const QuantiseNow now = now_of(task);
     if (!now.words) return;
     const uint32_t g = group_of(task);
     const double factor = factor_of(task, g);
     const QuantiseGroup& group = task.group[g];
-    const uint64_t begin = uint64_t{blockIdx.x - group.begin} * per_block;
-    const uint64_t end = group.count - begin < per_block ? group.count : begin + per_block;
-    const float* from = task.gradient + group.from;
-    Share share;
-    for (uint64_t i = begin + threadIdx.x; i < end; i += threads) {
-        const int64_t q = round_to_even(from[i], group, factor, &share);
-        if (now.word == Word::i32) put<int32_t, uint32_t>(static_cast<int32_t*>(now.words) + group.to + i, q, now.accumulate);
-        else put<int64_t, uint64_t>(static_cast<int64_t*>(now.words) + group.to + i, q, now.accumulate);
+    const uint32_t lead = lead_of(task, group);
+    // Elements are counted from that boundary on.
+    const uint64_t first = uint64_t{blockIdx.x - group.begin} * per_block, end = lead + group.count - first;
+    Pack<float, 4> x[packs];
+    Pack<Unsigned, 4> words[packs];
+    Part part[packs];
+    const float* from = task.gradient + group.from + first - lead;
+    Unsigned* to = static_cast<Unsigned*>(now.words) + group.to + first - lead;
+    for (uint32_t k = 0; k < packs; ++k) {
+        const uint32_t at = 4 * (threadIdx.x + k * threads);
+        part[k] = Part::of(at, first == 0 ? lead : 0, end < per_block ? static_cast<uint32_t>(end) : per_block);
+        x[k] = read(from + at, part[k]);
+        words[k] = now.accumulate ? read(to + at, part[k]) : Pack<Unsigned, 4>{};
+    }
+    Share share{0, 0};
+    for (uint32_t k = 0; k < packs; ++k) {
+        for (uint32_t i = 0; i < 4; ++i)
+            if (part[k].has(i))
+                words[k].v[i] =
+                    static_cast<Unsigned>(words[k].v[i] + static_cast<Unsigned>(round_to_even(x[k].v[i], group, factor, &share)));
+        write(to + 4 * (threadIdx.x + k * threads), part[k], words[k]);
     }
     tell(now.found + task.first + g, share, now.block);
 }
@@ -111,7 +133,7 @@ __global__ void quantise_digits(const __grid_constant__ QuantiseTask task) {
     const float* from = task.gradient + group.from;
     int16_t* to = static_cast<int16_t*>(now.words) + group.to;
     const int32_t limit = task.radix / 2;
-    Share share;
+    Share share{0, 0};
     for (uint64_t i = begin + threadIdx.x; i < end; i += threads) {
         auto rest = static_cast<int32_t>(round_to_even(from[i], group, factor, &share));
         for (uint32_t d = 0; d < 3; ++d) {
@@ -135,7 +157,7 @@ __global__ void quantise_random(const __grid_constant__ QuantiseTask task) {
     const float* from = task.gradient + group.from;
     int16_t* to = static_cast<int16_t*>(now.words) + group.to;
     const double factor = factor_of(task, g) * 0x1p32, limit = group.limit * 0x1p32;   // v is in units of 2^-32, in the low 48 bits
-    Share share;
+    Share share{0, 0};
     for (uint32_t i = threadIdx.x; i < per_block / 4; i += threads) {
         const uint64_t counter = first / draw * 16 + i, lowest = first + i / 16 * draw + i % 16;
         if (lowest >= group.element + group.count) continue;
@@ -175,13 +197,8 @@ __global__ void sum_words(SumTask* at, uint64_t count, uint64_t first) {
         part = digest_factor(first + i) * static_cast<uint64_t>(sum);
     }
     if (!task.audit) return;
-    __shared__ unsigned long long parts[threads];
-    parts[threadIdx.x] = part;
-    for (uint32_t half = threads / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0) atomicAdd(&at->digest, parts[0]);
+    const unsigned long long all = block_sum(part);
+    if (threadIdx.x == 0) atomicAdd(&at->digest, all);
 }
 
 /// Adds a lane's results.  If a block is not finite, the maximum is that of the lane with the first such block.
@@ -256,18 +273,20 @@ __global__ void combine_words(const CombineTask* task) {
 
 Status quantise(QuantiseTask& task, cudaStream_t stream) {
     GC_ASSERT(task.groups > 0 && task.groups <= quantise_groups_max);
-    const bool random = task.now.word == Word::i16 && task.radix == 0;
+    const bool nearest = task.now.word != Word::i16, random = !nearest && task.radix == 0;
     uint64_t grid = 0;
     for (uint32_t g = 0; g < task.groups; ++g) {
         QuantiseGroup& group = task.group[g];
         group.begin = static_cast<uint32_t>(grid);
-        grid += (group.count + (random ? group.element % draw : 0) + per_block - 1) / per_block;
+        const uint64_t lead = nearest ? lead_of(task, group) : random ? group.element % draw : 0;
+        grid += (lead + group.count + per_block - 1) / per_block;
     }
     GC_ASSERT(grid > 0 && grid <= INT32_MAX);
     const auto blocks = static_cast<uint32_t>(grid);
     if (random) return GC_LAUNCH(quantise_random, blocks, threads, stream, task);
-    if (task.now.word == Word::i16) return GC_LAUNCH(quantise_digits, blocks, threads, stream, task);
-    return GC_LAUNCH(quantise_nearest, blocks, threads, stream, task);
+    if (!nearest) return GC_LAUNCH(quantise_digits, blocks, threads, stream, task);
+    if (task.now.word == Word::i32) return GC_LAUNCH(quantise_nearest<uint32_t>, blocks, threads, stream, task);
+    return GC_LAUNCH(quantise_nearest<uint64_t>, blocks, threads, stream, task);
 }
 
 Status sum(SumTask* task, uint64_t count, uint64_t first, cudaStream_t stream) {
