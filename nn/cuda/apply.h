@@ -59,7 +59,7 @@ constexpr uint32_t packs = update_per_block / (4 * threads), state_max = 1 + opt
 static_assert(update_per_block % (4 * threads) == 0 && threads == digest_row);
 
 /// The place of a thread's packs in its thread block.
-struct Place {
+struct UpdatePlace {
     uint32_t at[packs];
     Part part[packs];
     /// Calls each(k, i) for each element i of each pack k.
@@ -71,18 +71,18 @@ struct Place {
     }
 };
 template <typename T>
-__device__ __forceinline__ void read(Pack<T, 4> (&to)[packs], const T* from, const Place& place) {
+__device__ __forceinline__ void read(Pack<T, 4> (&to)[packs], const T* from, const UpdatePlace& place) {
     for (uint32_t k = 0; k < packs; ++k) to[k] = read(from + place.at[k], place.part[k]);
 }
 template <typename T>
-__device__ __forceinline__ void write(T* to, const Pack<T, 4> (&from)[packs], const Place& place) {
+__device__ __forceinline__ void write(T* to, const Pack<T, 4> (&from)[packs], const UpdatePlace& place) {
     for (uint32_t k = 0; k < packs; ++k) write(to + place.at[k], place.part[k], from[k]);
 }
 
 /// The sums over the lanes of the words from `first` on.
 template <typename Unsigned>
 __device__ __forceinline__ void sum_lanes(Pack<Unsigned, 4> (&sums)[packs], const CudaDevice::StepWords& words, uint64_t first,
-                                          const Place& place) {
+                                          const UpdatePlace& place) {
     for (auto& sum : sums) sum = {};
     for (uint32_t lane = 0; lane < words.lanes; ++lane) {
         Pack<Unsigned, 4> more[packs];
@@ -94,7 +94,7 @@ __device__ __forceinline__ void sum_lanes(Pack<Unsigned, 4> (&sums)[packs], cons
 using Gradients = Pack<float, 4>[packs];
 template <typename Signed, typename Unsigned>
 __device__ __forceinline__ void read_words(Gradients& to, const CudaDevice::StepWords& words, uint64_t first, double unit,
-                                           const Place& place) {
+                                           const UpdatePlace& place) {
     Pack<Unsigned, 4> sums[packs];
     sum_lanes(sums, words, first, place);
     for (uint32_t k = 0; k < packs; ++k)
@@ -102,7 +102,7 @@ __device__ __forceinline__ void read_words(Gradients& to, const CudaDevice::Step
 }
 /// Digits as Codec::whole() reads them.
 __device__ __forceinline__ void read_digits(Gradients& to, const CudaDevice::StepWords& words, const UpdateGroup& group, double unit,
-                                            const Place& place) {
+                                            const UpdatePlace& place) {
     int64_t values[packs][4] = {};
     for (uint64_t digit = 3; digit-- > 0;) {
         Pack<uint16_t, 4> sums[packs];
@@ -125,7 +125,7 @@ struct Factors {
     }
     /// `first`: as in fill().
     __device__ __forceinline__ uint64_t digest(uint32_t vector, uint64_t first, const Pack<float, 4> (&values)[packs],
-                                               const Place& place) const {
+                                               const UpdatePlace& place) const {
         const uint32_t begin = first % digest_row;
         uint64_t sum = 0;
         for (uint32_t k = 0; k < packs; ++k) {
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(threads, 3) update_kernel(const __grid_constan
     const bool halted = *task.words.halted != 0;
     const double unit = task.words.units[group.number];
     const uint64_t element = group.element;
-    Place place;
+    UpdatePlace place;
     for (uint32_t k = 0; k < packs; ++k) {
         place.at[k] = 4 * (threadIdx.x + k * threads);
         place.part[k] = Part::of(place.at[k], block.begin, block.end);
