@@ -3,6 +3,7 @@
 #include <dnnl_debug.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "nn/cpu/conv16.h"
 
@@ -28,12 +29,41 @@ Status Call::run(const Frame& frame) const {
     return {};
 }
 
-void Build::begin(uint32_t size, bool backward) {
+void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all) {
     samples = size;
     training = backward;
-    kept_ = 0;
-    odd_ = false;
     activation = other = {};
+    memory.begin();
+    all->resize(layers.size());
+    all_ = all;
+}
+
+bool Build::enter(uint32_t next) {
+    if (merged_[next]) return false;
+    pool = next + 1 < layers.size() && merged_[next + 1] ? &layers[next + 1] : nullptr;
+    layer = &layers[next];
+    number = next;
+    operations = &(*all_)[next];
+    copies = &weight_copies[next];
+    return true;
+}
+
+bool Build::part(uint32_t, Activation* given) {
+    given->shared = true;
+    if (given->learns) given->gradient = kept(given->gradient.desc);
+    return given->learns;
+}
+
+void Build::add_up(uint32_t which, const Activation& output, std::vector<Tensor> parts) {
+    auto sum = [&kernels = float_kernels(isa_best()), to = output.gradient, from = std::move(parts)](Frame& frame) {
+        const uint64_t count = to.bytes() / sizeof(float);
+        if (from.size() == 1) std::memcpy(frame.at(to), frame.at(from[0]), to.bytes());
+        else kernels.add(frame.at(to), frame.at(from[0]), frame.at(from[1]), count);
+        for (size_t part = 2; part < from.size(); ++part) kernels.add(frame.at(to), frame.at(to), frame.at(from[part]), count);
+        return Status{};
+    };
+    std::vector<Operation>& list = (*all_)[which].weights;
+    list.insert(list.begin(), sum);
 }
 
 dnnl_memory_desc_t Build::plain(std::initializer_list<uint64_t> sizes, dnnl_data_type_t type) {
@@ -125,7 +155,7 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
     call->primitive.reset(made);
     call->tensors = std::move(tensors);
     dnnl_memory_desc_t scratch = query(pd, dnnl_query_scratchpad_md);
-    if (dnnl_memory_desc_get_size(&scratch)) call->tensors.emplace_back(DNNL_ARG_SCRATCHPAD, allocate(Place::scratch, scratch, 0));
+    if (dnnl_memory_desc_get_size(&scratch)) call->tensors.emplace_back(DNNL_ARG_SCRATCHPAD, reserve(Place::scratch, scratch));
     list.emplace_back([raw = call.get()](Frame& frame) { return raw->run(frame); });
     calls.push_back(std::move(call));
     return {};
@@ -154,25 +184,9 @@ Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operatio
     return primitive(Pd(made), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}, list);
 }
 
-Tensor Build::allocate(Place place, const dnnl_memory_desc_t& desc, uint64_t offset) {
-    Tensor tensor{desc, place, offset};
-    uint64_t& wanted = bytes[static_cast<size_t>(place)];
-    wanted = std::max(wanted, offset + (tensor.bytes() + 63) / 64 * 64);
-    return tensor;
-}
-
-Tensor Build::kept(const dnnl_memory_desc_t& desc) {
-    Tensor tensor = allocate(Place::kept, desc, kept_);
-    kept_ += (tensor.bytes() + 63) / 64 * 64;
-    return tensor;
-}
-
 Activation Build::flows(const dnnl_memory_desc_t& desc, bool learns) {
     Activation made{.value = kept(desc), .gradient = {}, .learns = learns && training};
-    if (made.learns) {
-        made.gradient = allocate(odd_ ? Place::odd : Place::even, desc, 0);
-        odd_ = !odd_;
-    }
+    if (made.learns) made.gradient = reserve(memory.turn(), desc);
     return made;
 }
 
@@ -196,7 +210,7 @@ Status Build::weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_
             *tensor = copy;
             return {};
         }
-    Tensor copy = allocate(Place::copies, desc, bytes[static_cast<size_t>(Place::copies)]);
+    const Tensor copy = append(Place::copies, desc);
     GC_TRY(reorder(parameters, copy, copies->refresh));
     copies->tensors.push_back(copy);
     *tensor = copy;
@@ -206,7 +220,7 @@ Status Build::weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_
 Tensor Build::packed(bool backward, uint64_t floats, std::function<void(float*, Frame&)> pack) {
     std::optional<Tensor>& copy = copies->packed[backward];
     if (!copy) {
-        copy = allocate(Place::copies, plain({floats}), bytes[static_cast<size_t>(Place::copies)]);
+        copy = append(Place::copies, plain({floats}));
         copies->refresh.emplace_back([to = *copy, pack](Frame& frame) { return pack(frame.at(to), frame), Status{}; });
     }
     return *copy;

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "nn/graph/layers.h"
-#include "nn/net.h"
+#include "nn/graph/planner.h"
+#include "nn/kernels.h"
 #include "runtime/core/arena.h"
 #include "runtime/core/isa.h"
 
@@ -32,12 +32,6 @@ using Primitive = std::unique_ptr<dnnl_primitive, Closer<&dnnl_primitive_destroy
 using Memory = std::unique_ptr<dnnl_memory, Closer<&dnnl_memory_destroy>>;
 using Engine = std::unique_ptr<dnnl_engine, Closer<&dnnl_engine_destroy>>;
 using Stream = std::unique_ptr<dnnl_stream, Closer<&dnnl_stream_destroy>>;
-
-/// Memory by life time.  Of a lane: `kept` from the forward to the backward pass; `even` and `odd` hold the gradients of activations, each
-/// of which is read only while its neighbour is written; `scratch` within one operation; `gradient` in canonical order.  Of all lanes:
-/// `parameters` in canonical order, and `copies` of weights in the orders that kernels want.
-enum class Place : uint8_t { kept, even, odd, scratch, gradient, parameters, copies };
-constexpr uint32_t place_count = 7;
 
 struct Tensor {
     dnnl_memory_desc_t desc{};
@@ -106,8 +100,14 @@ struct WeightCopies {
 
 class Build {
 public:
-    Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all)
-        : seed(config.seed), type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32), layers(all), engine_(engine) {}
+    /// merged: by layer, whether it is computed with the one before it.
+    Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all, const std::vector<bool>& merged)
+        : seed(config.seed),
+          type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32),
+          layers(all),
+          weight_copies(all.size()),
+          engine_(engine),
+          merged_(merged) {}
     const uint64_t seed;
     const dnnl_data_type_t type;   // what convolutions and inner products multiply
     const std::span<const Layer> layers;
@@ -117,7 +117,8 @@ public:
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
     Activation other;        // in: what add adds
-    void begin(uint32_t size, bool backward);
+    /// The next program: its operations go to `all`, by layer.
+    void begin(uint32_t size, bool backward, std::vector<Operations>* all);
 
     uint32_t least = 0, most = 0;   // samples of the net's smallest block and of its largest
     uint32_t together = 1;          // blocks that are computed together
@@ -135,6 +136,13 @@ public:
     Operations* operations = nullptr;
     WeightCopies* copies = nullptr;
     const Layer* pool = nullptr;   // of a convolution (conv_few): the max pooling that is computed with it, and the ReLU behind that
+
+    // For layers_build() (nn/graph/planner.h)
+    bool enter(uint32_t next);
+    /// A layer that is not the next one: the layers in between write over the gradient of flows().
+    bool parts(uint32_t from, uint32_t by) const { return layers[from].takers > 1 || from + 1 != by; }
+    bool part(uint32_t from, Activation* given);
+    void add_up(uint32_t layer, const Activation& output, std::vector<Tensor> parts);
 
     /// Descriptors: canonical order (the last dimension moves fastest), and the order that oneDNN chooses.
     static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims, dnnl_data_type_t type = dnnl_f32);
@@ -158,7 +166,7 @@ public:
     Status reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list);
 
     /// Memory that lives until the backward pass.
-    Tensor kept(const dnnl_memory_desc_t& desc);
+    Tensor kept(const dnnl_memory_desc_t& desc) { return append(Place::kept, desc); }
     /// A layer's output, with a gradient if `learns`.
     Activation flows(const dnnl_memory_desc_t& desc, bool learns);
     /// For a layer that works in place: its input, if that has the order `desc` and no other reader; else a copy, whose gradient `after`
@@ -172,23 +180,25 @@ public:
     /// The same for own kernels: `pack` writes that many floats.
     Tensor packed(bool backward, uint64_t floats, std::function<void(float*, Frame&)> pack);
     /// For one operation.
-    Tensor scratch(uint64_t floats) { return allocate(Place::scratch, plain({floats}), 0); }
+    Tensor scratch(uint64_t floats) { return reserve(Place::scratch, plain({floats})); }
     /// A tensor in order `desc`: one of `have`, or a copy of have[0] that `list` makes.
     Status consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor);
     /// Where a primitive writes `wanted` in order `desc`: `wanted` itself, or memory that `after` reorders to it.
     Status produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor);
 
-    std::array<uint64_t, place_count> bytes{};   // the most that any size needs
+    MemoryPlan memory{64};
+    std::vector<WeightCopies> weight_copies;   // by layer
     std::vector<std::unique_ptr<Call>> calls;
 
 private:
     dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of = dnnl_f32) const;
     using Attributes = std::unique_ptr<dnnl_primitive_attr, Closer<&dnnl_primitive_attr_destroy>>;
     static Attributes attributes();
-    Tensor allocate(Place place, const dnnl_memory_desc_t& desc, uint64_t offset);
+    Tensor append(Place place, const dnnl_memory_desc_t& desc) { return {desc, place, memory.append(place, Tensor{desc}.bytes())}; }
+    Tensor reserve(Place place, const dnnl_memory_desc_t& desc) { return memory.reserve(place, Tensor{desc}.bytes()), Tensor{desc, place}; }
     dnnl_engine_t engine_;
-    uint64_t kept_ = 0;
-    bool odd_ = false;
+    const std::vector<bool>& merged_;
+    std::vector<Operations>* all_ = nullptr;
 };
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.

@@ -9,7 +9,6 @@
 #include "nn/cpu/build.h"
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
-#include "nn/programs.h"
 
 namespace gradcast {
 namespace cpu {
@@ -133,46 +132,10 @@ constexpr uint64_t apply_alone = 128 * 1024;            // elements of a net tha
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
 
 Status CpuNet::make(Build& build, Program& program) {
-    build.begin(program.samples, program.training);
+    build.begin(program.samples, program.training, &program.layers);
     program.input = build.kept(input_beside_ ? Build::side_by_side(program.samples, layers_[0].in)
                                              : Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
-    program.layers.resize(layers_.size());
-    std::vector<Activation> outputs;
-    std::vector<std::vector<Tensor>> parts(layers_.size());   // by layer: gradients from each of several readers
-    auto take = [&](uint32_t from, uint32_t by) {
-        if (from == Layer::none) return Activation{.value = program.input, .gradient = {}};
-        Activation given = outputs[from];
-        given.shared = layers_[from].takers > 1 || from + 1 != by;   // layers in between write over the gradient of flows()
-        if (given.shared && given.learns) parts[from].push_back(given.gradient = build.kept(given.gradient.desc));
-        return given;
-    };
-    for (uint32_t i = 0; i < layers_.size(); ++i) {
-        if (merged_[i]) {   // computed with the layer before it
-            outputs.push_back(outputs.back());
-            continue;
-        }
-        build.pool = i + 1 < layers_.size() && merged_[i + 1] ? &layers_[i + 1] : nullptr;
-        build.layer = &layers_[i];
-        build.number = i;
-        build.operations = &program.layers[i];
-        build.copies = &copies_[i];
-        build.activation = take(layers_[i].input, i);
-        if (layers_[i].other != Layer::none) build.other = take(layers_[i].other, i);
-        GC_TRY(layer_build(build));
-        outputs.push_back(build.activation);
-    }
-    for (size_t i = 0; i < layers_.size(); ++i) {   // the sum, before the output's layer
-        if (parts[i].empty()) continue;
-        auto sum = [this, to = outputs[i].gradient, from = parts[i]](Frame& frame) {
-            uint64_t count = to.bytes() / sizeof(float);
-            if (from.size() == 1) std::memcpy(frame.at(to), frame.at(from[0]), to.bytes());
-            else kernels_.add(frame.at(to), frame.at(from[0]), frame.at(from[1]), count);
-            for (size_t part = 2; part < from.size(); ++part) kernels_.add(frame.at(to), frame.at(to), frame.at(from[part]), count);
-            return Status{};
-        };
-        program.layers[i].weights.insert(program.layers[i].weights.begin(), sum);
-    }
-    return {};
+    return layers_build(build, layers_, Activation{.value = program.input, .gradient = {}});
 }
 
 /// Blocks can be computed together: all layers can, and the activations of so many samples are few.
@@ -199,7 +162,7 @@ void CpuNet::plan_gradients(Build& build) {
         gradients_.push_back({together_ > 1 ? floats : bucket.offset, behind});
         floats += bucket.count + (together_ - 1) * behind;
     }
-    build.bytes[static_cast<size_t>(Place::gradient)] = floats * sizeof(float);
+    build.memory.reserve(Place::gradient, floats * sizeof(float));
     for (const Layer& layer : layers_) {
         const auto at = std::find_if(layout_.buckets.begin(), layout_.buckets.end(), [&layer](const Bucket& bucket) {
             return layer.parameters() && layer.offset >= bucket.offset && layer.offset < bucket.offset + bucket.count;
@@ -234,9 +197,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     dnnl_engine_t engine = nullptr;
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
     engine_.reset(engine);
-    copies_.resize(layers_.size());
     GC_TRY(kernels_name(config.precision, &kernels_name_));
-    Build build(engine, config, layers_);
+    Build build(engine, config, layers_, merged_);
     build.least = ~0u;
     const std::vector<ProgramSize> sizes = program_sizes(config);
     for (const ProgramSize& size : sizes)
@@ -257,18 +219,17 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     }
     if (build.tiled && config.precision == Precision::f32) kernels_name_ = isa_name(Isa::amx);
     calls_ = std::move(build.calls);
+    copies_ = std::move(build.weight_copies);
     for (size_t i = 0; i < copies_.size(); ++i)
         if (!copies_[i].refresh.empty()) copied_.push_back(i);
 
     plan_gradients(build);
-    constexpr std::array<const char*, place_count> purposes = {
-        "activations", "activation gradients", "activation gradients", "kernel scratch", "gradients", nullptr, nullptr};
     memory_.resize(config.lanes);
     for (auto& lane : memory_)
-        for (size_t place = 0; place < place_count; ++place)
-            if (purposes[place]) arena.plan(purposes[place], build.bytes[place], &lane[place]);
+        for (uint8_t place = 0; place < place_count; ++place)
+            if (place_purposes[place]) arena.plan(place_purposes[place], build.memory.bytes(Place{place}), &lane[place]);
     arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
-    arena.plan("copies of weights", build.bytes[static_cast<size_t>(Place::copies)], &copies_memory_);
+    arena.plan("copies of weights", build.memory.bytes(Place::copies), &copies_memory_);
     return {};
 }
 

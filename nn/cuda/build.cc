@@ -4,31 +4,43 @@
 
 namespace gradcast::cuda {
 
-void Build::begin(uint32_t size, bool backward) {
+void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all) {
     samples = size;
     training = backward;
-    kept_ = ticketed_ = 0;
-    odd_ = false;
     activation = other = {};
+    memory.begin();
+    all->resize(layers.size());
+    all_ = all;
 }
 
-Tensor Build::allocate(Place place, uint64_t size, uint64_t offset) {
-    uint64_t& most = bytes[static_cast<size_t>(place)];
-    most = std::max(most, (offset + size + 255) / 256 * 256);
-    return {place, offset};
+bool Build::enter(uint32_t next) {
+    layer = &layers[next];
+    number = next;
+    operations = &(*all_)[next];
+    return true;
 }
 
-Tensor Build::kept(uint64_t size) {
-    const Tensor tensor = allocate(Place::kept, size, kept_);
-    kept_ += (size + 255) / 256 * 256;
-    return tensor;
+bool Build::part(uint32_t from, Activation* given) {
+    const bool made = given->learns && training;
+    if (made) given->gradient = kept(rows(layers[from].out) * layers[from].out.C * value_bytes());
+    return made;
+}
+
+void Build::add_up(uint32_t which, const Activation& output, std::vector<Tensor> parts) {
+    const uint64_t count = rows(layers[which].out) * layers[which].out.C;
+    auto sum = [to = output.gradient, from = std::move(parts), count](const Frame& f) {
+        GC_TRY(cuda::add(f.stream, f.values(to), f.values(from[0]), f.values(from[1]), count));
+        for (size_t part = 2; part < from.size(); ++part)
+            GC_TRY(cuda::add(f.stream, f.values(to), f.values(to), f.values(from[part]), count));
+        return Status{};
+    };
+    std::vector<Operation>& list = (*all_)[which].before;
+    list.insert(list.begin(), sum);
 }
 
 SumPlaces Build::sum(Place place, const SumSize& size) {
     const uint64_t tickets = size.tickets * sizeof(uint32_t);
-    const SumPlaces made = {allocate(place, size.scratch * sizeof(double), 0), allocate(Place::tickets, tickets, ticketed_)};
-    ticketed_ += (tickets + 255) / 256 * 256;
-    return made;
+    return {reserve(place, size.scratch * sizeof(double), 0), {Place::tickets, memory.append(Place::tickets, tickets)}};
 }
 
 bool Build::before(const LayerKind& kind) const {
@@ -44,8 +56,8 @@ Activation Build::flows(bool learns) {
     uint32_t last = number;
     if (before(relu_kind)) ++last;
     const bool waits = layers[last].takers == 1 && last + 1 < layers.size() && layers[last + 1].input != last;
-    odd_ = !odd_;
-    made.gradient = waits ? kept(size) : allocate(odd_ ? Place::odd : Place::even, size, 0);
+    const Place place = memory.turn();
+    made.gradient = waits ? kept(size) : reserve(place, size, 0);
     return made;
 }
 
@@ -57,8 +69,7 @@ Tensor Build::bias(Place place, const Layer* of) const {
 Tensor Build::copy(uint64_t size, std::vector<CopyPart> parts) {
     Copy& made = copies[number];
     if (made.parts.empty()) {
-        made.tensor = allocate(Place::copies, size, copied_);
-        copied_ += (size + 255) / 256 * 256;
+        made.tensor = {Place::copies, memory.append(Place::copies, size)};
         made.parts = std::move(parts);
     }
     return made.tensor;

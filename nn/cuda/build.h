@@ -9,18 +9,10 @@
 #include <vector>
 
 #include "nn/cuda/kernels.h"
-#include "nn/graph/layers.h"
-#include "nn/net.h"
+#include "nn/graph/planner.h"
 #include "runtime/core/cuda/device.h"
 
 namespace gradcast::cuda {
-
-/// Memory by lifetime.  Per lane: `kept` lives from the forward to the backward pass; `even` and `odd` hold gradients of activations (one
-/// is read while the other is written); `scratch` lives within one operation, `beside` within one of Operations::weights; `tickets` are 0
-/// between operations, each of which has its own; `gradient` is in canonical order.  Per GPU: `parameters` in canonical order, and `copies`
-/// of weights in the kernels' order.
-enum class Place : uint8_t { kept, even, odd, scratch, beside, tickets, gradient, parameters, copies };
-constexpr uint32_t place_count = 9;
 
 struct Tensor {
     Place place{};
@@ -93,12 +85,19 @@ public:
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
     Activation other;        // in: what add adds
-    void begin(uint32_t size, bool backward);
+    /// The next program: its operations go to `all`, by layer.
+    void begin(uint32_t size, bool backward, std::vector<Operations>* all);
 
     // The layer that is being built
     const Layer* layer = nullptr;
     uint32_t number = 0;   // in the list of layers
     Operations* operations = nullptr;
+
+    // For layers_build() (nn/graph/planner.h)
+    bool enter(uint32_t next);
+    bool parts(uint32_t from, uint32_t) const { return layers[from].takers > 1; }
+    bool part(uint32_t from, Activation* given);
+    void add_up(uint32_t layer, const Activation& output, std::vector<Tensor> parts);
 
     uint64_t value_bytes() const { return bf16 ? 2 : 4; }
     uint64_t rows(const Shape& shape) const { return uint64_t{samples} * shape.H * shape.W; }
@@ -110,11 +109,11 @@ public:
     bool before(const LayerKind& kind) const;
     /// This layer's output, with a gradient if `learns`.
     Activation flows(bool learns);
-    Tensor kept(uint64_t bytes);
+    Tensor kept(uint64_t bytes) { return {Place::kept, memory.append(Place::kept, bytes)}; }
     /// `size` bytes for one operation; all operations share this memory.
-    Tensor scratch(uint64_t size) { return allocate(Place::scratch, size, 0); }
+    Tensor scratch(uint64_t size) { return reserve(Place::scratch, size, 0); }
     /// `size` bytes at `offset` for one of Operations::weights; all of those share this memory.
-    Tensor beside(uint64_t size, uint64_t offset = 0) { return allocate(Place::beside, size, offset); }
+    Tensor beside(uint64_t size, uint64_t offset = 0) { return reserve(Place::beside, size, offset); }
     /// Memory of one operation's sum, with scratch memory in `place`: scratch or beside.
     SumPlaces sum(Place place, const SumSize& size);
     /// The layer's weight, and the bias that follows it.
@@ -133,9 +132,9 @@ public:
     /// Appends to `list`: the backward pass of a fused ReLU, in place on y.gradient, and the bias's gradient.
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
-    std::array<uint64_t, place_count> bytes{};   // the largest need of any block size
-    uint64_t engines = 0;                        // Net::engines()
-    std::vector<std::string> engine_list;        // Net::engine_list()
+    MemoryPlan memory{256};
+    uint64_t engines = 0;                   // Net::engines()
+    std::vector<std::string> engine_list;   // Net::engine_list()
     /// By layer.
     struct Copy {
         Tensor tensor;
@@ -144,9 +143,8 @@ public:
     std::vector<Copy> copies;
 
 private:
-    Tensor allocate(Place place, uint64_t size, uint64_t offset);
-    uint64_t kept_ = 0, copied_ = 0, ticketed_ = 0;
-    bool odd_ = false;
+    Tensor reserve(Place place, uint64_t size, uint64_t offset) { return memory.reserve(place, size, offset), Tensor{place, offset}; }
+    std::vector<Operations>* all_ = nullptr;
 };
 
 /// Layers: each appends to b.operations and replaces b.activation.

@@ -13,42 +13,10 @@ CudaNet::~CudaNet() {
 }
 
 Status CudaNet::make(Build& build, Program& program) {
-    build.begin(program.samples, program.training);
+    build.begin(program.samples, program.training, &program.layers);
     const Shape& in = layers_[0].in;
     program.input = build.kept(build.rows(in) * in.C * build.value_bytes());
-    program.layers.resize(layers_.size());
-    std::vector<Activation> outputs;
-    std::vector<std::vector<Tensor>> parts(layers_.size());   // by layer: the gradients of an output with several readers
-    auto take = [&](uint32_t from) {
-        if (from == Layer::none) return Activation{.value = program.input, .gradient = {}};
-        Activation given = outputs[from];
-        if (layers_[from].takers > 1 && given.learns && program.training) {
-            const Shape& shape = layers_[from].out;
-            parts[from].push_back(given.gradient = build.kept(build.rows(shape) * shape.C * build.value_bytes()));
-        }
-        return given;
-    };
-    for (uint32_t i = 0; i < layers_.size(); ++i) {
-        build.layer = &layers_[i];
-        build.number = i;
-        build.operations = &program.layers[i];
-        build.activation = take(layers_[i].input);
-        if (layers_[i].other != Layer::none) build.other = take(layers_[i].other);
-        GC_TRY(layer_build(build));
-        outputs.push_back(build.activation);
-    }
-    for (size_t i = 0; i < layers_.size(); ++i) {   // sum the parts before the output's layer
-        if (parts[i].empty()) continue;
-        const uint64_t count = build.rows(layers_[i].out) * layers_[i].out.C;
-        auto sum = [to = outputs[i].gradient, from = parts[i], count](const Frame& f) {
-            GC_TRY(cuda::add(f.stream, f.values(to), f.values(from[0]), f.values(from[1]), count));
-            for (size_t part = 2; part < from.size(); ++part)
-                GC_TRY(cuda::add(f.stream, f.values(to), f.values(to), f.values(from[part]), count));
-            return Status{};
-        };
-        program.layers[i].before.insert(program.layers[i].before.begin(), sum);
-    }
-    return {};
+    return layers_build(build, layers_, Activation{.value = program.input, .gradient = {}});
 }
 
 Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
@@ -92,18 +60,17 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     input_.images = input_.labels + up(most * sizeof(int32_t));
     input_.image_bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
 
-    build.bytes[static_cast<size_t>(Place::gradient)] = layout_.elements * sizeof(float);
-    constexpr std::array<const char*, place_count> purposes = {
-        "activations", "activation gradients", "activation gradients", "kernel scratch", "kernel scratch", "kernel scratch", "gradients"};
+    build.memory.reserve(Place::gradient, layout_.elements * sizeof(float));
     lanes_ = std::vector<Lane>(config.lanes);
     uint64_t growing = 0;
     for (uint32_t number = 0; number < config.lanes; ++number) {
         Lane& lane = lanes_[number];
         DeviceArena& arena = device_.gpu_of(number).arena;
-        for (size_t place = 0; place < place_count; ++place) {
-            if (!purposes[place]) continue;
-            arena.plan(purposes[place], build.bytes[place], &lane.memory[place]);
-            if (device_.lanes()[number].gpu == 0 && place < static_cast<size_t>(Place::scratch)) growing += build.bytes[place];
+        for (uint8_t place = 0; place < place_count; ++place) {
+            if (!place_purposes[place]) continue;
+            const uint64_t bytes = build.memory.bytes(Place{place});
+            arena.plan(place_purposes[place], bytes, &lane.memory[place]);
+            if (device_.lanes()[number].gpu == 0 && Place{place} < Place::scratch) growing += bytes;
         }
         arena.plan("samples", input_.bytes(most), &lane.input);
         arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)), &lane.staged);
@@ -116,7 +83,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     for (size_t i = 0; i < gpus_.size(); ++i) {
         DeviceArena& arena = device_.gpus()[i]->arena;
         arena.plan("parameters", (layout_.elements + 1) * sizeof(float), &gpus_[i].parameters);
-        arena.plan("copies of weights", build.bytes[static_cast<size_t>(Place::copies)], &gpus_[i].copies);
+        arena.plan("copies of weights", build.memory.bytes(Place::copies), &gpus_[i].copies);
     }
     DeviceArena& first = device_.gpus()[0]->arena;
     uint64_t bucket_most = 0;

@@ -173,7 +173,8 @@ TEST_F(CudaSmoke, ACudnnPlanRunsOnAnotherHandleInAGraph) {
     const NetConfig config = sizes({samples}, 2);
     Build build(config, layers, *device);
     build.layer = layers.data();
-    build.begin(samples, true);
+    std::vector<Operations> operations;
+    build.begin(samples, true, &operations);
     ConvPlan plan;
     ASSERT_TRUE(ok(plan.choose(build, ConvPass::forward)));
     std::vector<float> x, w, want;   // [samples,H,W,C], [K,R,S,C], [samples,P,Q,K]

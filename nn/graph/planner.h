@@ -1,0 +1,96 @@
+// What the nets of all devices have in common while they are built: memory by lifetime, the order of the layers, and the gradients of
+// outputs that several layers read.
+#pragma once
+#include <algorithm>
+#include <array>
+
+#include "nn/programs.h"
+
+namespace gradcast {
+
+/// Memory by lifetime.  Of a lane: `kept` lives from the forward to the backward pass; `even` and `odd` hold gradients of activations (one
+/// is read while the other is written); `scratch` lives within one operation, `beside` within one that computes gradients of weights in a
+/// second stream; `tickets` are 0 between operations, each of which has its own; `gradient` is in canonical order.  Of all lanes:
+/// `parameters` in canonical order, and `copies` of weights in the orders of kernels.
+enum class Place : uint8_t { kept, even, odd, scratch, beside, tickets, gradient, parameters, copies };
+constexpr uint32_t place_count = 9;
+/// What a job's table of memory calls a lane's memory; null: all lanes share it.
+constexpr std::array<const char*, place_count> place_purposes = {"activations",
+                                                                 "activation gradients",
+                                                                 "activation gradients",
+                                                                 "kernel scratch",
+                                                                 "kernel scratch",
+                                                                 "kernel scratch",
+                                                                 "gradients",
+                                                                 nullptr,
+                                                                 nullptr};
+
+/// Plans the places of a net.  Its programs (nn/programs.h) run one after the other in the same memory, so a place has the size of the
+/// program that needs most.
+class MemoryPlan {
+public:
+    explicit MemoryPlan(uint64_t alignment) : alignment_(alignment) {}   // bytes
+    /// The next program begins: its kept memory and its tickets begin at 0.
+    void begin() {
+        used_[index(Place::kept)] = used_[index(Place::tickets)] = 0;
+        odd_ = false;
+    }
+    /// Returns the offset of `bytes` bytes behind all that the program has appended to the place, or all programs to the copies.
+    uint64_t append(Place place, uint64_t bytes) {
+        const uint64_t offset = used_[index(place)];
+        reserve(place, bytes, offset);
+        used_[index(place)] = offset + aligned(bytes);
+        return offset;
+    }
+    /// The place has at least `bytes` bytes at `offset`, which other operations may use, too.
+    void reserve(Place place, uint64_t bytes, uint64_t offset = 0) {
+        bytes_[index(place)] = std::max(bytes_[index(place)], aligned(offset + bytes));
+    }
+    /// `even` or `odd`, in turn.
+    Place turn() {
+        odd_ = !odd_;
+        return odd_ ? Place::odd : Place::even;
+    }
+    uint64_t bytes(Place place) const { return bytes_[index(place)]; }
+
+private:
+    static size_t index(Place place) { return static_cast<size_t>(place); }
+    uint64_t aligned(uint64_t bytes) const { return (bytes + alignment_ - 1) / alignment_ * alignment_; }
+    const uint64_t alignment_;
+    std::array<uint64_t, place_count> bytes_{}, used_{};
+    bool odd_ = false;
+};
+
+/// Builds the layers of a program in their order, each from the outputs that it reads.
+///
+/// A device's Build has `activation` (in: the layer's input; out: its output), `other` (what add adds), and
+///     bool enter(uint32_t layer)                            the next layer; false: it is computed with the one before it
+///     bool parts(uint32_t from, uint32_t by)                layer `by` writes a gradient of its own for the output of layer `from`
+///     bool part(uint32_t from, Activation*)                 turns that output into what `by` gets; true: with such a gradient
+///     void add_up(uint32_t layer, const Activation&, std::vector<Tensor>)    appends their sum to the layer's backward pass
+template <typename Build, typename Activation>
+Status layers_build(Build& b, const std::vector<Layer>& layers, const Activation& input) {
+    using Tensor = decltype(Activation::gradient);
+    std::vector<Activation> outputs;
+    std::vector<std::vector<Tensor>> parts(layers.size());   // by layer: the gradients of its output
+    const auto take = [&](uint32_t from, uint32_t by) {
+        if (from == Layer::none) return input;
+        Activation given = outputs[from];
+        if (!b.parts(from, by)) return given;
+        if (b.part(from, &given)) parts[from].push_back(given.gradient);
+        return given;
+    };
+    for (uint32_t i = 0; i < layers.size(); ++i) {
+        if (b.enter(i)) {
+            b.activation = take(layers[i].input, i);
+            if (layers[i].other != Layer::none) b.other = take(layers[i].other, i);
+            GC_TRY(layer_build(b));
+        }
+        outputs.push_back(b.activation);
+    }
+    for (uint32_t i = 0; i < layers.size(); ++i)
+        if (!parts[i].empty()) b.add_up(i, outputs[i], std::move(parts[i]));
+    return {};
+}
+
+}   // namespace gradcast
