@@ -1,0 +1,104 @@
+// The net on the CPU: one list of operations for each size of block, shared by all lanes; memory by lane.
+#pragma once
+#include <atomic>
+
+#include "nn/cpu/build.h"
+#include "nn/optimiser.h"
+
+namespace gradcast::cpu {
+
+/// A block is computed by one thread, because weight gradients differ between thread counts.  oneDNN reads this thread's OpenMP setting
+/// when it makes a kernel and when it runs it.
+class OneThread {
+public:
+    OneThread();
+    OneThread(const OneThread&) = delete;
+    OneThread& operator=(const OneThread&) = delete;
+    ~OneThread();
+
+private:
+    int before_;
+};
+
+/// The net for blocks of one size.
+struct Program : ProgramSize {
+    Tensor input;
+    std::vector<Operations> layers;   // one each, those with weights at their own place
+};
+
+class CpuNet final : public Net {
+public:
+    Status plan(const NetSpec& spec, const NetConfig& config, Arena& arena);
+    Status ready();
+
+    const Layout& layout() const override { return layout_; }
+    const NetSpec& spec() const override { return spec_; }
+    const char* kernels() const override { return kernels_name_; }
+    std::span<float> parameters() override { return {parameters_.as<float>(), layout_.elements}; }
+    void refresh() override;
+    Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override {
+        const Block one{id, samples};
+        return blocks(lane, {&one, 1}, sink);
+    }
+    uint32_t together() const override { return together_; }
+    Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) override;
+    void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
+    void trace(NetTrace* trace) override { trace_ = trace; }
+    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override;
+    Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
+
+private:
+    Status make(Build& build, Program& program);
+    /// Fills the input and runs all layers forward.
+    Status forward(const Program& program, Frame& frame, StepId step);
+    void input(const Program& program, Frame& frame);
+    Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
+    /// Gradients of weights are those of that block from now on; the layer's are written at the place of block `place`.
+    void turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const;
+    Buffer gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const;
+    bool sample_by_sample() const;
+    void plan_gradients(Build& build);
+    /// Offers the layer's gradients in pieces.
+    Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
+    bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
+    void refresh_layer(uint32_t lane, size_t layer);
+    /// A part of one group, which a lane applies at a time.
+    struct Piece {
+        uint32_t bucket, group;
+        uint64_t offset, count;
+        uint64_t digest;   // of the new values
+    };
+    void apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& from);
+
+    NetSpec spec_;
+    NetConfig config_;
+    Layout layout_;
+    std::vector<Layer> layers_;
+    std::vector<bool> merged_;                // by layer: computed with the one before it
+    bool input_beside_ = false;               // the first layer reads 16 samples side by side
+    std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
+    struct Gradients {                        // of one bucket, in a lane's memory
+        uint64_t first = 0, apart = 0;        // floats: offset for the first block, and from one block to the next
+    };
+    std::vector<Gradients> gradients_;   // by bucket
+    std::vector<uint32_t> in_bucket_;    // by layer: the bucket of its gradient; none: ~0
+    bool statistics_ = false;            // bucket 0 is not learnt but holds running statistics
+    std::vector<WeightCopies> copies_;   // by layer
+    std::vector<size_t> copied_;         // layers with copies
+    std::vector<Piece> pieces_;
+    std::vector<Program> programs_;   // ascending sizes
+    uint32_t together_ = 1;           // blocks computed at a time; above 1:
+    Program all_;                     // for that many of the largest size
+    std::vector<std::unique_ptr<Call>> calls_;
+    std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
+    std::vector<Stream> streams_;
+    std::vector<Frame> frames_;
+    Buffer parameters_, copies_memory_;
+    Engine engine_;
+    std::atomic<StepId> cancelled_{no_step};
+    NetTrace* trace_ = nullptr;
+    const char* kernels_name_ = nullptr;
+    const FloatKernels& kernels_ = float_kernels(isa_best());
+};
+
+}   // namespace gradcast::cpu

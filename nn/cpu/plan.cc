@@ -1,0 +1,182 @@
+// How the net is put together before the first step: its programs, which blocks are computed together, and its memory.
+#include <dnnl_debug.h>
+
+#include <algorithm>
+
+#include "nn/cpu/net.h"
+
+namespace gradcast {
+namespace cpu {
+namespace {
+
+Status kernels_name(Precision precision, const char** name) {
+    const Isa isa = Build::isa();
+    if (precision == Precision::tf32) return fail(Code::unsupported, "precision tf32 is for GPUs: take f32 or bf16, or device cuda");
+    if (precision == Precision::f32) *name = isa_name(std::min(isa, Isa::avx512));
+    else if (isa == Isa::amx) *name = "bf16-amx";
+    else if (isa == Isa::avx512_bf16) *name = "bf16-avx512";
+    else if (isa_best() >= Isa::avx512_bf16)
+        return fail(Code::unsupported,
+                    "precision bf16 needs AVX512-BF16 or AMX, which this CPU has and isa {} leaves out: take isa {}, or f32", isa_name(isa),
+                    isa_name(isa_best()));
+    else
+        return fail(Code::unsupported,
+                    "precision bf16 needs AVX512-BF16 or AMX, and this CPU has neither: take f32, or nodes that have it");
+    return {};
+}
+
+constexpr uint32_t together_samples = 128;              // of blocks computed together
+constexpr uint64_t together_floats = 4 * 1024 * 1024;   // of a lane's activations, the most
+constexpr uint64_t apply_piece_most = 64 * 1024;        // elements that a lane updates at a time
+
+}   // namespace
+
+Status CpuNet::make(Build& build, Program& program) {
+    build.begin(program.samples, program.training, &program.layers);
+    program.input = build.kept(input_beside_ ? Build::side_by_side(program.samples, layers_[0].in)
+                                             : Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
+    return layers_build(build, layers_, Activation{.value = program.input, .gradient = {}});
+}
+
+/// Blocks can be computed together: all layers can, and the activations of so many samples are few.
+bool CpuNet::sample_by_sample() const {
+    uint64_t floats = layers_[0].in.elements();   // of a sample's activations
+    for (uint32_t i = 0; i < layers_.size(); ++i) {
+        floats += layers_[i].out.elements();
+        if (layers_[i].takers > 1) return false;
+        for (const Program& program : programs_) {
+            const uint32_t unit = program.layers[i].unit;
+            if (!merged_[i] && (unit == 0 || (program.training && program.samples % unit != 0))) return false;
+        }
+    }
+    return config_.precision == Precision::f32 && floats * together_samples <= together_floats;
+}
+
+void CpuNet::plan_gradients(Build& build) {
+    uint64_t floats = 0;
+    for (const Bucket& bucket : layout_.buckets) {
+        // A gradient that is offered in pieces exists as a whole for one block at a time, so blocks share its place.
+        uint64_t behind = together_ > 1 ? bucket.count : 0;
+        for (uint32_t i = 0; i < all_.layers.size(); ++i)
+            if (bucket_of_layer_[i] == gradients_.size() && all_.layers[i].pieces) behind -= layers_[i].parameters();
+        gradients_.push_back({together_ > 1 ? floats : bucket.offset, behind});
+        floats += bucket.count + (together_ - 1) * behind;
+    }
+    build.memory.reserve(Place::gradient, floats * sizeof(float));
+    for (const Layer& layer : layers_) {
+        const auto at = std::find_if(layout_.buckets.begin(), layout_.buckets.end(), [&layer](const Bucket& bucket) {
+            return layer.parameters() && layer.offset >= bucket.offset && layer.offset < bucket.offset + bucket.count;
+        });
+        in_bucket_.push_back(at == layout_.buckets.end() ? ~0u : static_cast<uint32_t>(at - layout_.buckets.begin()));
+    }
+}
+
+Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
+    OneThread one;
+    GC_ASSERT(config.lanes >= 1 && config.samples_max >= 1);
+    spec_ = spec;
+    config_ = config;
+    GC_TRY(layers_check(spec_, &layers_));
+    layout_ = layers_layout(layers_, config.bucket_bytes);
+    layers_pool_first(layers_);
+    merged_.assign(layers_.size(), false);
+    for (uint32_t i = 0; i + 2 < layers_.size(); ++i) {
+        const Layer &first = layers_[i], &pool = layers_[i + 1], &relu = layers_[i + 2];
+        if (!first.is(conv_kind) || !conv_few_pools(first, pool) || !relu.is(relu_kind)) continue;
+        merged_[i + 1] = merged_[i + 2] = pool.input == i && pool.takers == 1 && relu.input == i + 1;
+    }
+    const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });
+    input_beside_ = layers_[0].is(conv_kind) && conv_few_fits(layers_[0]) && takers == 1;
+    for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
+    bucket_of_layer_ = buckets_of_layers(layers_, layout_);
+    for (uint32_t b = 0; b < layout_.buckets.size(); ++b)
+        for (uint32_t g = layout_.buckets[b].group, end = g + layout_.buckets[b].group_count; g < end; ++g)
+            for (uint64_t i = 0; i < layout_.groups[g].count; i += apply_piece_most)
+                pieces_.push_back({b, g, layout_.groups[g].offset + i, std::min(apply_piece_most, layout_.groups[g].count - i), 0});
+
+    dnnl_engine_t engine = nullptr;
+    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
+    engine_.reset(engine);
+    GC_TRY(kernels_name(config.precision, &kernels_name_));
+    Build build(engine, config, layers_, merged_);
+    build.least = ~0u;
+    const std::vector<ProgramSize> sizes = program_sizes(config);
+    for (const ProgramSize& size : sizes)
+        if (size.training) {
+            build.least = std::min(build.least, size.samples);
+            build.most = size.samples;
+        }
+    for (const ProgramSize& size : sizes) {
+        programs_.push_back({size, {}, {}});
+        GC_TRY(make(build, programs_.back()));
+    }
+    if (sample_by_sample()) together_ = std::clamp(together_samples / build.most, 1u, together_most);
+    if (together_ > 1) {
+        build.together = together_;
+        all_.samples = together_ * build.most;
+        all_.training = true;
+        GC_TRY(make(build, all_));
+    }
+    if (build.tiled && config.precision == Precision::f32) kernels_name_ = isa_name(Isa::amx);
+    calls_ = std::move(build.calls);
+    copies_ = std::move(build.weight_copies);
+    for (size_t i = 0; i < copies_.size(); ++i)
+        if (!copies_[i].refresh.empty()) copied_.push_back(i);
+
+    plan_gradients(build);
+    memory_.resize(config.lanes);
+    for (auto& lane : memory_)
+        for (uint8_t place = 0; place < place_count; ++place)
+            if (place_purposes[place]) arena.plan(place_purposes[place], build.memory.bytes(Place{place}), &lane[place]);
+    arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
+    arena.plan("copies of weights", build.memory.bytes(Place::copies), &copies_memory_);
+    return {};
+}
+
+Status CpuNet::ready() {
+    for (uint32_t lane = 0; lane < config_.lanes; ++lane) {
+        dnnl_stream_t stream = nullptr;
+        if (dnnl_stream_create(&stream, engine_.get(), dnnl_stream_default_flags) != dnnl_success)
+            return fail(Code::node_memory, "oneDNN cannot make a stream");
+        streams_.emplace_back(stream);
+        Frame& frame = frames_.emplace_back();
+        frame.lane = lane;
+        frame.stream = stream;
+        for (size_t place = 0; place < place_count; ++place) frame.base[place] = memory_[lane][place].host;
+        frame.base[static_cast<size_t>(Place::parameters)] = parameters_.host;
+        frame.base[static_cast<size_t>(Place::copies)] = copies_memory_.host;
+    }
+    for (auto& call : calls_) GC_TRY(call->bind(frames_, engine_.get()));
+    weights_initial(spec_, layout_, config_.seed, parameters());
+    refresh();
+    return {};
+}
+
+}   // namespace cpu
+
+Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net) {
+    auto made = std::make_unique<cpu::CpuNet>();
+    GC_TRY(made->plan(spec, config, arena));
+    *net = std::move(made);
+    return {};
+}
+
+Status net_cpu_ready(Net& net) { return static_cast<cpu::CpuNet&>(net).ready(); }
+
+Status nn_isa(Isa isa) {
+    if (isa > isa_best()) return fail(Code::unsupported, "isa {}: this CPU has {} at most", isa_name(isa), isa_name(isa_best()));
+    // Levels are named, so that machines agree.
+    dnnl_cpu_isa_t wanted = dnnl_cpu_isa_sse41;
+    switch (isa) {
+        case Isa::portable: break;
+        case Isa::avx2: wanted = dnnl_cpu_isa_avx2; break;
+        case Isa::avx512: wanted = dnnl_cpu_isa_avx512_core; break;
+        case Isa::avx512_bf16: wanted = dnnl_cpu_isa_avx512_core_bf16; break;
+        case Isa::amx: wanted = dnnl_cpu_isa_avx512_core_amx; break;
+    }
+    if (dnnl_set_max_cpu_isa(wanted) == dnnl_success || dnnl_get_effective_cpu_isa() == wanted) return {};
+    return fail(Code::unsupported, "isa {} comes too late: this process already computes with {}", isa_name(isa),
+                dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()));
+}
+
+}   // namespace gradcast
