@@ -24,7 +24,9 @@ Status batch_norm(Build& b) {
     const Activation y = b.activation = b.flows(b.blocked(l.out, width), true);
     Tensor rows = b.kept(Build::plain({6, padded})), totals = b.kept(Build::plain({2, 2, padded}));   // floats; doubles
     Tensor weight = b.weight(Place::parameters, Build::plain({channels})), bias = b.bias(Place::parameters);
-    Tensor running{Build::plain({2, channels}), Place::parameters, l.statistics_offset * sizeof(float)};
+    const dnnl_memory_desc_t moments = Build::plain({2, channels});
+    const Tensor running = b.canonical(Place::parameters, moments, l.statistics_offset),
+                 ours = b.canonical(Place::gradient, moments, l.statistics_offset);
     struct Values {   // by channel
         float *mean, *inverse, *scale, *shift, *of_value, *constant;
         double *sums, *products;
@@ -39,7 +41,7 @@ Status batch_norm(Build& b) {
         std::fill_n(v.mean, 4 * padded, 0.0f);   // channels that only fill up a vector stay 0
         const float* statistics = frame.at(running);
         if (frame.training) {
-            float* found = frame.at({running.desc, Place::gradient, running.offset});
+            float* found = frame.at(ours);
             kernels.channel_sums(v.sums, frame.at(x.value), nullptr, shape);
             for (uint32_t c = 0; c < channels; ++c) v.mean[c] = static_cast<float>(v.sums[c] / count);
             kernels.channel_sums(v.products, frame.at(x.value), v.mean, shape);

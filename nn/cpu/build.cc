@@ -199,6 +199,14 @@ Status Build::in_place(const dnnl_memory_desc_t& desc, std::vector<Operation>& a
     return made->learns ? reorder(made->gradient, x.gradient, after) : Status{};
 }
 
+Tensor Build::canonical(Place place, const dnnl_memory_desc_t& desc, uint64_t element) const {
+    if (place == Place::gradient)
+        element -= std::ranges::find_if(layout.buckets, [element](const Bucket& bucket) {
+                       return element >= bucket.offset && element - bucket.offset < bucket.count;
+                   })->offset;
+    return {desc, place, element * sizeof(float)};
+}
+
 Status Build::weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor) {
     Tensor parameters = weight(Place::parameters, canonical);
     if (dnnl_memory_desc_equal(&canonical, &desc)) {

@@ -101,16 +101,18 @@ struct WeightCopies {
 class Build {
 public:
     /// merged: by layer, whether it is computed with the one before it.
-    Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all, const std::vector<bool>& merged)
+    Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all, const Layout& of, const std::vector<bool>& merged)
         : seed(config.seed),
           type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32),
           layers(all),
+          layout(of),
           weight_copies(all.size()),
           engine_(engine),
           merged_(merged) {}
     const uint64_t seed;
     const dnnl_data_type_t type;   // what convolutions and inner products multiply
     const std::span<const Layer> layers;
+    const Layout& layout;
 
     // Of the size under construction
     uint32_t samples = 0;
@@ -173,8 +175,10 @@ public:
     /// reorders back.
     Status in_place(const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Activation* activation);
     /// This layer's parameters and their gradient in canonical order.
-    Tensor weight(Place place, const dnnl_memory_desc_t& desc) const { return {desc, place, layer->offset * sizeof(float)}; }
-    Tensor bias(Place place) const { return {plain({layer->biases}), place, (layer->offset + layer->weights) * sizeof(float)}; }
+    Tensor weight(Place place, const dnnl_memory_desc_t& desc) const { return canonical(place, desc, layer->offset); }
+    Tensor bias(Place place) const { return canonical(place, plain({layer->biases}), layer->offset + layer->weights); }
+    /// Parameters or their gradient from that element of the flat vector on; a lane's memory has the gradient of one bucket.
+    Tensor canonical(Place place, const dnnl_memory_desc_t& desc, uint64_t element) const;
     /// The layer's weights in that order: the parameters themselves, or a copy that is refreshed once a step.
     Status weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor);
     /// The same for own kernels: `pack` writes that many floats.

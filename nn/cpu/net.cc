@@ -76,8 +76,7 @@ Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
 }
 
 Buffer CpuNet::gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const {
-    const auto [first, apart] = gradients_[bucket];
-    return memory_[frame.lane][static_cast<size_t>(Place::gradient)].part((first + block * apart) * sizeof(float),
+    return memory_[frame.lane][static_cast<size_t>(Place::gradient)].part(block * apart_[bucket] * sizeof(float),
                                                                           layout_.buckets[bucket].count * sizeof(float));
 }
 
@@ -85,9 +84,7 @@ void CpuNet::turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place)
     frame.block = block;
     frame.first = frame.begins[block];
     frame.count = frame.blocks[block].samples.count;
-    if (const uint32_t bucket = in_bucket_[layer]; bucket != ~0u)
-        frame.base[static_cast<size_t>(Place::gradient)] =
-            gradient_of(frame, bucket, place).host - layout_.buckets[bucket].offset * sizeof(float);
+    if (in_bucket_[layer] != ~0u) frame.base[static_cast<size_t>(Place::gradient)] = gradient_of(frame, in_bucket_[layer], place).host;
 }
 
 Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken) {

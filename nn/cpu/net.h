@@ -77,14 +77,11 @@ private:
     std::vector<bool> merged_;                // by layer: computed with the one before it
     bool input_beside_ = false;               // the first layer reads 16 samples side by side
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
-    struct Gradients {                        // of one bucket, in a lane's memory
-        uint64_t first = 0, apart = 0;        // floats: offset for the first block, and from one block to the next
-    };
-    std::vector<Gradients> gradients_;   // by bucket
-    std::vector<uint32_t> in_bucket_;    // by layer: the bucket of its gradient; none: ~0
-    bool statistics_ = false;            // bucket 0 is not learnt but holds running statistics
-    std::vector<WeightCopies> copies_;   // by layer
-    std::vector<size_t> copied_;         // layers with copies
+    std::vector<uint64_t> apart_;             // by bucket: floats from one block's gradient to the next one's, in a lane's memory
+    std::vector<uint32_t> in_bucket_;         // by layer: the bucket of its gradient; none: ~0
+    bool statistics_ = false;                 // bucket 0 is not learnt but holds running statistics
+    std::vector<WeightCopies> copies_;        // by layer
+    std::vector<size_t> copied_;              // layers with copies
     std::vector<Piece> pieces_;
     std::vector<Program> programs_;   // ascending sizes
     uint32_t together_ = 1;           // blocks computed at a time; above 1:

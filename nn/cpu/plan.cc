@@ -52,17 +52,16 @@ bool CpuNet::sample_by_sample() const {
     return config_.precision == Precision::f32 && floats * together_samples <= together_floats;
 }
 
+// A lane's gradient memory holds one bucket, because a sink has taken a bucket when the next one begins.
 void CpuNet::plan_gradients(Build& build) {
-    uint64_t floats = 0;
     for (const Bucket& bucket : layout_.buckets) {
         // A gradient that is offered in pieces exists as a whole for one block at a time, so blocks share its place.
         uint64_t behind = together_ > 1 ? bucket.count : 0;
         for (uint32_t i = 0; i < all_.layers.size(); ++i)
-            if (bucket_of_layer_[i] == gradients_.size() && all_.layers[i].pieces) behind -= layers_[i].parameters();
-        gradients_.push_back({together_ > 1 ? floats : bucket.offset, behind});
-        floats += bucket.count + (together_ - 1) * behind;
+            if (bucket_of_layer_[i] == apart_.size() && all_.layers[i].pieces) behind -= layers_[i].parameters();
+        apart_.push_back(behind);
+        build.memory.reserve(Place::gradient, (bucket.count + (together_ - 1) * behind) * sizeof(float));
     }
-    build.memory.reserve(Place::gradient, floats * sizeof(float));
     for (const Layer& layer : layers_) {
         const auto at = std::find_if(layout_.buckets.begin(), layout_.buckets.end(), [&layer](const Bucket& bucket) {
             return layer.parameters() && layer.offset >= bucket.offset && layer.offset < bucket.offset + bucket.count;
@@ -98,7 +97,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
     engine_.reset(engine);
     GC_TRY(kernels_name(config.precision, &kernels_name_));
-    Build build(engine, config, layers_, merged_);
+    Build build(engine, config, layers_, layout_, merged_);
     build.least = ~0u;
     const std::vector<ProgramSize> sizes = program_sizes(config);
     for (const ProgramSize& size : sizes)

@@ -252,6 +252,19 @@ TEST(Net, GradientsOfSamplesAddUpWhateverTheSizesOfBlocks) {
     }
 }
 
+TEST(Net, ALaneHasTheGradientOfOneBucket) {
+    NetConfig config = sizes({4}, 3);
+    config.bucket_bytes = 1;   // a bucket a layer
+    Rig rig(preset("resnet9", 3, 32), config);
+    uint64_t most = 0;
+    for (const Bucket& bucket : rig.net->layout().buckets) most = std::max(most, bucket.count * sizeof(float));
+    EXPECT_LT(3 * most, rig.net->layout().elements * sizeof(float) * 2);
+    const MemoryUse memory = rig.arena.use("");
+    const auto found = std::ranges::find(memory.bytes, "gradients", &std::pair<std::string, uint64_t>::first);
+    ASSERT_NE(found, memory.bytes.end());
+    EXPECT_EQ(found->second, 3 * ((most + 63) / 64 * 64));
+}
+
 TEST(Net, CancelEndsABlockBetweenLayers) {
     Rig rig(preset("lenet5"), sizes({4}));
     expect_cancel_ends_a_block(rig);
