@@ -23,30 +23,50 @@ std::unique_ptr<Algorithm> rg_create();
 std::unique_ptr<Algorithm> serial_create();
 
 namespace {
+constexpr std::string_view ma_keys[] = {"workers",    "local_steps",        "local_epochs", "evaluate_workers",
+                                        "allocation", "allocation_batches", "replay"};
+constexpr std::string_view diloco_keys[] = {"workers", "local_steps", "local_epochs", "evaluate_workers", "outer_lr", "outer_momentum"};
+constexpr std::string_view gd_keys[] = {"workers"};
+constexpr std::string_view oneshot_keys[] = {"workers", "fraction"};
+constexpr std::string_view dane_keys[] = {"workers", "local_steps", "local_epochs", "mu", "eta", "anchor", "anchor_fraction", "solver"};
+constexpr std::string_view fedprox_keys[] = {"workers", "local_steps", "local_epochs", "evaluate_workers", "mu"};
+constexpr std::string_view admm_keys[] = {"workers", "local_steps", "local_epochs", "rho", "solver"};
+constexpr std::string_view de_keys[] = {
+    "workers", "local_steps", "local_epochs", "evaluate_workers", "allocation", "allocation_batches", "replay", "validation",
+    "adapt",   "f",           "cr",           "crossover",        "distribute"};
+constexpr std::string_view soup_keys[] = {"workers",    "local_steps",        "local_epochs", "evaluate_workers",
+                                          "allocation", "allocation_batches", "replay",       "validation"};
+constexpr std::string_view rg_keys[] = {"workers", "local_steps", "local_epochs", "evaluate_workers", "allocation", "allocation_batches",
+                                        "replay",  "validation",  "shrink"};
+constexpr std::string_view serial_keys[] = {"local_steps", "local_epochs"};
+constexpr std::string_view asgd_keys[] = {"workers", "local_steps", "stream", "updates", "lambda", "beta", "max_staleness", "replay"};
+constexpr std::string_view softsync_keys[] = {"workers", "local_steps",   "stream", "updates", "lambda",
+                                              "beta",    "max_staleness", "replay", "collect", "pull"};
+
 constexpr AlgorithmKind kinds[] = {
     {.name = "ssgd", .summary = "synchronous SGD: all ranks apply the exact sum of all blocks, step by step", .create = ssgd_create},
     {.name = "ma",
      .summary = "model averaging, or local SGD: the mean of what workers have learnt alone",
      .create = ma_create,
      .workers = true,
-     .keys = "workers local_steps local_epochs evaluate_workers allocation allocation_batches replay "},
+     .keys = ma_keys},
     {.name = "diloco",
      .summary = "local SGD whose mean difference is the gradient of an outer Nesterov optimiser",
      .create = diloco_create,
      .workers = true,
      .private_state = true,
-     .keys = "workers local_steps local_epochs evaluate_workers outer_lr outer_momentum "},
+     .keys = diloco_keys},
     {.name = "gd",
      .summary = "gradient descent: the exact gradient of all data",
      .create = gd_create,
      .workers = true,
      .passes = true,
-     .keys = "workers "},
+     .keys = gd_keys},
     {.name = "oneshot",
      .summary = "workers learn alone for the whole job, and are averaged once",
      .create = oneshot_create,
      .workers = true,
-     .keys = "workers fraction "},
+     .keys = oneshot_keys},
     {.name = "dane",
      .summary = "distributed approximate Newton: local problems corrected by the gradient of all data",
      .create = dane_create,
@@ -54,60 +74,59 @@ constexpr AlgorithmKind kinds[] = {
      .sums = 2,
      .passes = true,
      .exact = exact_dane_create,
-     .keys = "workers local_steps local_epochs mu eta anchor anchor_fraction solver "},
+     .keys = dane_keys},
     {.name = "fedprox",
      .summary = "model averaging with a pull of mu towards the parameters that all began from",
      .create = fedprox_create,
      .workers = true,
-     .keys = "workers local_steps local_epochs evaluate_workers mu "},
+     .keys = fedprox_keys},
     {.name = "admm",
      .summary = "consensus ADMM: workers keep their parameters and a multiplier",
      .create = admm_create,
      .workers = true,
      .private_state = true,
      .exact = exact_admm_create,
-     .keys = "workers local_steps local_epochs rho solver "},
+     .keys = admm_keys},
     {.name = "de",
      .summary = "differential evolution of the workers' models, chosen on validation samples",
      .create = de_create,
      .workers = true,
      .gathers = true,
-     .keys = "workers local_steps local_epochs evaluate_workers allocation allocation_batches replay validation adapt f cr crossover "
-             "distribute "},
+     .keys = de_keys},
     {.name = "soup",
      .summary = "the mean of those workers' models that do not lower its validation accuracy",
      .create = soup_create,
      .workers = true,
      .sums = 0,
      .gathers = true,
-     .keys = "workers local_steps local_epochs evaluate_workers allocation allocation_batches replay validation "},
+     .keys = soup_keys},
     {.name = "rg",
      .summary = "the workers' models, weighted by a regression of the validation samples on their outputs",
      .create = rg_create,
      .workers = true,
      .sums = 0,
      .gathers = true,
-     .keys = "workers local_steps local_epochs evaluate_workers allocation allocation_batches replay validation shrink "},
+     .keys = rg_keys},
     {.name = "serial",
      .summary = "one worker with all data: what the others are measured by",
      .create = serial_create,
      .workers = true,
      .sums = 0,
-     .keys = "local_steps local_epochs "},
+     .keys = serial_keys},
     {.name = "asgd",
      .summary = "asynchronous SGD: a server applies each gradient as it comes",
      .create = asgd_create,
      .workers = true,
      .sums = 0,
      .server = true,
-     .keys = "workers local_steps stream updates lambda beta max_staleness replay "},
+     .keys = asgd_keys},
     {.name = "softsync",
      .summary = "soft synchronisation: a server applies the mean of some gradients",
      .create = softsync_create,
      .workers = true,
      .sums = 0,
      .server = true,
-     .keys = "workers local_steps stream updates lambda beta max_staleness replay collect pull "},
+     .keys = softsync_keys},
 };
 }   // namespace
 

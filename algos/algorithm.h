@@ -1,7 +1,9 @@
 // A training algorithm as straight-line code, the same in the daemon and in the simulator.  Each has a file of its own and a row in the
 // table of algorithm.cc.
 #pragma once
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "algos/context.h"
@@ -54,7 +56,8 @@ struct AlgorithmKind {
     bool private_state = false;   // workers have state of their own, which is lost with a node: no other view
     bool server = false;          // the first ranks have the parameters, and workers are on the others
     std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
-    const char* keys = "";   // of [algorithm] that only it and others that list them take, each with a space behind it
+    std::span<const std::string_view> keys = {};       // of [algorithm] that only it and others that list them take
+    bool has(std::string_view key) const { return std::ranges::find(keys, key) != keys.end(); }
     /// It sums over the exchange; others send by mail, or what is for all ranks by multicast (Mailbox::broadcast).
     bool exchanges() const { return sums > 0 || gathers; }
     /// It sends by that exchange: the others multicast what their server has for all.

@@ -355,9 +355,7 @@ std::span<const JobOption> job_options() {
 
 std::string JobOption::bound(double limit) const { return kind == Kind::duration ? fmt::format("{}s", limit) : fmt::format("{}", limit); }
 
-bool JobOption::taken_by(const AlgorithmKind& algorithm) const {
-    return !field.of_algorithms || fmt::format(" {}", algorithm.keys).find(fmt::format(" {} ", key)) != std::string::npos;
-}
+bool JobOption::taken_by(const AlgorithmKind& algorithm) const { return !field.of_algorithms || algorithm.has(key); }
 
 const JobOption* job_option(std::string_view name) {
     const size_t dot = name.rfind('.');
