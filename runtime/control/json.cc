@@ -263,12 +263,11 @@ Json metrics_json(const std::vector<MetricSample>& samples) {
 }
 
 void metrics_take(const Json& json, std::vector<MetricSample>& samples) {
-    for (size_t i = 0; i < metric_count; ++i) {
-        const MetricRow& row = metric_rows[i];
+    for (const MetricRow& row : metric_rows) {
         const auto at = json.find(row.name);
         if (at == json.end()) continue;
         auto sample = [&](const std::string& label, const Json& value) {
-            MetricSample made{static_cast<Metric>(i), label, 0, {}};
+            MetricSample made{row.id, label, 0, {}};
             if (row.kind == MetricKind::histogram) {
                 take(value, "sum", made.value);
                 take(value, "buckets", made.counts);

@@ -101,12 +101,11 @@ std::string metrics_text(const std::vector<JobSummary>& jobs, const std::vector<
     for (const JobSummary* job : running)
         for (const Straggler& each : job->status.stragglers)
             writer.value({{"job", job->name}, {"id", job->id}, {"straggler", each.node}, {"phase", each.phase}}, each.us * 1e-6);
-    for (size_t i = 0; i < metric_count; ++i) {
-        const MetricRow& row = metric_rows[i];
+    for (const MetricRow& row : metric_rows) {
         writer.family(fmt::format("gradcast_job_{}{}", row.name, unit_suffix(row.unit)), row.kind, row.help);
         for (const JobSummary* job : running)
             for (const MetricSample& each : job->status.metrics) {
-                if (each.metric != static_cast<Metric>(i)) continue;
+                if (each.metric != row.id) continue;
                 Labels labels = {{"job", job->name}, {"id", job->id}};
                 if (*row.label) labels.emplace_back(row.label, each.label);
                 if (row.kind == MetricKind::histogram) writer.histogram(std::move(labels), each);

@@ -27,8 +27,8 @@ double MetricSample::quantile(double share) const {
 }
 
 Metrics::Metrics() {
-    for (size_t i = 0; i < metric_count; ++i)
-        if (!*metric_rows[i].label) plan(static_cast<Metric>(i), {""});
+    for (const MetricRow& row : metric_rows)
+        if (!*row.label) plan(row.id, {""});
 }
 
 void Metrics::plan(Metric metric, std::vector<std::string> labels) {
@@ -60,14 +60,14 @@ void Metrics::observe(Metric metric, uint64_t us, size_t label) {
 
 std::vector<MetricSample> Metrics::read() const {
     std::vector<MetricSample> samples;
-    for (size_t i = 0; i < metric_count; ++i) {
-        const MetricRow& row = metric_rows[i];
-        const size_t cells = cells_of(static_cast<Metric>(i));
+    for (const MetricRow& row : metric_rows) {
+        const Values& values = values_[static_cast<size_t>(row.id)];
+        const size_t cells = cells_of(row.id);
         const double scale = row.unit == MetricUnit::seconds && row.kind != MetricKind::gauge ? 1e-6 : 1;
-        for (size_t label = 0; label < values_[i].labels.size(); ++label) {
-            const std::atomic<uint64_t>* at = &values_[i].cells[label * cells];
+        for (size_t label = 0; label < values.labels.size(); ++label) {
+            const std::atomic<uint64_t>* at = &values.cells[label * cells];
             const uint64_t first = at->load(std::memory_order_relaxed);
-            MetricSample sample{static_cast<Metric>(i), values_[i].labels[label], 0, {}};
+            MetricSample sample{row.id, values.labels[label], 0, {}};
             sample.value = row.kind == MetricKind::gauge ? std::bit_cast<double>(first) : static_cast<double>(first) * scale;
             for (size_t bucket = 0; bucket + 1 < cells; ++bucket) sample.counts[bucket] = at[1 + bucket].load(std::memory_order_relaxed);
             if (std::isfinite(sample.value)) samples.push_back(std::move(sample));

@@ -1,9 +1,10 @@
 // The metrics of a job at one node: one table of name, kind, unit, label and help, and atomic values that any thread reads.  A new metric
-// is one row of GC_METRICS.
+// is a name in Metric and a row in metric_rows.
 //
 // Values of a metric are planned before the first step, one for each value of its label.  add(), set() and observe() neither allocate nor
 // lock; what was not planned is ignored.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -18,61 +19,61 @@ enum class MetricKind : uint8_t { counter, gauge, histogram };
 /// Times are kept in microseconds and read in seconds.
 enum class MetricUnit : uint8_t { none, bytes, seconds, ratio };
 
-#define GC_METRICS(row)                                                                                                                    \
-    row(steps, counter, none, "", "steps that this run of the job has done") row(samples, counter, none, "",                               \
-                                                                                 "samples of these steps, at all nodes")                   \
-        row(gradients, counter, none, "", "samples whose gradient this node has computed") row(                                            \
-            forwards, counter, none, "", "samples of training data that this node has only evaluated")                                     \
-            row(step, gauge, none, "", "steps that the job has done in all its runs") row(                                                 \
-                steps_planned, gauge, none, "", "steps of the whole job") row(epoch, gauge, none, "", "epoch of the last step, from 1 on") \
-                row(loss, gauge, none, "", "mean loss over the mini-batch of the last step") row(                                          \
-                    accuracy, gauge, ratio, "", "share of the test data that the last evaluation classed correctly")                       \
-                    row(test_loss, gauge, none, "", "mean loss over the test data at the last evaluation") row(                            \
-                        clipped, counter, none, "", "values that the quantiser has clipped")                                               \
-                        row(step_time, histogram, seconds, "", "time of a step at this node") row(                                         \
-                            phase_time, histogram, seconds, "phase",                                                                       \
-                            "time of a step by phase; load and quantise add up all lanes and lie within compute")                          \
-                            row(peer_wait, counter, seconds, "peer",                                                                       \
-                                "time that this node has waited in steps whose last packet came from this peer")                           \
-                                row(sent, counter, bytes, "kind",                                                                          \
-                                    "bytes that this node has sent on the wire: own, repairs and feedback of datagrams")                   \
-                                    row(received, counter, bytes, "", "bytes that this node has received") row(                            \
-                                        datagrams, counter, none, "", "data packets sent as datagrams, with repairs")                      \
-                                        row(retransmissions, counter, none, "", "datagrams sent again, or as parity") row(                 \
-                                            losses, counter, none, "", "datagrams that did not arrive here the first time")                \
-                                            row(repaired, counter, none, "", "datagrams that were computed from parity here") row(         \
-                                                duplicates, counter, none, "", "datagrams that came here twice")                           \
-                                                row(unsent, counter, none, "", "datagrams that this node could not send") row(             \
-                                                    reconnects, counter, none, "", "streams to other nodes that were opened again")        \
-                                                    row(dropped, counter, none, "reason", "packets that this node has dropped on receipt") \
-                                                        row(memory, gauge, bytes, "purpose", "memory that the job has taken at this node") \
-                                                            row(view, gauge, none, "", "number of the present view")                       \
-                                                                row(members, gauge, none, "", "nodes of the present view")                 \
-                                                                    row(view_change, gauge, seconds, "",                                   \
-                                                                        "longest time that the job stood for a change of view")            \
-                                                                        row(checkpoint, gauge, none, "",                                   \
-                                                                            "steps that the newest checkpoint of this node has")
-
+// clang-format off
 enum class Metric : uint8_t {
-#define GC_METRIC_ID(id, kind, unit, label, help) id,
-    GC_METRICS(GC_METRIC_ID)
-#undef GC_METRIC_ID
+    steps, samples, gradients, forwards, step, steps_planned, epoch, loss, accuracy, test_loss, clipped, step_time, phase_time, peer_wait,
+    sent, received, datagrams, retransmissions, losses, repaired, duplicates, unsent, reconnects, dropped, memory, view, members,
+    view_change, checkpoint,
 };
 
 struct MetricRow {
+    Metric id;
     const char* name;
     MetricKind kind;
     MetricUnit unit;
     const char* label;   // "": it has one value
     const char* help;
 };
-inline constexpr MetricRow metric_rows[] = {
-#define GC_METRIC_ROW(id, kind, unit, label, help) {#id, MetricKind::kind, MetricUnit::unit, label, help},
-    GC_METRICS(GC_METRIC_ROW)
-#undef GC_METRIC_ROW
-};
+inline constexpr auto metric_rows = [] {
+    using enum MetricKind;
+    using enum MetricUnit;
+    return std::to_array<MetricRow>({
+        {Metric::steps,           "steps",           counter,   none,    "",        "steps that this run of the job has done"},
+        {Metric::samples,         "samples",         counter,   none,    "",        "samples of these steps, at all nodes"},
+        {Metric::gradients,       "gradients",       counter,   none,    "",        "samples whose gradient this node has computed"},
+        {Metric::forwards,        "forwards",        counter,   none,    "",        "samples of training data that this node has only evaluated"},
+        {Metric::step,            "step",            gauge,     none,    "",        "steps that the job has done in all its runs"},
+        {Metric::steps_planned,   "steps_planned",   gauge,     none,    "",        "steps of the whole job"},
+        {Metric::epoch,           "epoch",           gauge,     none,    "",        "epoch of the last step, from 1 on"},
+        {Metric::loss,            "loss",            gauge,     none,    "",        "mean loss over the mini-batch of the last step"},
+        {Metric::accuracy,        "accuracy",        gauge,     ratio,   "",        "share of the test data that the last evaluation classed correctly"},
+        {Metric::test_loss,       "test_loss",       gauge,     none,    "",        "mean loss over the test data at the last evaluation"},
+        {Metric::clipped,         "clipped",         counter,   none,    "",        "values that the quantiser has clipped"},
+        {Metric::step_time,       "step_time",       histogram, seconds, "",        "time of a step at this node"},
+        {Metric::phase_time,      "phase_time",      histogram, seconds, "phase",   "time of a step by phase; load and quantise add up all lanes and lie within compute"},
+        {Metric::peer_wait,       "peer_wait",       counter,   seconds, "peer",    "time that this node has waited in steps whose last packet came from this peer"},
+        {Metric::sent,            "sent",            counter,   bytes,   "kind",    "bytes that this node has sent on the wire: own, repairs and feedback of datagrams"},
+        {Metric::received,        "received",        counter,   bytes,   "",        "bytes that this node has received"},
+        {Metric::datagrams,       "datagrams",       counter,   none,    "",        "data packets sent as datagrams, with repairs"},
+        {Metric::retransmissions, "retransmissions", counter,   none,    "",        "datagrams sent again, or as parity"},
+        {Metric::losses,          "losses",          counter,   none,    "",        "datagrams that did not arrive here the first time"},
+        {Metric::repaired,        "repaired",        counter,   none,    "",        "datagrams that were computed from parity here"},
+        {Metric::duplicates,      "duplicates",      counter,   none,    "",        "datagrams that came here twice"},
+        {Metric::unsent,          "unsent",          counter,   none,    "",        "datagrams that this node could not send"},
+        {Metric::reconnects,      "reconnects",      counter,   none,    "",        "streams to other nodes that were opened again"},
+        {Metric::dropped,         "dropped",         counter,   none,    "reason",  "packets that this node has dropped on receipt"},
+        {Metric::memory,          "memory",          gauge,     bytes,   "purpose", "memory that the job has taken at this node"},
+        {Metric::view,            "view",            gauge,     none,    "",        "number of the present view"},
+        {Metric::members,         "members",         gauge,     none,    "",        "nodes of the present view"},
+        {Metric::view_change,     "view_change",     gauge,     seconds, "",        "longest time that the job stood for a change of view"},
+        {Metric::checkpoint,      "checkpoint",      gauge,     none,    "",        "steps that the newest checkpoint of this node has"},
+    });
+}();
+// clang-format on
 constexpr size_t metric_count = std::size(metric_rows);
-inline const MetricRow& metric_row(Metric metric) { return metric_rows[static_cast<size_t>(metric)]; }
+constexpr const MetricRow& metric_row(Metric metric) { return metric_rows[static_cast<size_t>(metric)]; }
+static_assert(std::ranges::all_of(metric_rows, [](const MetricRow& row) { return &metric_row(row.id) == &row; }),
+              "rows stand in the order of Metric");
 
 /// Upper bounds of a histogram's buckets: 64 us, and twice as much from one to the next; the last one has no bound.
 constexpr size_t histogram_buckets = 21;
