@@ -3,11 +3,12 @@
 #include <httplib.h>
 #include <unistd.h>
 
+#include <functional>
 #include <sstream>
 
-#include "runtime/control/json.h"
 #include "runtime/control/metrics_text.h"
 #include "runtime/control/page.h"
+#include "runtime/control/routes.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/limits.h"
 #include "runtime/core/version.h"
@@ -52,9 +53,9 @@ int http_of(Code code) {
     return 500;
 }
 
-/// A job that cannot be found is the only mistake of a user that a look-up can meet.
-void answer_lookup_error(Response& res, const Status& status) {
-    answer_error(res, status.code == Code::invalid ? 404 : http_of(status.code), status.code, status.what);
+/// invalid: the status of Code::invalid, which a look-up meets where a name is not there.
+void answer_failed(Response& res, const Status& status, int invalid = 404) {
+    answer_error(res, status.code == Code::invalid ? invalid : http_of(status.code), status.code, status.what);
 }
 
 /// Why a request is not from a client of ours: a browser has sent it for another site's page.  Such a page may reach a socket that ssh
@@ -121,7 +122,15 @@ class Routes final : public Api {
 public:
     Routes(Backend& backend, const Log& log) : backend_(backend), log_(log), overview_(backend) {
         prepare();
-        for (const Route& each : table()) add(each);
+        add(routes::page, &Routes::page);
+        add(routes::overview, &Routes::overview);
+        add(routes::overview_watch, &Routes::overview_watch);
+        add(routes::version, &Routes::version);
+        add(routes::metrics, &Routes::metrics);
+        add(routes::watch, &Routes::job_watch);
+        add(routes::log, &Routes::job_log);
+        add(routes::steps, &Routes::job_steps);
+        routes::each_order([this](const auto& order) { add(order); });
     }
 
     Answer serve(const std::string& request, const Caller& caller, Seats& seats, bool local) override {
@@ -149,7 +158,7 @@ public:
                 return look_at_all(id.substr(1));
             }
             JobDetail detail;
-            if (Status status = job(id, &detail); !status.ok()) {
+            if (Status status = job_look(backend_, id, &detail); !status.ok()) {
                 json = Json{{"error", status.what}, {"code", code_name(status.code)}};
             } else {
                 json = detail;
@@ -164,26 +173,30 @@ public:
     }
 
 private:
-    using Handler = void (Routes::*)(const Request&, Response&, const ContentReader&);
-    struct Route {
-        bool post;
-        const char* path;
-        Role role;   // that it needs
-        Handler handler;
-    };
-    static std::span<const Route> table();
-
-    void add(const Route& route) {
-        auto handle = [this, route](const Request& req, Response& res, const ContentReader& read) {
+    void add(const Route& route, auto handler) {
+        auto handle = [this, route, handler](const Request& req, Response& res, const ContentReader& read) {
             const Caller& caller = call->caller;
             if (caller.role < route.role) return answer_role(res, route.role);
-            (this->*route.handler)(req, res, read);
+            std::invoke(handler, this, req, res, read);
             if (route.post && !caller.name.empty())
                 log_.info("control: {} ({}) at {}: {} {}: {}", caller.name, role_name(caller.role), caller.address, req.method, req.path,
                           res.status);
         };
-        if (route.post) http_.Post(route.path, handle);
-        else http_.Get(route.path, [handle](const Request& req, Response& res) { handle(req, res, ContentReader({}, {})); });
+        const std::string path = fmt::format(fmt::runtime(route.path), "([^/]+)");
+        if (route.post) http_.Post(path, handle);
+        else http_.Get(path, [handle](const Request& req, Response& res) { handle(req, res, ContentReader({}, {})); });
+    }
+
+    template <typename Q, typename A>
+    void add(const Order<Q, A>& order) {
+        add(order, [&order](Routes* self, const Request& req, Response& res, const ContentReader& read) {
+            Q asked;
+            if (!body_of(order, req, res, read, &asked)) return;
+            A made;
+            const Status status = order.serve(self->backend_, req.matches.size() > 1 ? req.matches[1].str() : "", asked, made);
+            if (status.ok()) answer(res, made, order.http);
+            else answer_failed(res, status, order.http_invalid);
+        });
     }
 
     static void answer_role(Response& res, Role role) {
@@ -252,11 +265,6 @@ private:
         }
         answer(res, json);
     }
-    void nodes(const Request&, Response& res, const ContentReader&) { answer(res, Json{{"nodes", backend_.nodes()}}); }
-    void jobs(const Request&, Response& res, const ContentReader&) { answer(res, Json{{"jobs", backend_.jobs()}}); }
-    void job_detail(const Request& req, Response& res, const ContentReader&) {
-        if (JobDetail detail; find(req, res, &detail)) answer(res, detail);
-    }
     void job_watch(const Request& req, Response& res, const ContentReader&) {
         if (JobDetail detail; find(req, res, &detail)) watch(res, detail.summary.id);
     }
@@ -267,94 +275,32 @@ private:
         const MetricsFormat format = open ? MetricsFormat::open_metrics : MetricsFormat::prometheus;
         res.set_content(metrics_text(backend_.jobs(), backend_.nodes(), format), metrics_content_type(format));
     }
-    void doctor(const Request&, Response& res, const ContentReader&) { answer(res, Json{{"checks", backend_.doctor()}}); }
 
-    /// Where no body is wanted one is read and dropped: a client that still writes when the connection is closed would miss the answer.
-    static void drop_body(const Request& req, const ContentReader& read) {
-        if (req.has_header("Content-Length")) read([](const char*, size_t) { return true; });
+    /// Where nothing is asked a body is read and dropped: a client that still writes when the connection is closed would miss the answer.
+    static bool body_of(const auto& order, const Request& req, Response&, const ContentReader& read, Nothing*) {
+        if (order.post && req.has_header("Content-Length")) read([](const char*, size_t) { return true; });
+        return true;
     }
-    void remove(const Request& req, Response& res, const ContentReader& read) {
-        drop_body(req, read);
-        std::string id;
-        const Status status = backend_.remove(req.matches[1], &id);
-        if (!status.ok()) return answer_lookup_error(res, status);
-        answer(res, Json{{"id", id}, {"deleted", true}});
-    }
-    void cancel(const Request& req, Response& res, const ContentReader& read) {
-        drop_body(req, read);
-        std::string id;
-        JobDetail detail;
-        Status status = backend_.cancel(req.matches[1], &id);
-        if (status.ok()) status = job(id, &detail);
-        if (!status.ok()) return answer_lookup_error(res, status);
-        answer(res, detail);
-    }
-    void drain_on(const Request& req, Response& res, const ContentReader& read) { drain(req, res, read, true); }
-    void drain_off(const Request& req, Response& res, const ContentReader& read) { drain(req, res, read, false); }
-
-    /// The body: {"cancel": true}, {"node": name} or {"dead": name}; it may be left out.
-    static bool body_of(const Request& req, Response& res, const ContentReader& read, Json* json) {
-        *json = Json::object();
-        if (!req.has_header("Content-Length")) return true;
+    template <typename Q>
+    static bool body_of(const auto& order, const Request& req, Response& res, const ContentReader& read, Q* asked) {
         std::string body;
         constexpr size_t bytes_max = 4096;
-        read([&](const char* data, size_t bytes) { return body.append(data, bytes).size() <= bytes_max; });
-        if (body.empty()) return true;
-        *json = Json::parse(body, nullptr, false);
-        if (json->is_object() && body.size() <= bytes_max) return true;
-        answer_error(res, 400, Code::invalid, "the body is not a JSON object of at most 4096 bytes");
-        return false;
+        if (req.has_header("Content-Length"))
+            read([&](const char* data, size_t bytes) { return body.append(data, bytes).size() <= bytes_max; });
+        const Json json = body.empty() ? Json::object() : Json::parse(body, nullptr, false);
+        if (!json.is_object() || body.size() > bytes_max)
+            return answer_error(res, 400, Code::invalid, "the body is not a JSON object of at most 4096 bytes"), false;
+        try {
+            json.get_to(*asked);
+        } catch (const Json::exception&) {
+            return answer_error(res, 400, Code::invalid, order.wrong), false;
+        }
+        return true;
     }
-
-    void drain(const Request& req, Response& res, const ContentReader& read, bool on) {
-        Json body;
-        if (!body_of(req, res, read, &body)) return;
-        const auto cancel = body.find("cancel");
-        if (cancel != body.end() && !cancel->is_boolean()) return answer_error(res, 400, Code::invalid, "cancel must be true or false");
-        const std::string node = req.matches[1];
-        const Status status = backend_.drain(node, on, cancel != body.end() && cancel->get<bool>());
-        if (!status.ok()) return answer_lookup_error(res, status);
-        answer(res, Json{{"node", node}, {"draining", on}}, 202);
-    }
-
-    void add_node(const Request& req, Response& res, const ContentReader& read) {
-        Json body;
-        if (!body_of(req, res, read, &body)) return;
-        const auto node = body.find("node");
-        if (node == body.end() || !node->is_string())
-            return answer_error(res, 400, Code::invalid, R"(the body must be {"node": its name})");
-        std::string id;
-        const Status status = backend_.add_node(req.matches[1], node->get<std::string>(), &id);
-        if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
-        answer(res, Json{{"id", id}, {"node", *node}}, 202);
-    }
-
-    void force_view(const Request& req, Response& res, const ContentReader& read) {
-        Json body;
-        if (!body_of(req, res, read, &body)) return;
-        const auto dead = body.find("dead");
-        if (dead == body.end() || !dead->is_string())
-            return answer_error(res, 400, Code::invalid, R"(the body must be {"dead": name of a node})");
-        std::string id;
-        const Status status = backend_.force_view(req.matches[1], dead->get<std::string>(), &id);
-        if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
-        answer(res, Json{{"id", id}, {"dead", *dead}}, 202);
-    }
-
-    Status job(const std::string& which, JobDetail* detail) {
-        GC_TRY(backend_.job(which, detail));
-        if (::access(detail->folder.c_str(), F_OK) != 0) detail->folder.clear();
-        return {};
-    }
-    bool find(const Request& req, Response& res, JobDetail* detail) {
-        Status status = job(req.matches[1], detail);
-        if (!status.ok()) answer_lookup_error(res, status);
-        return status.ok();
-    }
-
     /// Of a new job; or of one that is to go on, which may come without a job file.
-    void submit(const Request& req, Response& res, const ContentReader& read) {
-        if (!req.has_header("Content-Length")) return answer_error(res, 411, Code::invalid, "a body needs a Content-Length");
+    static bool body_of(const auto&, const Request& req, Response& res, const ContentReader& read, Submission* asked) {
+        auto wrong = [&](const std::string& text, int http = 400) { return answer_error(res, http, Code::invalid, text), false; };
+        if (!req.has_header("Content-Length")) return wrong("a body needs a Content-Length", 411);
         std::string body;
         bool whole = read([&](const char* data, size_t bytes) {
             body.append(data, bytes);
@@ -362,27 +308,29 @@ private:
         });
         if (!whole) {   // httplib has set 413, or 400 when the client broke off
             if (body.size() > body_bytes_max) res.status = 413;
-            return;
+            return false;
         }
         const bool resume = req.matches.size() > 1;
-        Submission submission;
         try {
             Json json = Json::parse(body);
             if (!json.is_object() || (!json.contains("text") && !resume))
-                return answer_error(res, 400, Code::invalid, R"(the body must be {"text": the job file, "base": its folder})");
-            json.get_to(submission);
+                return wrong(R"(the body must be {"text": the job file, "base": its folder})");
+            json.get_to(*asked);
         } catch (const Json::exception& error) {
-            return answer_error(res, 400, Code::invalid, fmt::format("the body is not the JSON of a submission: {}", error.what()));
+            return wrong(fmt::format("the body is not the JSON of a submission: {}", error.what()));
         }
-        if ((submission.base.empty() || submission.base[0] != '/') && !(resume && submission.text.empty()))
-            return answer_error(res, 400, Code::invalid, "base must be an absolute folder");
-        if (submission.count > ranks_max) return answer_error(res, 400, Code::invalid, fmt::format("count must be at most {}", ranks_max));
+        if ((asked->base.empty() || asked->base[0] != '/') && !(resume && asked->text.empty()))
+            return wrong("base must be an absolute folder");
+        if (asked->count > ranks_max) return wrong(fmt::format("count must be at most {}", ranks_max));
         // Its command line is that of a program of its own, which writes files.
-        if (submission.bench && call->caller.role < Role::admin) return answer_role(res, Role::admin);
-        std::string id;
-        Status status = resume ? backend_.resume(req.matches[1], submission, &id) : backend_.submit(submission, &id);
-        if (!status.ok()) return answer_error(res, http_of(status.code), status.code, status.what);
-        answer(res, Json{{"id", id}, {"state", job_state_name(JobState::preparing)}}, 202);
+        if (asked->bench && call->caller.role < Role::admin) return answer_role(res, Role::admin), false;
+        return true;
+    }
+
+    bool find(const Request& req, Response& res, JobDetail* detail) {
+        Status status = job_look(backend_, req.matches[1], detail);
+        if (!status.ok()) answer_failed(res, status);
+        return status.ok();
     }
 
     /// A piece of one of a job's files: from ?offset= (default 0) to its end, at most piece_bytes_max.  Header Gradcast-Next: the offset to
@@ -445,34 +393,13 @@ private:
     Overview overview_;
 };
 
-// Role::none: also without a key, at the port of `metrics`.
-std::span<const Routes::Route> Routes::table() {
-    static constexpr Route all[] = {
-        {false, "/", Role::none, &Routes::page},
-        {false, "/v1/overview", Role::none, &Routes::overview},
-        {false, "/v1/overview/watch", Role::none, &Routes::overview_watch},
-        {false, "/v1/version", Role::none, &Routes::version},
-        {false, "/v1/nodes", Role::none, &Routes::nodes},
-        {false, "/v1/metrics", Role::none, &Routes::metrics},
-        {false, "/v1/jobs", Role::none, &Routes::jobs},
-        {false, "/v1/jobs/([^/]+)", Role::none, &Routes::job_detail},
-        {false, "/v1/jobs/([^/]+)/watch", Role::none, &Routes::job_watch},
-        {false, "/v1/jobs/([^/]+)/log", Role::view, &Routes::job_log},
-        {false, "/v1/jobs/([^/]+)/steps", Role::view, &Routes::job_steps},
-        {false, "/v1/doctor", Role::view, &Routes::doctor},
-        {true, "/v1/jobs", Role::submit, &Routes::submit},
-        {true, "/v1/jobs/([^/]+)/resume", Role::submit, &Routes::submit},
-        {true, "/v1/jobs/([^/]+)/cancel", Role::submit, &Routes::cancel},
-        {true, "/v1/jobs/([^/]+)/delete", Role::admin, &Routes::remove},
-        {true, "/v1/jobs/([^/]+)/nodes", Role::admin, &Routes::add_node},
-        {true, "/v1/jobs/([^/]+)/force-view", Role::admin, &Routes::force_view},
-        {true, "/v1/nodes/([^/]+)/drain", Role::admin, &Routes::drain_on},
-        {true, "/v1/nodes/([^/]+)/undrain", Role::admin, &Routes::drain_off},
-    };
-    return all;
-}
-
 }   // namespace
+
+Status job_look(Backend& backend, const std::string& which, JobDetail* job) {
+    GC_TRY(backend.job(which, job));
+    if (::access(job->folder.c_str(), F_OK) != 0) job->folder.clear();
+    return {};
+}
 
 std::unique_ptr<Api> api_open(Backend& backend, const Log& log) { return std::make_unique<Routes>(backend, log); }
 

@@ -1,5 +1,5 @@
 // What the control plane answers: /v1 and the page.  A complete request and who asks in, an answer out; the gate (gate.h) moves the bytes.
-// One table of routes, in the .cc, says what there is and which role it needs.
+// routes.h says what there is and which role it needs.
 #pragma once
 #include <atomic>
 

@@ -10,13 +10,6 @@ namespace {
 
 constexpr JobState states[] = {JobState::preparing, JobState::running, JobState::done, JobState::failed, JobState::cancelled};
 
-Json number_or_null(auto value, bool known) { return known && std::isfinite(static_cast<double>(value)) ? Json(value) : Json(nullptr); }
-
-template <typename T>
-void take(const Json& json, const char* key, T& value) {
-    if (auto at = json.find(key); at != json.end() && !at->is_null()) at->get_to(value);
-}
-
 /// "Peer lost, twice": "peer_lost_twice".
 std::string key_of(const std::string& name) {
     std::string key;
@@ -38,49 +31,9 @@ void take_numbers(const Json& json, const char* key, Numbers& numbers) {
         for (const auto& [name, number] : at->items()) numbers.emplace_back(name, number.get<uint64_t>());
 }
 
-// A struct is written and read by one list of fields.
+// What of a struct is written and read by one list of fields; the rest of it stands in its to_json() and from_json().
 
-struct Writer {
-    template <typename T>
-    using Of = const T;
-    void operator()(const char* key, const auto& value) const { json[key] = value; }
-    void operator()(const char* key, auto value, bool known) const { json[key] = number_or_null(value, known); }
-    template <typename T>
-    void operator()(const char* key, const std::optional<T>& value) const {
-        json[key] = value ? Json(*value) : Json(nullptr);
-    }
-    Json& json;
-};
-
-struct Reader {
-    template <typename T>
-    using Of = T;
-    void operator()(const char* key, auto& value) const { take(json, key, value); }
-    void operator()(const char* key, auto& value, bool) const { take(json, key, value); }
-    template <typename T>
-    void operator()(const char* key, std::optional<T>& value) const {
-        if (auto at = json.find(key); at != json.end() && !at->is_null()) value = at->template get<T>();
-    }
-    const Json& json;
-};
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<DatagramsFound>& found) {
-    each("probed", found.probed);
-    each("multicast", found.multicast);
-    each("group", found.group);
-    each("interface", found.interface);
-    each("datagram_bytes", found.bytes);
-    each("peers", found.peers);
-    each("peers_reached", found.reached);
-    each("rate_mbit_per_s", found.rate_mbit, found.rate_mbit > 0);
-    each("gso", found.gso);
-    each("gro", found.gro);
-    each("without_multicast", found.without_multicast);
-}
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<ExchangeReport>& report) {
+void some_fields(const auto& each, Is<ExchangeReport> auto& report) {
     each("chosen", report.chosen);
     each("predictions", report.predictions);
     each("block_us", report.block_us);
@@ -88,64 +41,19 @@ void fields(const Each& each, typename Each::template Of<ExchangeReport>& report
     each("latency_us", report.latency_us);
 }
 
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<ViewRecord>& view) {
-    each("number", view.number);
-    each("first_step", view.first_step);
-    each("began_unix", view.began_unix);
-    each("members", view.members);
-    each("came", view.came);
-    each("left", view.left);
-    each("why", view.why);
-    each("stood_us", view.stood_us);
-}
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<NodeTimes>& node) {
+void some_fields(const auto& each, Is<NodeTimes> auto& node) {
     each("node", node.node);
     each("steps", node.times.steps);
     each("blocks", node.times.blocks);
 }
 
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<PhaseTimes>& phase) {
+void some_fields(const auto& each, Is<PhaseTimes> auto& phase) {
     each("recent_us", phase.recent);
     each("p50_us", phase.p50);
     each("p99_us", phase.p99);
 }
 
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<Straggler>& straggler) {
-    each("node", straggler.node);
-    each("phase", straggler.phase);
-    each("us", straggler.us);
-    each("others_us", straggler.others_us);
-    each("advice", straggler.advice);
-}
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<WorkerCounts>& counts) {
-    each("worker", counts.worker);
-    each("rounds", counts.rounds);
-    each("last_round", counts.last_round);
-    each("samples", counts.samples);
-    each("gradients", counts.gradients);
-    each("forwards", counts.forwards);
-    each("compute_us", counts.compute_us);
-    each("turns", counts.turns);
-    each("bytes_sent", counts.bytes_sent);
-    each("bytes_received", counts.bytes_received);
-}
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<StalenessBin>& bin) {
-    each("from", bin.from);
-    each("to", bin.to);
-    each("pushes", bin.pushes);
-}
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
+void some_fields(const auto& each, Is<JobStatus> auto& status) {
     each("error", status.error);
     each("goes_on", status.goes_on);
     each("unheard", status.unheard);
@@ -188,17 +96,7 @@ void fields(const Each& each, typename Each::template Of<JobStatus>& status) {
     each("model", status.model);
 }
 
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<JobSummary>& summary) {
-    each("id", summary.id);
-    each("name", summary.name);
-    each("submitted_unix", summary.submitted_unix);
-    each("nodes", summary.nodes);
-    each("status", summary.status);
-}
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<JobDetail>& detail) {
+void some_fields(const auto& each, Is<JobDetail> auto& detail) {
     each("started", detail.started);
     each("algorithm", detail.algorithm);
     each("exchange", detail.exchange);
@@ -208,40 +106,14 @@ void fields(const Each& each, typename Each::template Of<JobDetail>& detail) {
     each("blocks", detail.blocks);
 }
 
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<NodeInfo>& node) {
-    each("name", node.name);
-    each("address", node.address);
-    each("uuid", node.uuid);
-    each("version", node.version);
-    each("self", node.self);
-    each("alive", node.alive);
-    each("jobs", node.jobs);
-    each("why", node.why);
-    each("isa", node.isa);
-    each("draining", node.draining);
-    each("hinders", node.hinders);
-}
-
-template <typename Each>
-void fields(const Each& each, typename Each::template Of<Submission>& submission) {
-    each("text", submission.text);
-    each("path", submission.path);
-    each("base", submission.base);
-    each("nodes", submission.nodes);
-    each("count", submission.count);
-    each("force", submission.force);
-    each("bench", submission.bench);
-}
-
 template <typename T>
 void write(Json& json, const T& value) {
     if (!json.is_object()) json = Json::object();
-    fields(Writer{json}, value);
+    some_fields(JsonWriter{json}, value);
 }
 template <typename T>
 void read(const Json& json, T& value) {
-    fields(Reader{json}, value);
+    some_fields(JsonReader{json}, value);
 }
 
 /// A number by name; by label where the metric has one; of a histogram its sum in seconds, quantiles and buckets.
@@ -269,8 +141,8 @@ void metrics_take(const Json& json, std::vector<MetricSample>& samples) {
         auto sample = [&](const std::string& label, const Json& value) {
             MetricSample made{row.id, label, 0, {}};
             if (row.kind == MetricKind::histogram) {
-                take(value, "sum", made.value);
-                take(value, "buckets", made.counts);
+                json_take(value, "sum", made.value);
+                json_take(value, "buckets", made.counts);
             } else {
                 value.get_to(made.value);
             }
@@ -283,23 +155,6 @@ void metrics_take(const Json& json, std::vector<MetricSample>& samples) {
 }
 
 }   // namespace
-
-void to_json(Json& json, const DatagramsFound& found) { write(json, found); }
-void from_json(const Json& json, DatagramsFound& found) { read(json, found); }
-void to_json(Json& json, const ViewRecord& view) { write(json, view); }
-void from_json(const Json& json, ViewRecord& view) { read(json, view); }
-void to_json(Json& json, const WorkerCounts& counts) { write(json, counts); }
-void from_json(const Json& json, WorkerCounts& counts) { read(json, counts); }
-void to_json(Json& json, const StalenessBin& bin) { write(json, bin); }
-void from_json(const Json& json, StalenessBin& bin) { read(json, bin); }
-void to_json(Json& json, const Straggler& straggler) { write(json, straggler); }
-void from_json(const Json& json, Straggler& straggler) { read(json, straggler); }
-void to_json(Json& json, const JobSummary& summary) { write(json, summary); }
-void from_json(const Json& json, JobSummary& summary) { read(json, summary); }
-void to_json(Json& json, const NodeInfo& node) { write(json, node); }
-void from_json(const Json& json, NodeInfo& node) { read(json, node); }
-void to_json(Json& json, const Submission& submission) { write(json, submission); }
-void from_json(const Json& json, Submission& submission) { read(json, submission); }
 
 void to_json(Json& json, const ExchangePrediction& prediction) {
     json = Json{{"exchange", prediction.exchange}};
@@ -314,13 +169,13 @@ void to_json(Json& json, const ExchangePrediction& prediction) {
 }
 
 void from_json(const Json& json, ExchangePrediction& prediction) {
-    take(json, "exchange", prediction.exchange);
-    take(json, "m", prediction.m);
-    take(json, "s", prediction.s);
-    take(json, "r", prediction.r);
-    take(json, "servers", prediction.servers);
-    take(json, "step_us", prediction.step_us);
-    take(json, "measured_us", prediction.measured_us);
+    json_take(json, "exchange", prediction.exchange);
+    json_take(json, "m", prediction.m);
+    json_take(json, "s", prediction.s);
+    json_take(json, "r", prediction.r);
+    json_take(json, "servers", prediction.servers);
+    json_take(json, "step_us", prediction.step_us);
+    json_take(json, "measured_us", prediction.measured_us);
 }
 
 void to_json(Json& json, const ExchangeReport& report) {
@@ -357,14 +212,14 @@ void to_json(Json& json, const JobStatus& status) {
 
 void from_json(const Json& json, JobStatus& status) {
     std::string state, digest, code;
-    take(json, "state", state);
-    take(json, "code", code);
+    json_take(json, "state", state);
+    json_take(json, "code", code);
     for (Code each = Code::ok; each <= Code::unsupported; each = static_cast<Code>(static_cast<int>(each) + 1))
         if (code == code_name(each)) status.code = each;
     for (JobState each : states)
         if (state == job_state_name(each)) status.state = each;
     read(json, status);
-    take(json, "step_digest", digest);
+    json_take(json, "step_digest", digest);
     status.step_digest = std::strtoull(digest.c_str(), nullptr, 16);
     if (auto settings = json.find("settings"); settings != json.end())
         for (const auto& [key, value] : settings->items())
@@ -384,17 +239,17 @@ void to_json(Json& json, const JobDetail& detail) {
     Json curve = Json::array();
     for (const CurvePoint& each : detail.summary.status.curve)
         curve.push_back(
-            {each.step, number_or_null(each.loss, true), number_or_null(each.accuracy, each.accuracy >= 0), each.seconds, each.bytes_sent});
+            {each.step, json_number(each.loss, true), json_number(each.accuracy, each.accuracy >= 0), each.seconds, each.bytes_sent});
     json["curve"] = std::move(curve);
 }
 
 void from_json(const Json& json, JobDetail& detail) {
     from_json(json, detail.summary);
     uint32_t self = 0;
-    take(json, "self", self);
+    json_take(json, "self", self);
     detail.self = NodeId{self};
     read(json, detail);
-    take(json, "folder", detail.folder);
+    json_take(json, "folder", detail.folder);
     if (const auto curve = json.find("curve"); curve != json.end())
         for (const Json& each : *curve) {
             CurvePoint point{.step = each.at(0).get<uint64_t>()};
@@ -416,9 +271,9 @@ void to_json(Json& json, const Finding& finding) {
 
 void from_json(const Json& json, Finding& finding) {
     std::string verdict;
-    take(json, "check", finding.check);
-    take(json, "verdict", verdict);
-    take(json, "text", finding.text);
+    json_take(json, "check", finding.check);
+    json_take(json, "verdict", verdict);
+    json_take(json, "text", finding.text);
     finding.verdict = verdict == "ok" ? Finding::Verdict::ok : verdict == "warning" ? Finding::Verdict::warning : Finding::Verdict::error;
 }
 

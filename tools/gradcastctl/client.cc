@@ -24,7 +24,7 @@ std::unique_ptr<httplib::ClientImpl> client_open(const Target& target, time_t re
     else client = std::make_unique<httplib::ClientImpl>(target.socket, 1);
     if (!target.remote()) client->set_address_family(AF_UNIX);
     if (!target.remote()) client->set_default_headers({{"Host", "localhost"}});
-    client->set_url_encode(false);   // job_route() did
+    client->set_url_encode(false);   // path_of() did
     client->set_connection_timeout(connect_seconds);
     client->set_read_timeout(read_seconds);
     client->set_write_timeout(connect_seconds);
@@ -44,6 +44,14 @@ std::string words(const Target& target, const httplib::ClientImpl& client, httpl
         case httplib::Error::Write: return "it does not read the request";
         default: return to_string(error);
     }
+}
+
+/// The route of this job or node, with all but plain letters escaped.
+std::string path_of(const Route& route, const std::string& which) {
+    std::string escaped;
+    for (unsigned char c : which)
+        escaped += std::isalnum(c) || c == '-' || c == '_' ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
+    return fmt::format(fmt::runtime(route.path), escaped);
 }
 
 Reply failed(Exit exit, std::string error) {
@@ -69,17 +77,6 @@ Reply refused(int http, const std::string& body) {
 
 }   // namespace
 
-namespace {
-std::string route_of(std::string route, const std::string& which, const std::string& rest) {
-    for (unsigned char c : which)
-        route += std::isalnum(c) || c == '-' || c == '_' ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02X}", c);
-    return route + rest;
-}
-}   // namespace
-
-std::string job_route(const std::string& which, const std::string& rest) { return route_of("/v1/jobs/", which, rest); }
-std::string node_route(const std::string& name, const std::string& rest) { return route_of("/v1/nodes/", name, rest); }
-
 bool job_ended(JobState state) { return state == JobState::done || state == JobState::failed || state == JobState::cancelled; }
 
 Reply Client::unreachable(const std::string& why) const {
@@ -95,11 +92,10 @@ Reply Client::unreachable(const std::string& why) const {
 
 Reply Client::submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait,
                      const std::string& resumes) const {
-    const std::string body = json_text(Json(submission));
-    Reply reply = post(resumes.empty() ? "/v1/jobs" : job_route(resumes, "/resume"), body);
+    Begun begun;
+    Reply reply = ask(resumes.empty() ? routes::submit : routes::resume, resumes, submission, &begun);
     if (reply.exit != exit_done) return reply;
-    const std::string id = reply.json.value("id", "");
-    const Reply seen = follow(id, job, [&](const JobDetail& now) { return wait(id) && !now.started; });
+    Reply seen = follow(begun.id, job, [&](const JobDetail& now) { return wait(begun.id) && !now.started; });
     if (job->started) return reply;   // whatever its state is now
     if (seen.exit != exit_done) return seen;
     const JobStatus& status = job->summary.status;
@@ -125,13 +121,14 @@ pid_t stopped_at(const std::string& socket) {
 }
 }   // namespace
 
-Reply Client::request(const std::string& route, const std::string* body) const {
+Reply Client::request(const Route& route, const std::string& which, const std::string& query, const std::string& body) const {
     if (!target_.wrong.empty()) return failed(exit_usage, target_.wrong);
     if (const pid_t stopped = target_.remote() ? 0 : stopped_at(target_.socket); stopped > 0)
         return failed(exit_unreachable, fmt::format("gradcastd at {} is stopped (process {}, state T): kill -CONT {} lets it go on",
                                                     target_.socket, stopped, stopped));
     const auto client = client_open(target_, answer_seconds_);
-    auto result = body ? client->Post(route, *body, "application/json") : client->Get(route);
+    const std::string path = path_of(route, which) + query;
+    auto result = route.post ? client->Post(path, body, "application/json") : client->Get(path);
     if (!result) return unreachable(words(target_, *client, result.error()));
     if (result->status / 100 != 2) return refused(result->status, result->body);
     Reply reply;
@@ -145,28 +142,6 @@ Reply Client::request(const std::string& route, const std::string* body) const {
     return reply;
 }
 
-Reply Client::job(const std::string& which, JobDetail* detail) const {
-    Reply reply = get(job_route(which));
-    if (reply.exit != exit_done) return reply;
-    try {
-        *detail = reply.json.get<JobDetail>();
-    } catch (const Json::exception& error) {
-        return unreachable(error.what());
-    }
-    return reply;
-}
-
-Reply Client::nodes(std::vector<NodeInfo>* nodes) const {
-    Reply reply = get("/v1/nodes");
-    if (reply.exit != exit_done) return reply;
-    try {
-        *nodes = reply.json.at("nodes").get<std::vector<NodeInfo>>();
-    } catch (const Json::exception& error) {
-        return unreachable(error.what());
-    }
-    return reply;
-}
-
 Reply Client::follow(const std::string& which, JobDetail* detail, const std::function<bool(const JobDetail&)>& seen) const {
     Reply reply = job(which, detail);
     if (reply.exit != exit_done) return reply;
@@ -176,7 +151,7 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
     std::string text, wrong;
     const auto client = client_open(target_, answer_seconds_);
     auto result = client->Get(
-        job_route(id, "/watch"), [&](const httplib::Response& response) { return (http = response.status) != 0; },
+        path_of(routes::watch, id), [&](const httplib::Response& response) { return (http = response.status) != 0; },
         [&](const char* data, size_t bytes) {
             text.append(data, bytes);
             for (size_t end; (end = text.find("\n\n")) != std::string::npos && http == 200; text.erase(0, end + 2)) {

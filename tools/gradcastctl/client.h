@@ -2,7 +2,7 @@
 #pragma once
 #include <functional>
 
-#include "runtime/control/json.h"
+#include "runtime/control/routes.h"
 #include "tools/gradcastctl/ctl.h"
 #include "tools/gradcastctl/target.h"
 
@@ -21,30 +21,36 @@ class Client {
 public:
     /// answer_seconds: how long a daemon may take for an answer, or between two lines of a watched job.
     explicit Client(Target target, uint32_t answer_seconds = 60) : target_(std::move(target)), answer_seconds_(answer_seconds) {}
-    Reply get(const std::string& route) const { return request(route, nullptr); }
-    Reply post(const std::string& route, const std::string& body) const { return request(route, &body); }
+    /// Asks by a route that is no order.  query: "?offset=0".
+    Reply get(const Route& route, const std::string& which, const std::string& query) const { return request(route, which, query, {}); }
+    /// Gives an order.  which: the job or the node.  *answer: as in the JSON of the reply; may be null.
+    template <typename Q, typename A>
+    Reply ask(const Order<Q, A>& order, const std::string& which, const Q& asked, A* answer = nullptr) const {
+        Reply reply = request(order, which, {}, json_text(Json(asked)));
+        try {
+            if (reply.exit == exit_done && answer) reply.json.get_to(*answer);
+        } catch (const Json::exception& error) {
+            return unreachable(error.what());
+        }
+        return reply;
+    }
     /// Submits and waits until the job has started or has failed, which is the error; the daemons allow 10 deadlines.  `wait` is called at
     /// least once a second and returns false to stop waiting (exit_failed, no error).  *job is the last status.
     /// `resumes`: the job that is to go on; empty: a new one.
     Reply submit(const Submission& submission, JobDetail* job, const std::function<bool(const std::string& id)>& wait,
                  const std::string& resumes = {}) const;
-    Reply job(const std::string& which, JobDetail* detail) const;
-    Reply nodes(std::vector<NodeInfo>* nodes) const;
+    Reply job(const std::string& which, JobDetail* detail) const { return ask(routes::job, which, {}, detail); }
     /// Calls `seen` with every status until the job has ended, and at least once a second while nothing changes; ends early (exit_failed,
     /// no error) when `seen` returns false.  *detail is the last status.
     Reply follow(const std::string& which, JobDetail* detail, const std::function<bool(const JobDetail&)>& seen) const;
 
 private:
-    Reply request(const std::string& route, const std::string* body) const;
+    Reply request(const Route& route, const std::string& which, const std::string& query, const std::string& body) const;
     Reply unreachable(const std::string& why) const;
     Target target_;
     uint32_t answer_seconds_;
 };
 
-/// "/v1/jobs/<which><rest>" with all but plain letters escaped.
-std::string job_route(const std::string& which, const std::string& rest = {});
-/// The same of /v1/nodes.
-std::string node_route(const std::string& name, const std::string& rest);
 bool job_ended(JobState state);
 
 }   // namespace gradcast

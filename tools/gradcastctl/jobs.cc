@@ -135,7 +135,7 @@ int send_job(const Options& options, const Submission& submission, bool wait, co
         resumes);
     if (interrupts() && !submitted.empty()) return job_goes_on(submitted);
     if (reply.exit != exit_done) return complain_of(reply);
-    std::string id = reply.json.value("id", "");
+    const std::string& id = job.summary.id;
     if (wait) {
         fmt::print(stderr, "job {}\n", id);
         return finish(options, id);
@@ -181,19 +181,19 @@ static int command_resume(const Options& options, const std::string& job, const 
 static int command_list(const Options& options, const std::vector<std::string>& states) {
     const std::string local = text_local_runs();
     if (!local.empty() && !options.json) fmt::print(stderr, "{}\n", local);
-    Reply reply = Client(options.target).get("/v1/jobs");
+    const Client client(options.target);
+    JobList listed;
+    NodeList members;
+    Reply reply = client.ask(routes::jobs, {}, {}, &listed);
     if (reply.exit != exit_done) return complain_of(reply);
-    auto wanted = [&](const std::string& state) {
-        return states.empty() || std::find(states.begin(), states.end(), state) != states.end();
-    };
-    Json& jobs = reply.json["jobs"];
-    for (size_t i = jobs.is_array() ? jobs.size() : 0; i-- > 0;)
-        if (!wanted(jobs[i].value("status", Json::object()).value("state", ""))) jobs.erase(i);
-    const Reply answer = Client(options.target).get("/v1/nodes");
-    if (answer.exit != exit_done) return complain_of(answer);
-    const auto nodes = answer.json.at("nodes").get<std::vector<NodeInfo>>();
-    const auto self = std::find_if(nodes.begin(), nodes.end(), [](const NodeInfo& each) { return each.self; });
-    const std::string whose = self == nodes.end() ? "" : text_jobs_of(self->name, nodes);
+    if (const Reply answer = client.ask(routes::nodes, {}, {}, &members); answer.exit != exit_done) return complain_of(answer);
+    for (size_t i = listed.jobs.size(); i-- > 0;) {
+        if (states.empty() || std::ranges::find(states, job_state_name(listed.jobs[i].status.state)) != states.end()) continue;
+        listed.jobs.erase(listed.jobs.begin() + static_cast<ptrdiff_t>(i));
+        reply.json["jobs"].erase(i);
+    }
+    const auto self = std::ranges::find(members.nodes, true, &NodeInfo::self);
+    const std::string whose = self == members.nodes.end() ? "" : text_jobs_of(self->name, members.nodes);
     if (options.json) {
         reply.json["whose"] = whose;
         reply.json["local_runs"] = local;
@@ -201,7 +201,7 @@ static int command_list(const Options& options, const std::vector<std::string>& 
         return exit_done;
     }
     std::vector<std::vector<std::string>> rows = {{"job", "name", "state", "step", "accuracy", "nodes", "submitted"}};
-    for (const JobSummary& job : reply.json.at("jobs").get<std::vector<JobSummary>>()) {
+    for (const JobSummary& job : listed.jobs) {
         const JobStatus& status = job.status;
         rows.push_back({job.id.substr(0, 8), job.name, job_state_name(status.state), progress(status),
                         status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "-", text_nodes(job.nodes_now(), job.nodes.size()),
@@ -324,7 +324,7 @@ static int command_logs(const Options& options, const std::string& which, bool f
     for (uint64_t offset = 0;;) {
         if (follow && interrupts()) return job_goes_on(id);
         bool ended = job_ended(job.summary.status.state);   // asked before the read, so that no last lines are missed
-        reply = client.get(job_route(id, fmt::format("/log?offset={}", offset)));
+        reply = client.get(routes::log, id, fmt::format("?offset={}", offset));
         if (reply.exit != exit_done) return complain_of(reply);
         bool more = reply.next > offset;
         offset = reply.next;
@@ -354,20 +354,22 @@ static int command_logs(const Options& options, const std::string& which, bool f
 static int command_delete(const Options& options, const std::vector<std::string>& which) {
     Json all = Json::array();
     for (const std::string& each : which) {
-        const Reply reply = Client(options.target).post(job_route(each, "/delete"), "");
+        Deleted job;
+        const Reply reply = Client(options.target).ask(routes::remove, each, {}, &job);
         if (reply.exit != exit_done) return complain_of(reply);
         if (options.json) all.push_back(reply.json);
-        else fmt::print("job {} is deleted at this node\n", reply.json.value("id", each));
+        else fmt::print("job {} is deleted at this node\n", job.id);
     }
     if (options.json) fmt::print("{}\n", json_text(Json{{"jobs", all}}, 2));
     return exit_done;
 }
 
 static int command_cancel(const Options& options, const std::string& which) {
-    Reply reply = Client(options.target).post(job_route(which, "/cancel"), "");
+    JobDetail job;
+    const Reply reply = Client(options.target).ask(routes::cancel, which, {}, &job);
     if (reply.exit != exit_done) return complain_of(reply);
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
-    else fmt::print("job {} is being cancelled\n", reply.json.value("id", which));
+    else fmt::print("job {} is being cancelled\n", job.summary.id);
     return exit_done;
 }
 
@@ -402,17 +404,16 @@ static int command_bench(const Options& options, const std::string& nodes, std::
 }
 
 static int command_doctor(const Options& options) {
-    Reply reply = Client(options.target).get("/v1/doctor");
+    Findings found;
+    const Reply reply = Client(options.target).ask(routes::doctor, {}, {}, &found);
     if (reply.exit != exit_done) return complain_of(reply);
-    const auto checks = reply.json.value("checks", std::vector<Finding>{});
-    const bool wrong =
-        std::any_of(checks.begin(), checks.end(), [](const Finding& each) { return each.verdict == Finding::Verdict::error; });
+    const bool wrong = std::ranges::any_of(found.checks, [](const Finding& each) { return each.verdict == Finding::Verdict::error; });
     if (options.json) {
         fmt::print("{}\n", json_text(reply.json, 2));
         return wrong ? exit_failed : exit_done;
     }
     std::vector<std::vector<std::string>> rows;
-    for (const Finding& each : checks) rows.push_back({verdict_name(each.verdict), each.check, each.text});
+    for (const Finding& each : found.checks) rows.push_back({verdict_name(each.verdict), each.check, each.text});
     print_table(rows);
     return wrong ? exit_failed : exit_done;
 }

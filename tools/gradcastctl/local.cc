@@ -198,10 +198,10 @@ Status Cluster::ready() {
         GC_TRY(check());
         std::string missing;
         for (uint32_t i = 0; i < count() && missing.empty(); ++i) {
-            std::vector<NodeInfo> seen;
-            Reply reply = client(i).nodes(&seen);
+            NodeList seen;
+            const Reply reply = client(i).ask(routes::nodes, {}, {}, &seen);
             if (reply.exit != exit_done) missing = fmt::format("{} does not answer", nodes_[i].name);
-            for (const NodeInfo& other : seen)
+            for (const NodeInfo& other : seen.nodes)
                 if (!other.alive && !other.self && missing.empty())
                     missing = fmt::format("{} does not see {}{}{}", nodes_[i].name, other.name, other.why.empty() ? "" : ": ", other.why);
         }

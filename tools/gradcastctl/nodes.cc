@@ -21,25 +21,25 @@ std::string state_of(const NodeInfo& node) {
 
 /// The node as the daemon sees it.
 Reply look(const Client& client, const std::string& name, NodeInfo* node) {
-    std::vector<NodeInfo> nodes;
-    Reply reply = client.nodes(&nodes);
-    const auto at = std::find_if(nodes.begin(), nodes.end(), [&](const NodeInfo& each) { return each.name == name; });
-    if (at != nodes.end()) *node = *at;
+    NodeList list;
+    Reply reply = client.ask(routes::nodes, {}, {}, &list);
+    for (const NodeInfo& each : list.nodes)
+        if (each.name == name) *node = each;
     return reply;
 }
 
 }   // namespace
 
 static int command_nodes(const Options& options) {
-    std::vector<NodeInfo> nodes;
-    Reply reply = Client(options.target).nodes(&nodes);
+    NodeList list;
+    const Reply reply = Client(options.target).ask(routes::nodes, {}, {}, &list);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     if (options.json) {
         fmt::print("{}\n", json_text(reply.json, 2));
         return exit_done;
     }
     std::vector<std::vector<std::string>> rows = {{"node", "address", "state", "jobs", "isa", "version", "uuid", ""}};
-    for (const NodeInfo& node : nodes)
+    for (const NodeInfo& node : list.nodes)
         rows.push_back({node.name, node.address, state_of(node), std::to_string(node.jobs), node.isa, node.version, node.uuid,
                         node.hinders.empty() ? node.why : "needed by " + node.hinders});
     print_table(rows);
@@ -48,7 +48,7 @@ static int command_nodes(const Options& options) {
 
 static int command_drain(const Options& options, const std::string& name, bool cancel) {
     const Client client(options.target);
-    Reply reply = client.post(node_route(name, "/drain"), json_text(Json{{"cancel", cancel}}));
+    Reply reply = client.ask(routes::drain, name, {cancel});
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     (void)interrupts();   // caught from here on
     NodeInfo node;
@@ -79,7 +79,7 @@ static int command_drain(const Options& options, const std::string& name, bool c
 
 static int command_undrain(const Options& options, const std::string& name) {
     const Client client(options.target);
-    Reply reply = client.post(node_route(name, "/undrain"), "");
+    Reply reply = client.ask(routes::undrain, name, {});
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     NodeInfo node;
     for (const uint64_t end = clock_us() + 10'000'000; clock_us() < end; std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
@@ -99,7 +99,7 @@ static int command_add_node(const Options& options, const std::string& which, co
     Reply reply = client.job(which, &job);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     const size_t before = job.summary.status.warnings.size();
-    reply = client.post(job_route(job.summary.id, "/nodes"), json_text(Json{{"node", node}}));
+    reply = client.ask(routes::add_node, job.summary.id, {node});
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     (void)interrupts();   // caught from here on
     for (const uint64_t end = clock_us() + join_us_max; clock_us() < end && !interrupts();) {
@@ -127,10 +127,11 @@ static int command_add_node(const Options& options, const std::string& which, co
 }
 
 static int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
-    const Reply reply = Client(options.target).post(job_route(job, "/force-view"), json_text(Json{{"dead", dead}}));
+    ToldDead told;
+    const Reply reply = Client(options.target).ask(routes::force_view, job, {dead}, &told);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
-    else fmt::print("job {} is told that {} is dead\n", reply.json.value("id", job), dead);
+    else fmt::print("job {} is told that {} is dead\n", told.id, dead);
     return exit_done;
 }
 

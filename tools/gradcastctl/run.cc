@@ -174,7 +174,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
             return complain(reply.exit, "{}", reply.error);
         }
     }
-    if (reply.exit == exit_done) id = reply.json.value("id", id);
+    if (reply.exit == exit_done) id = job.summary.id;
     if (keep.empty()) keep = fmt::format("{}/{}-{}", runs_folder(), config.name, id.substr(0, 8));
     // No daemon answers any more: a job that has done its last step has left its model in a daemon's folder.
     auto lost = [&](const Status& status) {

@@ -245,7 +245,7 @@ int run_read(const Options& options, const std::string& which, bool evaluate, co
             curves.add({piece.data(), static_cast<size_t>(file.gcount())});
     } else {
         for (uint64_t offset = 0;;) {
-            const Reply reply = client.get(job_route(run->id, fmt::format("/steps?offset={}", offset)));
+            const Reply reply = client.get(routes::steps, run->id, fmt::format("?offset={}", offset));
             if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
             curves.add(reply.text);
             if (reply.next <= offset) break;

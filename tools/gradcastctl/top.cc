@@ -191,7 +191,7 @@ private:
 static int command_top(const Options& options, const std::string& state) {
     const Client client(options.target, 5);
     uint64_t page = 0;
-    auto ask = [&] { return client.get(fmt::format("/v1/overview?page={}&state={}", page, state)); };
+    auto ask = [&] { return client.get(routes::overview, {}, fmt::format("?page={}&state={}", page, state)); };
     Reply reply = ask();
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     if (options.json) {
