@@ -71,15 +71,11 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     if (submission.text.size() > job_text_max)
         return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
     JobConfig config;
-    std::vector<JobMistake> mistakes;
     if (submission.bench) {
         config.name = "bench";
         config.deadline_us = bench_deadline_us;
-    } else if (!job_parse(submission.text, submission.path, submission.base, &config, &mistakes)) {
-        std::vector<std::string> lines;
-        lines.reserve(mistakes.size());
-        for (const JobMistake& mistake : mistakes) lines.push_back(mistake.text);
-        return fail(Code::invalid, "{}", fmt::join(lines, "\n"));
+    } else {
+        GC_TRY(job_parse(submission.text, submission.path, submission.base, &config));
     }
     GC_TRY(choose(submission, &plan->members));
     std::vector<std::string> notes;   // the job repeats them

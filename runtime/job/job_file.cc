@@ -253,6 +253,14 @@ bool job_parse(const std::string& text, const std::string& path, const std::stri
     return true;
 }
 
+Status job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config) {
+    std::vector<JobMistake> mistakes;
+    if (job_parse(text, path, base, config, &mistakes)) return {};
+    std::string all;
+    for (const JobMistake& mistake : mistakes) all += (all.empty() ? "" : "\n") + mistake.text;
+    return fail(Code::invalid, "{}", all);
+}
+
 JobMistake job_mistake(const std::string& text, const std::string& path, std::string_view key, std::string_view what) {
     const std::string_view first = what.substr(0, what.find_first_of(": "));
     const bool named = job_option(first) != nullptr;
@@ -269,11 +277,7 @@ Status job_read(const std::string& path, JobConfig* config) {
     if (!folder) return fail_sys(errno, "cannot find the folder of {}", path);
     std::string base = folder;
     ::free(folder);
-    std::vector<JobMistake> mistakes;
-    if (job_parse(text, path, base, config, &mistakes)) return {};
-    std::string all;
-    for (const JobMistake& mistake : mistakes) all += (all.empty() ? "" : "\n") + mistake.text;
-    return fail(Code::invalid, "{}", all);
+    return job_parse(text, path, base, config);
 }
 
 std::string data_names(const JobConfig& config) { return config.train + (config.test.empty() ? "" : " and " + config.test); }

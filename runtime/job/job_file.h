@@ -67,10 +67,12 @@ struct JobMistake {
 /// layer kinds. False: *mistakes is not empty.  `path` is used in messages only.
 bool job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config,
                std::vector<JobMistake>* mistakes);
+/// The same; the error has one line a mistake.
+Status job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config);
 /// A mistake that the text alone does not tell, as one of job_parse(): with the line of this key ("net.layers[2]"), else of its section.
 /// `what` may begin with a key that stands in its place.
 JobMistake job_mistake(const std::string& text, const std::string& path, std::string_view key, std::string_view what);
-/// Reads and parses; the error has one line a mistake.
+/// Reads and parses; the error is as that of job_parse().
 Status job_read(const std::string& path, JobConfig* config);
 /// data.train and data.test, for messages.
 std::string data_names(const JobConfig& config);

@@ -29,11 +29,6 @@ Status stdin_read(std::string* text) {
     return got == 0 ? Status{} : fail_sys(errno, "cannot read stdin");
 }
 
-bool is_toml(const std::string& value) {
-    const toml::parse_result parsed = toml_parse("x = " + value);
-    return parsed && parsed.table().size() == 1;
-}
-
 /// Columns count characters of UTF-8.
 size_t offset_of(std::string_view text, toml::source_position position) {
     size_t at = 0;
@@ -52,13 +47,16 @@ Status job_set(const std::string& set, std::string* text, std::string* note) {
     const std::string section = trimmed(set.substr(0, dot)), key = trimmed(set.substr(dot + 1, equals - dot - 1));
     std::string value = set.substr(equals + 1);
     if (value.find_first_of("\n\r") != value.npos) return fail(Code::invalid, "--set {}.{}: a value has one line", section, key);
-    if (!is_toml(value)) {
+    toml::parse_result made = toml_parse("x = " + value);
+    const auto one = [&] { return made && made.table().size() == 1; };
+    if (!one()) {
         std::string quoted = "\"";
         for (const char c : value) (quoted += c == '"' || c == '\\' ? "\\" : "") += c;
         value = quoted + "\"";
-        if (!is_toml(value)) return fail(Code::invalid, "--set {}: the value is no text", set);
+        made = toml_parse("x = " + value);
+        if (!one()) return fail(Code::invalid, "--set {}: the value is no text", set);
     }
-    const toml::parse_result before = toml_parse(*text), made = toml_parse("x = " + value);
+    const toml::parse_result before = toml_parse(*text);
     if (!before) return {};   // job_parse() names its mistake
     // The table that is wanted, and then the text of that table that is nearest to the one that is there.
     toml::table wanted = before.table();   // a copy, which does not know where its nodes stand in the text
@@ -119,11 +117,9 @@ Status job_input(const std::string& path, const std::vector<std::string>& sets, 
         GC_TRY(job_set(set, &text, &note));
         if (!note.empty()) fmt::print(stderr, "{}\n", note);
     }
-    std::vector<JobMistake> mistakes;
-    if (job_parse(text, name, base, config, &mistakes)) return {};
-    std::string all;
-    for (const JobMistake& mistake : mistakes) all += (all.empty() ? "" : "\n") + mistake.text;
-    return fail(Code::invalid, "{}{}", all, sets.empty() ? "" : fmt::format(" (with --set {})", fmt::join(sets, ", ")));
+    const Status parsed = job_parse(text, name, base, config);
+    if (parsed.ok() || sets.empty()) return parsed;
+    return fail(parsed.code, "{} (with --set {})", parsed.what, fmt::join(sets, ", "));
 }
 
 }   // namespace gradcast
