@@ -1,4 +1,5 @@
-// What section [algorithm] of a job file says beside kind, exchange and quantiser.  Keys, ranges and defaults: runtime/job/job_options.cc.
+// What section [algorithm] of a job file says beside kind, exchange and quantiser.  Keys, ranges and defaults:
+// runtime/job/file/job_options.cc.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -9,7 +9,7 @@
 #include "runtime/control/cli.h"
 #include "runtime/control/cli_docs.h"
 #include "runtime/core/version.h"
-#include "runtime/job/cuda_module.h"
+#include "runtime/job/run/cuda_module.h"
 #include "transport/bulk/bulk.h"
 #include "transport/link/interface.h"
 

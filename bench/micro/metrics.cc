@@ -1,5 +1,5 @@
-// What the metrics of a job cost: one update, all updates of a step as runtime/job/report.cc makes them, what a reader of them does, and a
-// step's record of an event file (`tensorboard`).
+// What the metrics of a job cost: one update, all updates of a step as runtime/job/report/report.cc makes them, what a reader of them does,
+// and a step's record of an event file (`tensorboard`).
 #include "runtime/core/metrics.h"
 
 #include <benchmark/benchmark.h>
@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/job/event_file.h"
-#include "runtime/job/step_times.h"
+#include "runtime/job/report/event_file.h"
+#include "runtime/job/report/step_times.h"
 
 namespace gradcast {
 namespace {

@@ -9,7 +9,7 @@
 #include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/core/lanes.h"
-#include "runtime/job/cuda_module.h"
+#include "runtime/job/run/cuda_module.h"
 #include "transport/code/codec.h"
 
 namespace gradcast {

@@ -9,7 +9,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
-#include "runtime/job/job_status.h"
+#include "runtime/job/report/job_status.h"
 
 namespace gradcast {
 

@@ -1,6 +1,6 @@
 // For all CUDA code: errors as Status, kernel launches, streams and events that close themselves, and one allocation of device memory for
 // nets and codecs.  Only sources in folders named cuda/ include this; they are in libgradcast_cuda.so alone
-// (runtime/job/cuda_module.h).
+// (runtime/job/run/cuda_module.h).
 //
 // g++ compiles the same sources against tests/cuda/host, a stand-in for CUDA on the CPU (with GC_CUDA_HOST).  So kernels use only
 // threadIdx, blockIdx, blockDim, gridDim, __shared__ arrays, __syncthreads(), __threadfence(), __ldcg() (a load past the first-level

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/daemon/config.h"
-#include "runtime/job/membership.h"
+#include "runtime/mesh/membership.h"
 
 namespace gradcast {
 

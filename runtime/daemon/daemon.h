@@ -12,7 +12,7 @@
 #include "runtime/daemon/config.h"
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/search.h"
-#include "runtime/job/membership.h"
+#include "runtime/mesh/membership.h"
 #include "transport/link/handshake.h"
 
 namespace gradcast {

@@ -7,7 +7,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/daemon/daemon.h"
-#include "runtime/job/view_rules.h"
+#include "runtime/view/rules.h"
 
 namespace gradcast {
 namespace {

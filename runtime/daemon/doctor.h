@@ -2,7 +2,7 @@
 #pragma once
 #include "runtime/control/backend.h"
 #include "runtime/daemon/config.h"
-#include "runtime/job/membership.h"
+#include "runtime/mesh/membership.h"
 
 namespace gradcast {
 

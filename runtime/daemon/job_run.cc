@@ -8,9 +8,9 @@
 #include "algos/algorithm.h"
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
-#include "runtime/job/checkpoint.h"
-#include "runtime/job/model_file.h"
-#include "runtime/job/view_messages.h"
+#include "runtime/job/model/model_file.h"
+#include "runtime/job/run/checkpoint.h"
+#include "runtime/view/messages.h"
 #include "transport/link/interface.h"
 
 namespace gradcast {

@@ -17,8 +17,8 @@
 #include "runtime/core/thread.h"
 #include "runtime/daemon/bench_run.h"
 #include "runtime/daemon/config.h"
-#include "runtime/job/engine.h"
-#include "runtime/job/membership.h"
+#include "runtime/job/run/engine.h"
+#include "runtime/mesh/membership.h"
 
 namespace gradcast {
 

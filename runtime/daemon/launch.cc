@@ -21,7 +21,7 @@
 #include "runtime/daemon/daemon.h"
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/placement.h"
-#include "runtime/job/job_file.h"
+#include "runtime/job/file/job_file.h"
 #include "transport/link/interface.h"
 #include "transport/link/socket.h"
 

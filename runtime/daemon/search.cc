@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/job/job_file.h"
-#include "runtime/job/resume.h"
+#include "runtime/job/file/job_file.h"
+#include "runtime/job/run/resume.h"
 
 namespace gradcast {
 

@@ -9,7 +9,7 @@
 #include "runtime/control/backend.h"
 #include "runtime/core/log.h"
 #include "runtime/core/thread.h"
-#include "runtime/job/membership.h"
+#include "runtime/mesh/membership.h"
 
 namespace gradcast {
 

@@ -5,7 +5,7 @@
 
 #include "algos/local.h"
 #include "datasets/sampler.h"
-#include "runtime/job/model_file.h"
+#include "runtime/job/model/model_file.h"
 #include "tests/algos/runs.h"
 
 namespace gradcast {

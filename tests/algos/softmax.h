@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "datasets/sampler.h"
-#include "runtime/job/model_file.h"
+#include "runtime/job/model/model_file.h"
 #include "tests/algos/runs.h"
 
 namespace gradcast {

@@ -3,7 +3,7 @@
 #include "nn/graph/layers.h"
 #include "nn/net.h"
 #include "runtime/core/digest.h"
-#include "runtime/job/model_file.h"
+#include "runtime/job/model/model_file.h"
 #include "tests/ctl/ctl.h"
 
 namespace gradcast {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <map>
 
-#include "runtime/job/model_file.h"
+#include "runtime/job/model/model_file.h"
 #include "tests/ctl/ctl.h"
 #include "tests/limited_group.h"
 #include "transport/exchange/exchange.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/job/membership.h"
+#include "runtime/mesh/membership.h"
 #include "transport/link/sim.h"
 
 namespace gradcast::membership_test {

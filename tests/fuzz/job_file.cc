@@ -1,5 +1,5 @@
 // Whatever a job file holds: it is refused with at least one line, or it is within all limits.
-#include "runtime/job/job_file.h"
+#include "runtime/job/file/job_file.h"
 
 #include "runtime/core/limits.h"
 #include "tests/fuzz/reached.h"

@@ -1,8 +1,8 @@
 // Messages between daemons: whatever comes is refused, or is what writing it again gives.  The first byte says which message.
 #include <cstring>
 
-#include "runtime/job/membership.h"
-#include "runtime/job/membership_messages.h"
+#include "runtime/mesh/membership.h"
+#include "runtime/mesh/membership_messages.h"
 #include "tests/fuzz/reached.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

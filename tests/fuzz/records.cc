@@ -7,8 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "runtime/job/step_lines.h"
-#include "runtime/job/transcript.h"
+#include "runtime/job/report/step_lines.h"
+#include "runtime/job/report/transcript.h"
 #include "tests/fuzz/reached.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

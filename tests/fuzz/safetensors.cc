@@ -1,5 +1,5 @@
 // Whatever a file to start from holds: it is refused with one line that names it, or every parameter is a number.
-#include "runtime/job/safetensors.h"
+#include "runtime/job/model/safetensors.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "runtime/core/status.h"
-#include "runtime/job/view_change.h"
+#include "runtime/view/change.h"
 #include "tests/fuzz/reached.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

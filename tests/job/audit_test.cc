@@ -1,5 +1,5 @@
 // Audits: what one rank finds in the folders of a run that was of several.
-#include "runtime/job/audit.h"
+#include "runtime/job/audit/audit.h"
 
 #include <sys/stat.h>
 

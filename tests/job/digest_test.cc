@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "runtime/core/fd.h"
-#include "runtime/job/engine.h"
-#include "runtime/job/model_evaluate.h"
+#include "runtime/job/model/model_evaluate.h"
+#include "runtime/job/run/engine.h"
 #include "tests/job/jobs.h"
 #include "transport/link/sim.h"
 

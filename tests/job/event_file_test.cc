@@ -1,5 +1,5 @@
 // Event files of TensorBoard, read back by a parser of their own (tests/job/tfevents.py).
-#include "runtime/job/event_file.h"
+#include "runtime/job/report/event_file.h"
 
 #include <nlohmann/json.hpp>
 #include <sstream>

@@ -1,4 +1,4 @@
-#include "runtime/job/job_file.h"
+#include "runtime/job/file/job_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "nn/graph/layers.h"
 #include "nn/net.h"
 #include "runtime/core/fd.h"
-#include "runtime/job/job_options.h"
+#include "runtime/job/file/job_options.h"
 
 namespace gradcast {
 namespace {

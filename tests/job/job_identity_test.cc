@@ -1,7 +1,7 @@
 // What job_identity() prints of a job file.  Checkpoints and replay logs of earlier versions are compared with these texts, in this order.
 #include <gtest/gtest.h>
 
-#include "runtime/job/job_file.h"
+#include "runtime/job/file/job_file.h"
 
 namespace gradcast {
 namespace {

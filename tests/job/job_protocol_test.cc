@@ -1,5 +1,5 @@
 // The job protocol alone, in the simulator: trainers that only begin, pass time and end.
-#include "runtime/job/job_protocol.h"
+#include "runtime/job/run/job_protocol.h"
 
 #include <gtest/gtest.h>
 

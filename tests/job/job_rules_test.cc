@@ -1,4 +1,4 @@
-#include "runtime/job/job_rules.h"
+#include "runtime/job/file/job_rules.h"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,8 @@
 #include "datasets/shard.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/rng.h"
-#include "runtime/job/alone.h"
-#include "runtime/job/engine.h"
+#include "runtime/job/run/alone.h"
+#include "runtime/job/run/engine.h"
 #include "transport/link/sim.h"
 
 namespace gradcast {

@@ -11,9 +11,9 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/rng.h"
-#include "runtime/job/onnx.h"
-#include "runtime/job/safetensors.h"
-#include "runtime/job/tensors.h"
+#include "runtime/job/model/onnx.h"
+#include "runtime/job/model/safetensors.h"
+#include "runtime/job/model/tensors.h"
 #include "tests/datasets/support.h"
 #include "tests/nn/rig.h"
 

@@ -6,7 +6,7 @@
 
 #include "algos/synchronous.h"
 #include "runtime/core/fd.h"
-#include "runtime/job/engine.h"
+#include "runtime/job/run/engine.h"
 #include "tests/allocations.h"
 #include "tests/job/noise.h"
 #include "tests/link/fixture.h"

@@ -3,9 +3,9 @@
 
 #include "datasets/reader.h"
 #include "datasets/shard.h"
-#include "runtime/job/engine.h"
-#include "runtime/job/model_evaluate.h"
-#include "runtime/job/model_file.h"
+#include "runtime/job/model/model_evaluate.h"
+#include "runtime/job/model/model_file.h"
+#include "runtime/job/run/engine.h"
 #include "tests/job/jobs.h"
 
 namespace gradcast {

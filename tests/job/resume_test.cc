@@ -1,5 +1,5 @@
 // Checkpoints, and jobs that go on from them.
-#include "runtime/job/resume.h"
+#include "runtime/job/run/resume.h"
 
 #include <fstream>
 #include <thread>
@@ -7,8 +7,8 @@
 #include "datasets/hdf5.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
-#include "runtime/job/audit.h"
-#include "runtime/job/transcript.h"
+#include "runtime/job/audit/audit.h"
+#include "runtime/job/report/transcript.h"
 #include "tests/job/runs.h"
 
 namespace gradcast {

@@ -2,8 +2,8 @@
 #pragma once
 #include <fstream>
 
-#include "runtime/job/checkpoint.h"
-#include "runtime/job/model_file.h"
+#include "runtime/job/model/model_file.h"
+#include "runtime/job/run/checkpoint.h"
 #include "tests/job/jobs.h"
 
 namespace gradcast {

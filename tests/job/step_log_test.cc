@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "runtime/core/clock.h"
-#include "runtime/job/audit.h"
-#include "runtime/job/step_lines.h"
+#include "runtime/job/audit/audit.h"
+#include "runtime/job/report/step_lines.h"
 #include "tests/job/runs.h"
 
 namespace {

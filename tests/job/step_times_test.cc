@@ -1,4 +1,4 @@
-#include "runtime/job/step_times.h"
+#include "runtime/job/report/step_times.h"
 
 #include <gtest/gtest.h>
 

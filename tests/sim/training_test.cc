@@ -11,7 +11,7 @@
 #include "algos/synchronous.h"
 #include "datasets/shard.h"
 #include "runtime/core/digest.h"
-#include "runtime/job/engine.h"
+#include "runtime/job/run/engine.h"
 #include "tests/sim/seeds.h"
 #include "tests/wrapped_host.h"
 #include "transport/link/sim.h"

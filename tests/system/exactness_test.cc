@@ -7,7 +7,7 @@
 #include "datasets/shard.h"
 #include "nn/net.h"
 #include "runtime/core/digest.h"
-#include "runtime/job/engine.h"
+#include "runtime/job/run/engine.h"
 #include "tests/daemon/processes.h"
 #include "transport/link/sim.h"
 

@@ -1,8 +1,8 @@
 // The wire form of what is said about views.
 #include <gtest/gtest.h>
 
-#include "runtime/job/view_messages.h"
-#include "runtime/job/view_records.h"
+#include "runtime/job/report/view_records.h"
+#include "runtime/view/messages.h"
 
 namespace gradcast {
 namespace {

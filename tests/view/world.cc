@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "runtime/core/digest.h"
-#include "runtime/job/view_records.h"
+#include "runtime/job/report/view_records.h"
 
 namespace gradcast {
 

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <utility>
 
-#include "runtime/job/job_status.h"
-#include "runtime/job/view_change.h"
+#include "runtime/job/report/job_status.h"
+#include "runtime/view/change.h"
 
 namespace gradcast {
 

@@ -11,7 +11,7 @@
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
-#include "runtime/job/tensors.h"
+#include "runtime/job/model/tensors.h"
 #include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/print.h"

@@ -3,7 +3,7 @@
 
 #include "nn/presets.h"
 #include "runtime/control/cli_docs.h"
-#include "runtime/job/job_file.h"
+#include "runtime/job/file/job_file.h"
 #include "tools/gradcastctl/commands.h"
 
 namespace gradcast {

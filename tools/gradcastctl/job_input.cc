@@ -8,7 +8,7 @@
 
 #include "runtime/core/fd.h"
 #include "runtime/core/toml.h"
-#include "runtime/job/membership.h"
+#include "runtime/mesh/membership.h"
 
 namespace gradcast {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/job/job_check.h"
-#include "runtime/job/job_file.h"
+#include "runtime/job/file/job_file.h"
+#include "runtime/job/run/job_check.h"
 
 namespace gradcast {
 

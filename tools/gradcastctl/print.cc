@@ -11,7 +11,7 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/nearest.h"
-#include "runtime/job/tensors.h"
+#include "runtime/job/model/tensors.h"
 #include "tools/gradcastctl/ctl.h"
 
 namespace gradcast {

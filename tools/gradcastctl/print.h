@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/control/json.h"
-#include "runtime/job/model_evaluate.h"
+#include "runtime/job/model/model_evaluate.h"
 
 namespace gradcast {
 

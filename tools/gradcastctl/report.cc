@@ -5,7 +5,7 @@
 #include <set>
 
 #include "runtime/core/fd.h"
-#include "runtime/job/job_file.h"
+#include "runtime/job/file/job_file.h"
 #include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/out_file.h"
 #include "tools/gradcastctl/plot.h"

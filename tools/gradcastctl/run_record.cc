@@ -13,11 +13,11 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/toml.h"
 #include "runtime/daemon/job_run.h"
-#include "runtime/job/checkpoint.h"
-#include "runtime/job/job_file.h"
-#include "runtime/job/job_options.h"
-#include "runtime/job/model_file.h"
-#include "runtime/job/step_lines.h"
+#include "runtime/job/file/job_file.h"
+#include "runtime/job/file/job_options.h"
+#include "runtime/job/model/model_file.h"
+#include "runtime/job/report/step_lines.h"
+#include "runtime/job/run/checkpoint.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/job/model_evaluate.h"
+#include "runtime/job/model/model_evaluate.h"
 #include "tools/gradcastctl/client.h"
 
 namespace gradcast {

@@ -11,7 +11,7 @@
 #include "runtime/core/isa.h"
 #include "runtime/core/log.h"
 #include "runtime/core/thread.h"
-#include "runtime/job/audit.h"
+#include "runtime/job/audit/audit.h"
 #include "tools/gradcastctl/client.h"
 #include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/local.h"

@@ -1,0 +1,407 @@
+#include "runtime/job/file/job_options.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+
+#include "nn/graph/layer_kind.h"
+#include "runtime/job/run/cuda_module.h"
+#include "transport/exchange/exchange.h"
+
+namespace gradcast {
+namespace {
+
+using Identity = JobOption::Identity;
+using Kind = JobOption::Kind;
+using Target = JobTarget;
+using Value = JobValue;
+
+std::vector<std::string> exchange_names() {
+    std::vector<std::string> names;
+    for (const ExchangeKind& kind : exchange_kinds()) names.emplace_back(kind.name);
+    names.emplace_back("auto");
+    return names;
+}
+std::vector<std::string> algorithm_names() {
+    std::vector<std::string> names;
+    for (const AlgorithmKind& kind : algorithm_kinds()) names.emplace_back(kind.name);
+    return names;
+}
+std::vector<std::string> quantiser_names() {
+    return {quantiser_name(Quantiser::auto32), quantiser_name(Quantiser::auto16), quantiser_name(Quantiser::fixed)};
+}
+std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
+std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
+std::vector<std::string> devices() { return {device_names().begin(), device_names().end()}; }
+std::vector<std::string> residences() { return {"auto", "no"}; }
+std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
+std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
+std::vector<std::string> anchors() { return {"full", "batch"}; }
+std::vector<std::string> genes() { return {"parameter", "layer"}; }
+std::vector<std::string> distributions() { return {"population", "best"}; }
+std::vector<std::string> solvers() { return {"sgd", "exact"}; }
+std::vector<std::string> scalings() { return {"none", "inverse", "exp"}; }
+std::vector<std::string> allocations() { return {"parts", "eda", "bsda"}; }
+std::vector<std::string> streams() { return {"parts", "whole"}; }
+std::vector<std::string> pulls() { return {"wait", "now"}; }
+constexpr const char* protect_names[] = {"none", "auth", "encrypt"};   // by Protect
+std::vector<std::string> protections() { return {"auth", "encrypt", "none"}; }
+
+constexpr double u32_max = 4294967295.0;
+
+void put(bool& to, const Value& value) { to = value.integer != 0; }
+void put(uint32_t& to, const Value& value) { to = static_cast<uint32_t>(value.integer); }
+void put(uint64_t& to, const Value& value) { to = static_cast<uint64_t>(value.integer); }
+void put(double& to, const Value& value) { to = value.number; }
+void put(std::string& to, const Value& value) { to = value.text; }
+void put(std::vector<double>& to, const Value& value) { to = value.numbers; }
+// The names have been checked.
+void put(Precision& to, const Value& value) { to = precision_of(value.text); }
+void put(Quantiser& to, const Value& value) { (void)quantiser_parse(value.text, &to); }
+void put(Protect& to, const Value& value) { to = static_cast<Protect>(std::ranges::find(protect_names, value.text) - protect_names); }
+
+template <typename T>
+std::string print(const T& value) {
+    return fmt::format("{}", value);
+}
+std::string print(const std::vector<double>& value) { return fmt::format("[{}]", fmt::join(value, ", ")); }
+std::string print(Precision value) { return precision_names()[static_cast<size_t>(value)]; }
+std::string print(Quantiser value) { return quantiser_name(value); }
+std::string print(Protect value) { return protect_names[static_cast<size_t>(value)]; }
+
+template <typename Job, typename T>
+auto& at(Job& job, T JobConfig::*member) {
+    return job.*member;
+}
+template <typename Job, typename T>
+auto& at(Job& job, T OptimiserConfig::*member) {
+    return job.optimiser.*member;
+}
+template <typename Job, typename T>
+auto& at(Job& job, T AlgorithmSettings::*member) {
+    return job.settings.*member;
+}
+template <auto member>
+void set(Target target, const Value& value) {
+    if constexpr (std::is_invocable_v<decltype(member), LayerSpec&>) put(target.layer->*member, value);
+    else put(at(*target.job, member), value);
+}
+template <auto member>
+std::string show(const JobConfig& job) {
+    return print(at(job, member));
+}
+template <auto member, Identity identity>
+constexpr JobOption::Field field = {set<member>, show<member>, identity, std::is_invocable_v<decltype(member), AlgorithmSettings&>};
+
+// clang-format off
+constexpr JobOption rows[] = {
+    {"job", "name", Kind::text, "\"job\"", 0, 0, false, nullptr,
+     "at most 64 letters, digits, '.', '_' and '-'", field<&JobConfig::name, Identity::no>},
+    {"job", "seed", Kind::integer, "1", 0, 0x1p53, false, nullptr,
+     "of the initial weights, the order of samples, augmentation and dropout", field<&JobConfig::seed, Identity::yes>},
+    {"job", "epochs", Kind::integer, "", 1, 1e6, false, nullptr,
+     "passes over the training data; or", field<&JobConfig::epochs, Identity::cosine>},
+    {"job", "steps", Kind::integer, "", 1, u32_max, false, nullptr,
+     "number of steps, one mini-batch each", field<&JobConfig::steps, Identity::cosine>},
+    {"job", "evaluate", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "steps between two evaluations; 0: after each epoch", field<&JobConfig::evaluate, Identity::no>},
+    {"job", "stop_at", Kind::number, "0", 0, 1, false, nullptr,
+     "the job ends when an evaluation reaches this accuracy; 0: never", field<&JobConfig::stop_at, Identity::no>},
+    {"job", "checkpoint_every", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "steps between two checkpoints, from which `gradcastctl resume` goes on; 0: after each epoch, about 100 at most",
+     field<&JobConfig::checkpoint_every, Identity::no>},
+    {"job", "checkpoint_keep", Kind::integer, "2", 0, 1000000, false, nullptr,
+     "newest checkpoints that each node keeps; 0: none is written", field<&JobConfig::checkpoint_keep, Identity::no>},
+    {"job", "audit_every", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "every so many checkpoints one is kept for `gradcastctl verify`; 0: about 20 in the job",
+     field<&JobConfig::audit_every, Identity::no>},
+    {"job", "batch", Kind::integer, "128", 1, 1 << 20, false, nullptr, "samples in a mini-batch", field<&JobConfig::batch, Identity::yes>},
+    {"job", "blocks", Kind::integer, "8", 1, blocks_max, false, nullptr,
+     "parts of a mini-batch that nodes share out, at most its samples; the result depends on it, and not on the number of nodes",
+     field<&JobConfig::blocks, Identity::yes>},
+    {"job", "deadline", Kind::duration, "\"30s\"", 4, 86400, false, nullptr,
+     "the longest stall that is tolerated; every time-out is derived from it",
+     {[](Target target, const Value& value) { target.job->deadline_us = static_cast<uint64_t>(std::llrint(value.number * 1e6)); },
+      [](const JobConfig& job) { return fmt::format("{}s", static_cast<double>(job.deadline_us) / 1e6); }, Identity::no}},
+    {"job", "survive", Kind::flag, "false", 0, 1, false, nullptr,
+     "the job goes on without nodes that are lost, while more than half of the nodes remain, or exactly half with the first one",
+     field<&JobConfig::survive, Identity::no>},
+    {"job", "elastic", Kind::flag, "false", 0, 1, false, nullptr,
+     "with survive: other nodes of `members` in gradcastd.toml that are alive and not drained join the job by themselves while it runs",
+     field<&JobConfig::elastic, Identity::no>},
+    {"job", "min_nodes", Kind::integer, "0", 0, ranks_max, false, nullptr,
+     "with survive: where fewer nodes are left, each writes a checkpoint and the job ends; 0: half of those that it began with, 1 with servers_vote",
+     field<&JobConfig::min_nodes, Identity::no>},
+    {"job", "tensorboard", Kind::flag, "false", 0, 1, false, nullptr,
+     "each node writes loss, accuracy, throughput and bytes into its folder of the job as an event file of TensorBoard",
+     field<&JobConfig::tensorboard, Identity::no>},
+    {"data", "train", Kind::text, "", 0, 0, false, nullptr,
+     "pattern of the shards to train on, or a manifest; a relative path starts at this file's folder",
+     field<&JobConfig::train, Identity::no>},
+    {"data", "test", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "pattern of the shards to evaluate on, or a manifest; empty: none", field<&JobConfig::test, Identity::no>},
+    {"data", "classes", Kind::integer, "0", 0, 65536, false, nullptr,
+     "only samples with labels below this are used, and the net has as many outputs; 0: all", field<&JobConfig::classes, Identity::yes>},
+    {"data", "crop", Kind::integer, "0", 0, 1024, false, nullptr,
+     "augmentation: zeros added on each side of a training sample, before a random part of its own size is cut out",
+     field<&JobConfig::crop, Identity::yes>},
+    {"data", "flip", Kind::flag, "false", 0, 1, false, nullptr,
+     "augmentation: half of the training samples, drawn anew in each epoch, are mirrored left to right",
+     field<&JobConfig::flip, Identity::yes>},
+    {"net", "preset", Kind::name, "", 0, 0, false, presets,
+     "a net by name (gradcastctl help presets), or [[net.layers]]", field<&JobConfig::preset, Identity::yes>},
+    {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr,
+     "zeros added on each side of a sample, with [[net.layers]]", field<&JobConfig::net_pad, Identity::yes>},
+    {"net", "precision", Kind::name, "\"f32\"", 0, 0, false, precisions,
+     "number format of products in conv and inner_product; bf16 needs CPUs with AVX512-BF16 or AMX, tf32 a GPU",
+     field<&JobConfig::precision, Identity::yes>},
+    {"net", "device", Kind::name, "\"cpu\"", 0, 0, false, devices,
+     "cuda: all GPUs of each node (CUDA_VISIBLE_DEVICES); auto: cuda where nodes have GPUs", field<&JobConfig::device, Identity::no>},
+    {"net", "resident", Kind::name, "\"auto\"", 0, 0, false, residences,
+     "cuda: auto keeps the training data in each GPU's memory where it fits; no reads each block's samples from the files.  The result is the same",
+     {[](Target target, const Value& value) { target.job->resident = value.text == "auto"; },
+      [](const JobConfig& job) -> std::string { return job.resident ? "auto" : "no"; }, Identity::no}},
+    {"net", "deterministic", Kind::flag, "true", 0, 1, false, nullptr,
+     "cuda: false takes the fastest kernels, whose bits may differ from run to run", field<&JobConfig::deterministic, Identity::no>},
+    {"net", "start", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "safetensors file with the initial parameters, as gradcastctl export or PyTorch writes it, of F32, F16, BF16 or F64; a prefix that all its names share is left out; empty: drawn with the seed",
+     field<&JobConfig::start, Identity::no>},
+    {"net.layers", "kind", Kind::name, "", 0, 0, false, layer_kind_names, "kind of the layer", set<&LayerSpec::kind>},
+    {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "by which messages, `from` and the tensors of state_dicts (conv1.weight) name the layer; empty: kind and number", set<&LayerSpec::name>},
+    {"net.layers", "from", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "name of an earlier layer: add adds its output, other kinds take it instead of that of the layer before", set<&LayerSpec::from>},
+    {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "update rule", field<&OptimiserConfig::kind, Identity::yes>},
+    {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", field<&OptimiserConfig::lr, Identity::yes>},
+    {"optimiser", "momentum", Kind::number, "0", 0, 1, false, nullptr,
+     "factor of the last update", field<&OptimiserConfig::momentum, Identity::yes>},
+    {"optimiser", "weight_decay", Kind::number, "0", 0, 1e30, false, nullptr,
+     "factor of the weights that is added to the gradient", field<&OptimiserConfig::weight_decay, Identity::yes>},
+    {"optimiser", "nesterov", Kind::flag, "false", 0, 0, false, nullptr,
+     "sgd: Nesterov's momentum", field<&OptimiserConfig::nesterov, Identity::yes>},
+    {"optimiser", "beta1", Kind::number, "0.9", 0, 1, false, nullptr,
+     "adam: decay rate of the first moment", field<&OptimiserConfig::beta1, Identity::yes>},
+    {"optimiser", "beta2", Kind::number, "0.999", 0, 1, false, nullptr,
+     "adam: decay rate of the second moment", field<&OptimiserConfig::beta2, Identity::yes>},
+    {"optimiser", "epsilon", Kind::number, "1e-8", 0, 1e30, true, nullptr,
+     "adam: added to the root of the second moment", field<&OptimiserConfig::epsilon, Identity::yes>},
+    {"optimiser", "schedule", Kind::name, "\"constant\"", 0, 0, false, schedule_names,
+     "how lr changes over the job", field<&OptimiserConfig::schedule, Identity::yes>},
+    {"optimiser", "warm_up", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "first steps, in which lr grows linearly; goes with every schedule", field<&OptimiserConfig::warm_up, Identity::yes>},
+    {"optimiser", "decay_every", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "step: steps after which lr is multiplied by decay again", field<&OptimiserConfig::decay_every, Identity::yes>},
+    {"optimiser", "decay", Kind::number, "0.1", 0, 1e30, true, nullptr,
+     "step: factor of lr, see decay_every", field<&OptimiserConfig::decay, Identity::yes>},
+    {"optimiser", "lr_end", Kind::number, "0", 0, 1e30, false, nullptr,
+     "cosine: lr after the last step", field<&OptimiserConfig::lr_end, Identity::yes>},
+    {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names,
+     "training algorithm", field<&JobConfig::algorithm, Identity::yes>},
+    {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,
+     "how gradients are summed; auto: the fastest of those that are predicted from the first 6 steps to be fast, tried for 6 steps each where 24 are left; of asgd, softsync and serial: multicast, by which what goes to all nodes goes once",
+     field<&JobConfig::exchange, Identity::no>},
+    {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr,
+     "coded exchanges: packets are shorter by this factor", field<&JobConfig::m, Identity::no>},
+    {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr,
+     "coded exchanges: number of nodes that may be late or dead", field<&JobConfig::s, Identity::no>},
+    {"algorithm", "r", Kind::integer, "2", 1, ranks_max, false, nullptr,
+     "cssgd: number of nodes that compute the same block", field<&JobConfig::r, Identity::no>},
+    {"algorithm", "weights", Kind::numbers, "[]", 0, 1e30, true, nullptr,
+     "share of the blocks that each node computes, in the order of the nodes, as [1, 2, 1]; none: equal shares; not where the exchange codes",
+     field<&JobConfig::weights, Identity::no>},
+    {"algorithm", "balance", Kind::flag, "false", 0, 1, false, nullptr,
+     "shares follow the measured speed of the nodes; ring, unicast, multicast and ps, with several blocks a node",
+     field<&JobConfig::balance, Identity::no>},
+    {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr,
+     "ps, asgd, softsync: number of nodes that are servers, each with a part of the parameters", field<&JobConfig::servers, Identity::no>},
+    {"algorithm", "servers_vote", Kind::flag, "false", 0, 1, false, nullptr,
+     "asgd, softsync with survive: the job goes on where more than half of the servers remain, or exactly half with the first one, however many workers are lost; else where so many of all nodes remain",
+     field<&JobConfig::servers_vote, Identity::no>},
+    {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names,
+     "how gradients become integers", field<&JobConfig::quantiser, Identity::yes>},
+    {"algorithm", "workers", Kind::integer, "0", 0, blocks_max, false, nullptr,
+     "that learn alone, wherever they are; 0: one a node", field<&AlgorithmSettings::workers, Identity::yes>},
+    {"algorithm", "local_steps", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "mini-batches of a worker in a round; 0: those of local_epochs", field<&AlgorithmSettings::local_steps, Identity::yes>},
+    {"algorithm", "local_epochs", Kind::number, "1", 0, 1e6, true, nullptr,
+     "passes of a worker over its part of the data in a round", field<&AlgorithmSettings::local_epochs, Identity::yes>},
+    {"algorithm", "outer_lr", Kind::number, "0.7", 0, 1e6, true, nullptr,
+     "diloco: learning rate of the outer optimiser", field<&AlgorithmSettings::outer_lr, Identity::yes>},
+    {"algorithm", "outer_momentum", Kind::number, "0.9", 0, 1, false, nullptr,
+     "diloco: momentum of the outer optimiser, below 1", field<&AlgorithmSettings::outer_momentum, Identity::yes>},
+    {"algorithm", "fraction", Kind::number, "0", 0, 1, false, nullptr,
+     "oneshot: share of a worker's part for the correction of the bias, below 1; 0: none",
+     field<&AlgorithmSettings::fraction, Identity::yes>},
+    {"algorithm", "mu", Kind::number, "0.1", 0, 1e30, false, nullptr,
+     "dane, fedprox: pull towards the parameters that a round begins from", field<&AlgorithmSettings::mu, Identity::yes>},
+    {"algorithm", "eta", Kind::number, "1", 0, 1e30, true, nullptr,
+     "dane: step along the gradient of all data", field<&AlgorithmSettings::eta, Identity::yes>},
+    {"algorithm", "anchor", Kind::name, "\"full\"", 0, 0, false, anchors,
+     "dane: gradient that a round begins with: of the worker's part, or of as many samples as a mini-batch has",
+     field<&AlgorithmSettings::anchor, Identity::yes>},
+    {"algorithm", "anchor_fraction", Kind::number, "1", 0, 1, true, nullptr,
+     "dane: share of the worker's part that the anchor full takes, drawn anew each round",
+     field<&AlgorithmSettings::anchor_fraction, Identity::yes>},
+    {"algorithm", "rho", Kind::number, "1", 0, 1e30, true, nullptr,
+     "admm: weight of the consensus", field<&AlgorithmSettings::rho, Identity::yes>},
+    {"algorithm", "validation", Kind::integer, "5000", 1, 1 << 24, false, nullptr,
+     "de, soup, rg: training samples that no worker learns from, to choose models by",
+     field<&AlgorithmSettings::validation, Identity::yes>},
+    {"algorithm", "shrink", Kind::number, "0.001", 0, 1e30, true, nullptr,
+     "rg: pull of the weights of models towards equal ones", field<&AlgorithmSettings::shrink, Identity::yes>},
+    {"algorithm", "allocation", Kind::name, "\"parts\"", 0, 0, false, allocations,
+     "ma, de, soup, rg: workers train on parts of their own, or share out a batch of all data in each round: eda equally, bsda by speed",
+     field<&AlgorithmSettings::allocation, Identity::yes>},
+    {"algorithm", "allocation_batches", Kind::integer, "10", 1, 1 << 20, false, nullptr,
+     "eda, bsda: batches that an epoch is cut in, a round each", field<&AlgorithmSettings::allocation_batches, Identity::yes>},
+    {"algorithm", "evaluate_workers", Kind::flag, "false", 0, 0, false, nullptr,
+     "before an evaluation each node also tries on the test data what its workers have learnt alone: `workers` in its steps.jsonl",
+     field<&AlgorithmSettings::evaluate_workers, Identity::no>},
+    {"algorithm", "adapt", Kind::flag, "true", 0, 0, false, nullptr,
+     "de: f and cr of each worker adapt themselves, as in jDE", field<&AlgorithmSettings::adapt, Identity::yes>},
+    {"algorithm", "f", Kind::number, "0.5", 0, 2, false, nullptr,
+     "de: factor of the difference of two models", field<&AlgorithmSettings::f, Identity::yes>},
+    {"algorithm", "cr", Kind::number, "0.9", 0, 1, false, nullptr,
+     "de: share of genes that come from the mutant", field<&AlgorithmSettings::cr, Identity::yes>},
+    {"algorithm", "crossover", Kind::name, "\"parameter\"", 0, 0, false, genes,
+     "de: what is exchanged as one gene", field<&AlgorithmSettings::crossover, Identity::yes>},
+    {"algorithm", "distribute", Kind::name, "\"population\"", 0, 0, false, distributions,
+     "de: each worker goes on from its individual, or all from the best", field<&AlgorithmSettings::distribute, Identity::yes>},
+    {"algorithm", "solver", Kind::name, "\"sgd\"", 0, 0, false, solvers,
+     "dane, admm: of local problems; exact: of the nets ridge and logistic, in double", field<&AlgorithmSettings::solver, Identity::yes>},
+    {"algorithm", "updates", Kind::integer, "0", 0, 1 << 24, false, nullptr,
+     "asgd, softsync: gradients in a round; 0: those of one pass over the data", field<&AlgorithmSettings::updates, Identity::yes>},
+    {"algorithm", "stream", Kind::name, "\"parts\"", 0, 0, false, streams,
+     "asgd, softsync: a worker's mini-batches come from its part of the data, or are its blocks of those of ssgd",
+     field<&AlgorithmSettings::stream, Identity::yes>},
+    {"algorithm", "lambda", Kind::name, "\"none\"", 0, 0, false, scalings,
+     "asgd, softsync: how the staleness tau scales a gradient: 1, 1 / tau, beta^tau", field<&AlgorithmSettings::lambda, Identity::yes>},
+    {"algorithm", "beta", Kind::number, "0.9", 0, 1, true, nullptr,
+     "asgd, softsync: of lambda = exp", field<&AlgorithmSettings::beta, Identity::yes>},
+    {"algorithm", "max_staleness", Kind::integer, "0", 0, 1 << 20, false, nullptr,
+     "asgd, softsync: gradients that a worker may be ahead of the slowest; 0: any number",
+     field<&AlgorithmSettings::max_staleness, Identity::yes>},
+    {"algorithm", "replay", Kind::text, "\"\"", 0, 0, false, nullptr,
+     "asgd, softsync, bsda: a replay.log of this job, whose order of gradients or shares are repeated; empty: as they come",
+     field<&AlgorithmSettings::replay, Identity::no>},
+    {"algorithm", "collect", Kind::integer, "0", 0, blocks_max, false, nullptr,
+     "softsync: gradients in an update; 0: as many as workers", field<&AlgorithmSettings::collect, Identity::yes>},
+    {"algorithm", "pull", Kind::name, "\"wait\"", 0, 0, false, pulls,
+     "softsync: a worker goes on with the parameters after the update of its gradient, or with the present ones",
+     field<&AlgorithmSettings::pull, Identity::yes>},
+    {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
+     "rdma: over RDMA if every node has it, else ip; ip: TCP and UDP multicast; tcp: streams only, each node gets a copy of its own",
+     field<&JobConfig::transport, Identity::no>},
+    {"transport", "protect", Kind::name, "\"auth\"", 0, 0, false, protections,
+     "auth: packets carry a tag; encrypt: they are encrypted too; none: neither", field<&JobConfig::protect, Identity::no>},
+    {"profile", "step", Kind::integer, "0", 0, u32_max, false, nullptr,
+     "step of which each node writes profile.json, a Chrome trace, into the job's folder; 0: none",
+     field<&JobConfig::profile, Identity::no>},
+};
+// clang-format on
+
+/// The keys of layers, as their kinds have them.
+void add_layer_keys(std::vector<JobOption>& all) {
+    static std::deque<std::string> texts;   // outlive the rows
+    auto kept = [](std::string text) { return texts.emplace_back(std::move(text)).c_str(); };
+    for (const auto& [key, kinds] : layer_keys()) {
+        const bool flag = key->type == LayerKey::Type::flag;
+        all.push_back({.section = "net.layers",
+                       .key = key->name,
+                       .kind = flag                                   ? Kind::flag
+                               : key->type == LayerKey::Type::integer ? Kind::integer
+                                                                      : Kind::number,
+                       .value = kept(flag ? key->value != 0 ? "true" : "false" : fmt::format("{}", key->value)),
+                       .min = key->min,
+                       .max = key->max,
+                       .above = false,
+                       .names = nullptr,
+                       .help = kept(fmt::format("{}: {}{}", fmt::join(kinds, ", "), key->help,
+                                                key->below ? fmt::format("; below {}", key->max) : "")),
+                       .field = {.set = nullptr}});
+    }
+}
+
+/// The default names: "conv1, fc1 (inner_product), ...".
+const char* name_help(const char* help) {
+    static std::string text = help;
+    for (const char* between = ", as "; const LayerKind* kind : layer_kinds()) {
+        const bool plain = kind->loss || std::string_view(kind->name).starts_with(kind->short_name);
+        const std::string name = fmt::format("{}1{}", kind->short_name, plain ? "" : fmt::format(" ({})", kind->name));
+        if (text.ends_with(name)) continue;
+        text += between + name;
+        between = ", ";
+    }
+    return text.c_str();
+}
+
+}   // namespace
+
+std::span<const JobOption> job_options() {
+    static const std::vector<JobOption> all = [] {
+        std::vector<JobOption> made;
+        for (const JobOption& row : rows) {
+            made.push_back(row);
+            if (std::string_view(row.section) != "net.layers" || std::string_view(row.key) != "name") continue;
+            made.back().help = name_help(row.help);
+            add_layer_keys(made);
+        }
+        return made;
+    }();
+    return all;
+}
+
+std::string JobOption::bound(double limit) const { return kind == Kind::duration ? fmt::format("{}s", limit) : fmt::format("{}", limit); }
+
+bool JobOption::taken_by(const AlgorithmKind& algorithm) const { return !field.of_algorithms || algorithm.has(key); }
+
+const JobOption* job_option(std::string_view name) {
+    const size_t dot = name.rfind('.');
+    for (const JobOption& option : job_options())
+        if (dot != name.npos && name.substr(0, dot) == option.section && name.substr(dot + 1) == option.key) return &option;
+    return nullptr;
+}
+
+std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobConfig& config) {
+    std::vector<std::pair<std::string, std::string>> all;
+    const AlgorithmKind* kind;
+    if (!algorithm_find(config.algorithm, &kind).ok()) return all;
+    for (const JobOption& option : job_options())
+        if (option.field.of_algorithms && option.taken_by(*kind)) all.emplace_back(option.key, option.field.show(config));
+    return all;
+}
+
+std::vector<FileKey> job_keys() {
+    std::vector<FileKey> keys;
+    for (const JobOption& option : job_options()) {
+        const bool list = std::string_view(option.section) == "net.layers";
+        std::string range;
+        if (option.names) range = fmt::format("{}", fmt::join(option.names(), ", "));
+        else if (option.kind == Kind::integer || option.kind == Kind::duration)
+            range = fmt::format("{} .. {}", option.bound(option.min), option.bound(option.max));
+        else if (option.kind == Kind::flag) range = "true, false";
+        else if (option.kind == Kind::number) {
+            const bool bounded = option.max < 1e6;   // others are beyond what anybody means
+            if (option.above)
+                range = bounded ? fmt::format("above {}, at most {}", option.min, option.max) : fmt::format("above {}", option.min);
+            else range = bounded ? fmt::format("{} .. {}", option.min, option.max) : fmt::format("{} and more", option.min);
+        }
+        keys.push_back({list ? fmt::format("[[{}]]", option.section) : fmt::format("[{}]", option.section), option.key, option.value,
+                        option.help, range});
+    }
+    return keys;
+}
+
+std::string job_help() {
+    std::string text = "The job file, in TOML: sections, keys with their defaults, and what is allowed.\n", section;
+    for (const FileKey& each : job_keys()) {
+        if (each.section != section) text += fmt::format("\n{}\n", section = each.section);
+        text += fmt::format("    {:<28}{}{}\n", fmt::format("{} = {}", each.key, each.value.empty() ? "…" : each.value), each.help,
+                            each.range.empty() ? "" : fmt::format(" ({})", each.range));
+    }
+    return text;
+}
+
+}   // namespace gradcast

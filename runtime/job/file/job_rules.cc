@@ -1,0 +1,220 @@
+#include "runtime/job/file/job_rules.h"
+
+#include <fmt/ranges.h>
+
+#include "nn/net.h"
+#include "nn/optimiser.h"
+#include "runtime/job/file/job_options.h"
+
+namespace gradcast {
+namespace {
+
+using Keys = const JobKeys&;
+
+/// A word in braces of JobRule::text.
+std::string word_text(std::string_view word, Keys keys) {
+    if (const JobOption* option = job_option(word)) return option->field.show(keys.job);
+    if (word == "presets") return fmt::format("{}", fmt::join(preset_names(), ", "));
+    if (word == "auto16 blocks") return fmt::format("{}", auto16_blocks_max);
+    if (word == "weighing exchanges") return exchange_names(&ExchangeKind::weighs);
+    if (word == "balancing exchanges") return exchange_names(&ExchangeKind::balances);
+    GC_ASSERT(word == "coding exchanges");
+    return exchange_names(&ExchangeKind::codes);
+}
+
+std::string rule_text(std::string_view text, Keys keys) {
+    std::string all;
+    for (size_t open; (open = text.find('{')) != text.npos;) {
+        const size_t close = text.find('}', open);
+        all.append(text.substr(0, open)).append(word_text(text.substr(open + 1, close - open - 1), keys));
+        text.remove_prefix(close + 1);
+    }
+    return all.append(text);
+}
+
+// What several rules ask.
+bool on_cpus(Keys keys) { return keys.job.device == "cpu"; }
+bool parts(Keys keys) { return keys.job.settings.allocation == "parts"; }
+bool untested(Keys keys) { return keys.job.test.empty(); }
+bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
+bool learns_alone(Keys keys) { return keys.algorithm->workers; }
+bool has_state(Keys keys) { return keys.algorithm->private_state; }
+bool of_other_optimisers(Keys keys, const char* key) {
+    return keys.changed(fmt::format("optimiser.{}", key)) && !optimiser_find(keys.job.optimiser.kind)->has(key);
+}
+bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
+
+// clang-format off
+constexpr JobRule rules[] = {
+    {"job.steps", [](Keys keys) { return keys.has("job.epochs") && keys.has("job.steps"); },
+     "either epochs or steps, not both"},
+    {"job.epochs", [](Keys keys) { return !keys.has("job.epochs") && !keys.has("job.steps"); },
+     "is missing: either epochs or steps"},
+    {"job.blocks", [](Keys keys) { return keys.job.blocks > keys.job.batch; },
+     "{job.blocks} blocks are more than the {job.batch} samples of a mini-batch (job.batch)"},
+    {"job.blocks", [](Keys keys) { return takes(keys, Quantiser::auto16) && keys.job.blocks > auto16_blocks_max; },
+     "{job.blocks} blocks are too many for the quantiser auto16, {auto16 blocks} at most: take fewer, or auto32"},
+    {"job.evaluate", [](Keys keys) { return keys.job.evaluate > 0 && untested(keys); },
+     "there is nothing to evaluate on: data.test is missing"},
+    {"job.stop_at", [](Keys keys) { return keys.job.stop_at > 0 && untested(keys); },
+     "there is nothing to evaluate on: data.test is missing"},
+    {"job.survive", [](Keys keys) { return keys.job.survive && has_state(keys); },
+     "workers of {algorithm.kind} have state that is lost with their node, so it does not go on without one"},
+
+    {"data.train", [](Keys keys) { return !keys.has("data.train"); },
+     "is missing: a pattern of shards, as \"fashion-mnist/train*.h5\""},
+    {"data.train", [](Keys keys) { return keys.job.train.empty(); },
+     "is empty"},
+
+    {"net.layers", [](Keys keys) { return keys.has("net.preset") && keys.has("net.layers"); },
+     "either a preset or layers, not both"},
+    {"net.preset", [](Keys keys) { return !keys.has("net.preset") && !keys.has("net.layers"); },
+     "is missing: {presets}, or [[net.layers]]"},
+    {"net.pad", [](Keys keys) { return keys.has("net.preset") && keys.has("net.pad"); },
+     "a preset has its own; it goes with [[net.layers]]"},
+    {"net.precision", [](Keys keys) { return keys.job.precision == Precision::tf32 && on_cpus(keys); },
+     "tf32 is for GPUs: it goes with device = \"cuda\""},
+    {"net.resident", [](Keys keys) { return !keys.job.resident && on_cpus(keys); },
+     "no is for GPUs: it goes with device = \"cuda\""},
+    {"net.deterministic", [](Keys keys) { return !keys.job.deterministic && on_cpus(keys); },
+     "false is for GPUs: it goes with device = \"cuda\""},
+    {"net.device", [](Keys keys) { return learns_alone(keys) && keys.job.device == "cuda"; },
+     "workers of {algorithm.kind} compute on CPUs in this version: take cpu"},
+
+    {"optimiser.momentum", [](Keys keys) { return keys.job.optimiser.momentum == 1; },
+     "1 is not below 1"},
+    {"optimiser.momentum", [](Keys keys) { return of_other_optimisers(keys, "momentum"); },
+     "goes with kind = \"sgd\", not \"{optimiser.kind}\""},
+    {"optimiser.nesterov", [](Keys keys) {
+         const OptimiserConfig& optimiser = keys.job.optimiser;
+         return optimiser.nesterov && (!optimiser_find(optimiser.kind)->has("nesterov") || optimiser.momentum == 0);
+     },
+     "goes with sgd and a momentum above 0"},
+    {"optimiser.beta1", [](Keys keys) { return keys.job.optimiser.beta1 == 1; },
+     "1 is not below 1"},
+    {"optimiser.beta1", [](Keys keys) { return of_other_optimisers(keys, "beta1"); },
+     "goes with kind = \"adam\", not \"{optimiser.kind}\""},
+    {"optimiser.beta2", [](Keys keys) { return keys.job.optimiser.beta2 == 1; },
+     "1 is not below 1"},
+    {"optimiser.beta2", [](Keys keys) { return of_other_optimisers(keys, "beta2"); },
+     "goes with kind = \"adam\", not \"{optimiser.kind}\""},
+    {"optimiser.epsilon", [](Keys keys) { return of_other_optimisers(keys, "epsilon"); },
+     "goes with kind = \"adam\", not \"{optimiser.kind}\""},
+    {"optimiser.decay_every", [](Keys keys) { return keys.changed("optimiser.decay_every") && keys.job.optimiser.schedule != "step"; },
+     "goes with schedule = \"step\", not \"{optimiser.schedule}\""},
+    {"optimiser.decay", [](Keys keys) { return keys.changed("optimiser.decay") && keys.job.optimiser.schedule != "step"; },
+     "goes with schedule = \"step\", not \"{optimiser.schedule}\""},
+    {"optimiser.lr_end", [](Keys keys) { return keys.changed("optimiser.lr_end") && keys.job.optimiser.schedule != "cosine"; },
+     "goes with schedule = \"cosine\", not \"{optimiser.schedule}\""},
+    {"optimiser.schedule", [](Keys keys) { return keys.job.optimiser.schedule == "step" && keys.job.optimiser.decay_every == 0; },
+     "step needs decay_every, a number of steps"},
+
+    {"algorithm.exchange", [](Keys keys) { return keys.has("algorithm.exchange") && !keys.algorithm->sends_by(keys.job.exchange); },
+     "{algorithm.kind} sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to all nodes"},
+    {"algorithm.exchange", [](Keys keys) { return has_state(keys) && !keys.exchange; },
+     "workers of {algorithm.kind} have state and keep their nodes: name an exchange"},
+    {"algorithm.m", [](Keys keys) { return keys.has("algorithm.m") && !exchanges(keys); },
+     "{algorithm.kind} sends by no exchange: leave it out"},
+    {"algorithm.s", [](Keys keys) { return keys.has("algorithm.s") && keys.job.algorithm == "softsync"; },
+     "{algorithm.kind} sends by no exchange: leave it out (s-softsync is collect = workers / s)"},
+    {"algorithm.s", [](Keys keys) { return keys.has("algorithm.s") && !exchanges(keys); },
+     "{algorithm.kind} sends by no exchange: leave it out"},
+    {"algorithm.s", [](Keys keys) { return keys.job.s > 0 && keys.exchange && !keys.exchange->codes; },
+     "{algorithm.exchange} has nothing to spare for ranks that are lost: take {coding exchanges}, or s = 0"},
+    {"algorithm.s", [](Keys keys) { return keys.job.s > 0 && !keys.exchange && takes(keys, Quantiser::fixed); },
+     "with the quantiser fixed no rank can be missed: take auto32 or auto16, or s = 0"},
+    {"algorithm.r", [](Keys keys) { return keys.has("algorithm.r") && !exchanges(keys); },
+     "{algorithm.kind} sends by no exchange: leave it out"},
+    {"algorithm.weights", [](Keys keys) { return keys.has("algorithm.weights") && !exchanges(keys); },
+     "{algorithm.kind} sends by no exchange: leave it out"},
+    {"algorithm.weights", [](Keys keys) { return !keys.job.weights.empty() && !(keys.exchange && keys.exchange->weighs); },
+     "nodes have equal shares with {algorithm.exchange}: leave it out, or take {weighing exchanges}"},
+    {"algorithm.balance", [](Keys keys) {
+         const bool possible = keys.exchange && keys.exchange->balances && keys.job.weights.empty() && !has_state(keys) &&
+                               !keys.algorithm->server && keys.job.settings.solver != "exact";
+         return keys.job.balance && !possible;
+     },
+     "goes with the exchanges {balancing exchanges}, without weights, and with algorithms whose nodes compute blocks or workers without a state"},
+    {"algorithm.servers_vote", [](Keys keys) { return keys.job.servers_vote && !keys.algorithm->server; },
+     "goes with asgd and softsync, not {algorithm.kind}"},
+    {"algorithm.servers_vote", [](Keys keys) { return keys.job.servers_vote && !keys.job.survive; },
+     "goes with survive = true in [job]"},
+
+    {"algorithm.quantiser", [](Keys keys) { return keys.algorithm->server && !takes(keys, Quantiser::auto32); },
+     "{algorithm.kind} sends floats to a server, which sums 32 bits: leave it out"},
+    {"algorithm.quantiser", [](Keys keys) { return !exchanges(keys) && !takes(keys, Quantiser::auto32); },
+     "{algorithm.kind} sends floats: leave it out"},
+    {"algorithm.quantiser", [](Keys keys) { return learns_alone(keys) && takes(keys, Quantiser::fixed); },
+     "fixed clips what is above 10, and {algorithm.kind} sums more than gradients: take auto32 or auto16"},
+    {"algorithm.quantiser", [](Keys keys) { return keys.exchange && !keys.exchange->fixed && takes(keys, Quantiser::fixed); },
+     "{algorithm.exchange} does not allow the quantiser fixed: use auto32"},
+    {"algorithm.workers", [](Keys keys) {
+         return learns_alone(keys) && takes(keys, Quantiser::auto16) && keys.job.settings.workers > auto16_blocks_max;
+     },
+     "{algorithm.workers} are too many for the quantiser auto16, {auto16 blocks} at most"},
+
+    {"algorithm.local_steps", [](Keys keys) { return keys.job.settings.local_steps > 0 && keys.has("algorithm.local_epochs"); },
+     "either local_steps or local_epochs, not both"},
+    {"algorithm.local_steps", [](Keys keys) { return keys.has("algorithm.local_steps") && !parts(keys); },
+     "goes with allocation = \"parts\": a round of {algorithm.allocation} is an allocation_batches-th of the data"},
+    {"algorithm.local_epochs", [](Keys keys) { return keys.has("algorithm.local_epochs") && !parts(keys); },
+     "goes with allocation = \"parts\": a round of {algorithm.allocation} is an allocation_batches-th of the data"},
+    {"algorithm.outer_momentum", [](Keys keys) { return keys.job.settings.outer_momentum == 1; },
+     "1 is not below 1"},
+    {"algorithm.fraction", [](Keys keys) { return keys.job.settings.fraction == 1; },
+     "1 is not below 1"},
+    {"algorithm.anchor_fraction", [](Keys keys) { return keys.changed("algorithm.anchor_fraction") && keys.job.settings.anchor == "batch"; },
+     "goes with anchor = \"full\", not \"batch\""},
+    {"algorithm.allocation_batches", [](Keys keys) { return keys.changed("algorithm.allocation_batches") && parts(keys); },
+     "goes with allocation = \"eda\" or \"bsda\""},
+    {"algorithm.evaluate_workers", [](Keys keys) { return keys.job.settings.evaluate_workers && untested(keys); },
+     "there is nothing to evaluate on: data.test is missing"},
+    {"algorithm.solver", [](Keys keys) {
+         const bool possible = !keys.job.survive && keys.exchange && takes(keys, Quantiser::auto32);
+         return keys.job.settings.solver == "exact" && !possible;
+     },
+     "exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32"},
+    {"algorithm.beta", [](Keys keys) { return keys.changed("algorithm.beta") && keys.job.settings.lambda != "exp"; },
+     "goes with lambda = \"exp\", not \"{algorithm.lambda}\""},
+    {"algorithm.replay", [](Keys keys) {
+         return !keys.job.settings.replay.empty() && !keys.algorithm->server && keys.job.settings.allocation != "bsda";
+     },
+     "repeats the shares of allocation = \"bsda\", not \"{algorithm.allocation}\""},
+    {"profile.step", [](Keys keys) { return keys.job.profile > 0 && learns_alone(keys); },
+     "goes with ssgd, not {algorithm.kind}"},
+};
+// clang-format on
+
+}   // namespace
+
+bool JobKeys::changed(std::string_view key) const {
+    const JobOption* option = job_option(key);
+    return option->field.show(job) != option->field.show({});
+}
+
+std::span<const JobRule> job_rules() { return rules; }
+
+std::vector<BrokenRule> job_rules_broken(JobKeys keys) {
+    GC_ASSERT(algorithm_find(keys.job.algorithm, &keys.algorithm).ok());
+    if (keys.job.exchange != "auto") GC_ASSERT(exchange_find(keys.job.exchange, Quantiser::auto32, &keys.exchange).ok());
+    std::vector<BrokenRule> broken;
+    const auto add = [&](std::string_view key, std::string_view text) {
+        if (keys.wrong.contains(key) || (key.starts_with("algorithm.") && keys.wrong.contains("algorithm.kind"))) return;
+        keys.wrong.emplace(key);
+        broken.push_back({std::string(key), rule_text(text, keys)});
+    };
+    for (const JobOption& option : job_options()) {
+        if (option.taken_by(*keys.algorithm)) continue;
+        const std::string key = fmt::format("{}.{}", option.section, option.key);
+        if (!keys.changed(key)) continue;
+        std::vector<const char*> users;
+        for (const AlgorithmKind& each : algorithm_kinds())
+            if (option.taken_by(each)) users.push_back(each.name);
+        add(key, fmt::format("goes with {}, not {}", fmt::join(users, ", "), keys.job.algorithm));
+    }
+    for (const JobRule& rule : rules)
+        if (rule.broken(keys)) add(rule.key, rule.text);
+    return broken;
+}
+
+}   // namespace gradcast

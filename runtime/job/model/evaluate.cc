@@ -1,0 +1,59 @@
+#include "runtime/job/model/evaluate.h"
+
+#include <array>
+
+namespace gradcast {
+
+void Evaluator::plan(uint32_t lanes, Arena& arena) {
+    rooms_.resize(lanes);
+    for (Room& room : rooms_) {
+        arena.plan("evaluation", evaluation_batch * data_.sample_bytes(), &room.images);
+        arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.labels);
+        arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.predicted);
+    }
+    if (data_.info().target_scale == 0) count_of_class.resize(data_.info().classes), right_of_class.resize(data_.info().classes);
+}
+
+Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result) {
+    const DataInfo& info = data_.info();
+    const Room& room = rooms_[lane];
+    uint64_t begin = uint64_t{number} * evaluation_batch;
+    auto count = static_cast<uint32_t>(std::min<uint64_t>(evaluation_batch, info.count - begin));
+    std::array<uint64_t, evaluation_batch> indices;
+    for (uint32_t i = 0; i < count; ++i) indices[i] = begin + i;
+    auto* images = room.images.as<uint8_t>();
+    auto *labels = room.labels.as<int32_t>(), *predicted = room.predicted.as<int32_t>();
+    GC_TRY(data_.read(std::span(indices).first(count), images, labels));
+    uint32_t right = 0;
+    GC_TRY(
+        net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, mean_.data(), std_.data()}, &right, &result->loss, predicted));
+    result->right = right;
+    if (info.target_scale > 0) return {};
+    std::lock_guard lock(mutex_);
+    for (uint32_t i = 0; i < count; ++i) {
+        auto label = static_cast<size_t>(labels[i]);
+        ++count_of_class[label];
+        right_of_class[label] += predicted[i] == labels[i];
+        if (!confusion.empty()) ++confusion[label * info.classes + static_cast<size_t>(predicted[i])];
+    }
+    return {};
+}
+
+Status Evaluator::run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress) {
+    Status first_error;
+    std::atomic<bool> failed{false};
+    run_done_.store(0, std::memory_order_relaxed);
+    run_batches_.store(static_cast<uint32_t>(results.size()), std::memory_order_relaxed);
+    lanes.run(static_cast<uint32_t>(results.size()), [&](uint32_t lane, uint32_t item) {
+        if (failed.load(std::memory_order_relaxed)) return;
+        Status status = batch(lane, first + item * stride, net, &results[item]);
+        progress.advance();
+        run_done_.fetch_add(1, std::memory_order_relaxed);
+        if (status.ok()) return;
+        std::lock_guard lock(mutex_);
+        if (!failed.exchange(true)) first_error = status;
+    });
+    return first_error;
+}
+
+}   // namespace gradcast

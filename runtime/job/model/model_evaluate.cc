@@ -1,0 +1,47 @@
+#include "runtime/job/model/model_evaluate.h"
+
+#include "datasets/reader.h"
+#include "runtime/job/model/evaluate.h"
+#include "runtime/job/model/model_net.h"
+
+namespace gradcast {
+
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal) {
+    ModelNet of;
+    GC_TRY(of.open(path, threads));
+    std::unique_ptr<DataSet> set;
+    GC_TRY(data_open(data, &set, {.classes = of.classes, .literal = literal}));
+    const DataInfo& info = set->info();
+    const NetSpec& spec = of.model.net;
+    if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)
+        return fail(Code::data, "the model {} takes samples of {}x{}x{} in {} classes, {} has {}x{}x{} in {}", path, spec.C, spec.H, spec.W,
+                    spec.classes, data, info.C, info.H, info.W, info.classes);
+    if (info.target_scale != spec.target_scale)
+        return fail(Code::data, "the model {} has the target_scale {}, {} has {} (0: classes)", path, spec.target_scale, data,
+                    info.target_scale);
+    GC_TRY(data_verify(*set));
+    Evaluator evaluator(*set, of.model.mean, of.model.std);
+    evaluator.plan(of.threads, of.arena);
+    if (info.target_scale == 0) evaluator.confuse();
+    GC_TRY(of.ready());
+    std::vector<BatchResult> results(evaluator.batches());
+    Progress progress;
+    GC_TRY(evaluator.run(*of.net, of.lanes, 0, 1, results, progress));
+    Evaluation done{.count = info.count,
+                    .regression = info.target_scale > 0,
+                    .count_of_class = evaluator.count_of_class,
+                    .right_of_class = evaluator.right_of_class,
+                    .confusion = evaluator.confusion,
+                    .class_names = set->shards()[0].info.class_names,
+                    .digest = of.model.digest,
+                    .kernels = of.net->kernels()};
+    for (const BatchResult& result : results) {
+        done.right += result.right;
+        done.loss += result.loss;
+    }
+    done.loss /= static_cast<double>(info.count);
+    *evaluation = std::move(done);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,38 @@
+#include "runtime/job/model/model_net.h"
+
+#include <algorithm>
+
+#include "runtime/job/model/evaluate.h"
+#include "runtime/job/model/safetensors.h"
+
+namespace gradcast {
+
+Status ModelNet::open(const std::string& path, uint32_t thread_count) {
+    const bool tensors = path.ends_with(".safetensors");
+    GC_TRY(tensors ? safetensors_model(path, &model, &parameters_) : model_read(path, &model, &parameters_));
+    // The job file says whether only the first classes of its data were trained on.  One of another version may not be readable here.
+    JobConfig job;
+    std::vector<JobMistake> mistakes;
+    (void)job_parse(model.job, path, "", &job, &mistakes);
+    classes = tensors && model.net.target_scale == 0 ? model.net.classes : job.classes;
+    threads = std::max(thread_count, 1u);
+    // No block is computed: the smallest takes the least memory.
+    NetConfig config{.lanes = threads, .samples_max = evaluation_batch, .block_sizes = {1}, .precision = job.precision};
+    Status planned = net_cpu_plan(model.net, config, arena, &net);
+    if (planned.code == Code::unsupported && config.precision != Precision::f32) {
+        config.precision = Precision::f32;
+        planned = net_cpu_plan(model.net, config, arena, &net);
+    }
+    return planned;
+}
+
+Status ModelNet::ready() {
+    GC_TRY(arena.seal());
+    GC_TRY(net_cpu_ready(*net));
+    std::copy(parameters_.begin(), parameters_.end(), net->parameters().begin());
+    parameters_ = {};
+    net->refresh();
+    return lanes.open(threads);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,94 @@
+#include "runtime/job/model/model_predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/job/model/evaluate.h"
+
+namespace gradcast {
+
+Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_t threads) {
+    path_ = path;
+    rules_ = rules;
+    GC_TRY(net_.open(path, threads));
+    const NetSpec& spec = net_.model.net;
+    if (spec.target_scale > 0) return fail(Code::data, "the model {} is a regression: it has no classes", path);
+    if (spec.C != 1 && spec.C != 3) return fail(Code::data, "the model {} takes samples of {} planes: an image has 1 or 3", path, spec.C);
+    if (rules.size > 0 && (rules.size != spec.H || rules.size != spec.W))
+        return fail(Code::invalid, "--size {}: the model {} takes images of {} x {} pixels{}", rules.size, path, spec.W, spec.H,
+                    spec.H == spec.W ? fmt::format(": give --size {}", spec.H) : ": resize them before");
+    rooms_.resize(net_.threads);
+    for (Room& room : rooms_) {
+        net_.arena.plan("images", uint64_t{evaluation_batch} * spec.C * spec.H * spec.W, &room.images);
+        net_.arena.plan("images", evaluation_batch * sizeof(int32_t), &room.labels);
+        net_.arena.plan("images", uint64_t{evaluation_batch} * spec.classes * sizeof(float), &room.outputs);
+    }
+    return net_.ready();
+}
+
+Status Predictor::read(const std::string& path, uint8_t* to, Read* read) const {
+    const NetSpec& spec = net_.model.net;
+    ImageFile& image = read->image;
+    GC_TRY(image_sample_open(path, &image));
+    if (const auto [H, W] = image_sample_size(image, rules_); H != spec.H || W != spec.W)
+        return fail(Code::data, "{}: {} x {} pixels, but the model {} takes {} x {}: {}", path, W, H, path_, spec.W, spec.H,
+                    spec.H == spec.W ? fmt::format("--size {} resizes the short side to so many pixels and cuts the middle out", spec.H)
+                                     : "resize it");
+    Planes sample;
+    GC_TRY(image_sample(image, rules_, spec.C, &sample, &read->odd));
+    image.bytes = {};
+    std::copy(sample.pixels.begin(), sample.pixels.end(), to);
+    return {};
+}
+
+Status Predictor::batch(uint32_t lane, std::span<const std::string> paths, uint32_t top, std::span<Prediction> results,
+                        std::span<Read> reads) {
+    const NetSpec& spec = net_.model.net;
+    const uint64_t sample_bytes = uint64_t{spec.C} * spec.H * spec.W;
+    const Room& room = rooms_[lane];
+    auto* images = room.images.as<uint8_t>();
+    std::array<size_t, evaluation_batch> places;   // of the images that are good
+    uint32_t count = 0;
+    for (size_t i = 0; i < paths.size(); ++i) {
+        if (const Status status = read(paths[i], images + count * sample_bytes, &reads[i]); !status.ok()) results[i].error = status.what;
+        else places[count++] = i;
+    }
+    if (count == 0) return {};
+    auto* outputs = room.outputs.as<float>();
+    uint32_t right = 0;
+    double loss = 0;
+    GC_TRY(net_.net->evaluate(
+        lane, {images, room.labels.as<int32_t>(), count, spec.C, spec.H, spec.W, net_.model.mean.data(), net_.model.std.data()}, &right,
+        &loss, nullptr, outputs));
+    std::vector<uint32_t> order(spec.classes);
+    for (uint32_t i = 0; i < count; ++i) {
+        const float* of = outputs + uint64_t{i} * spec.classes;
+        if (!std::all_of(of, of + spec.classes, [](float value) { return std::isfinite(value); }))
+            return fail(Code::data, "the model {} gives NaN or Inf for {}: its parameters are damaged", path_, paths[places[i]]);
+        std::iota(order.begin(), order.end(), 0);
+        const auto end = order.begin() + std::min(top, spec.classes);
+        std::partial_sort(order.begin(), end, order.end(), [of](uint32_t a, uint32_t b) { return of[a] != of[b] ? of[a] > of[b] : a < b; });
+        for (auto at = order.begin(); at != end; ++at) results[places[i]].best.push_back({*at, of[*at]});
+    }
+    return {};
+}
+
+Status Predictor::run(std::span<const std::string> paths, uint32_t top, std::span<Prediction> results) {
+    const auto batches = static_cast<uint32_t>((paths.size() + evaluation_batch - 1) / evaluation_batch);
+    std::vector<Read> reads(paths.size());
+    std::vector<Status> ends(batches);
+    net_.lanes.run(batches, [&](uint32_t lane, uint32_t item) {
+        const size_t first = size_t{item} * evaluation_batch, count = std::min<size_t>(evaluation_batch, paths.size() - first);
+        ends[item] = batch(lane, paths.subspan(first, count), top, results.subspan(first, count), std::span(reads).subspan(first, count));
+    });
+    for (const Status& status : ends) GC_TRY(status);
+    for (size_t i = 0; i < paths.size(); ++i)
+        if (results[i].error.empty()) oddities_.add(reads[i].image, rules_, reads[i].odd);
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,12 @@
+// ONNX, the format in which runtimes for inference take nets: a graph of operators (operator set 13) with its weights, as a protobuf.
+#pragma once
+#include "runtime/job/model/model_file.h"
+
+namespace gradcast {
+
+/// The net as it is evaluated: input "image" float32 [N, C, H, W], normalised samples; output "logits" [N, classes] (of a regression [N,
+/// 1], the prediction), any N.  The tensors' names are those of runtime/job/model/tensors.h; mean, std and digest are in metadata_props.
+/// The file is whole or not there.
+Status onnx_write(const std::string& path, const Model& model, std::span<const float> parameters);
+
+}   // namespace gradcast

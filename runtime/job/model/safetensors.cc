@@ -1,0 +1,438 @@
+#include "runtime/job/model/safetensors.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/le.h"
+#include "runtime/core/memory_room.h"
+#include "runtime/core/nearest.h"
+#include "runtime/job/model/tensors.h"
+
+namespace gradcast {
+namespace {
+
+// Exceptions are off here: parse() returns a discarded value, and every type is asked before it is taken.
+using Json = nlohmann::json;
+
+constexpr uint64_t header_bytes_max = 16 << 20;
+
+std::string text(const std::vector<uint64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
+
+/// Bytes that are not UTF-8 become replacement characters.
+std::string dump(const auto& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string layers_json(const std::vector<Layer>& layers) {
+    auto all = nlohmann::ordered_json::array();
+    for (const Layer& layer : layers) {
+        const LayerSpec& spec = layer.spec;
+        nlohmann::ordered_json each = {{"name", spec.name}, {"kind", spec.kind}, {"from", spec.from}};
+        for (const LayerKey* key : layer.kind->keys) {
+            const double value = layer.value(key->name);
+            if (key->type == LayerKey::Type::flag) each[key->name] = value != 0;
+            else if (key->type == LayerKey::Type::integer) each[key->name] = static_cast<uint64_t>(value);
+            else each[key->name] = value;
+        }
+        all.push_back(std::move(each));
+    }
+    return dump(all);
+}
+
+/// The types of numbers that float32 holds exactly, some or all of them.
+enum class Dtype : uint8_t { f32, f16, bf16, f64 };
+constexpr std::pair<std::string_view, Dtype> dtypes[] = {
+    {"F32", Dtype::f32}, {"F16", Dtype::f16}, {"BF16", Dtype::bf16}, {"F64", Dtype::f64}};
+uint64_t bytes_of(Dtype dtype) { return dtype == Dtype::f32 ? 4 : dtype == Dtype::f64 ? 8 : 2; }
+
+float of_f16(uint16_t half) {
+    const float sign = half & 0x8000 ? -1.0f : 1.0f;
+    const uint32_t exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 31) return sign * (fraction ? NAN : INFINITY);
+    return sign * (exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                 : std::ldexp(static_cast<float>(1024 + fraction), static_cast<int>(exponent) - 25));
+}
+
+/// A tensor as the header tells it.
+struct Entry {
+    std::string name;
+    const NetTensor* tensor = nullptr;   // null: one of what we do not need
+    Dtype dtype = Dtype::f32;
+    uint64_t begin = 0, end = 0;   // bytes of the data
+};
+
+/// A file and its header.
+class File {
+public:
+    /// purpose: "start from" or "use", for messages.
+    File(const std::string& path, const char* purpose) : path_(path), purpose_(purpose) {}
+
+    Status open() {
+        uint64_t size;
+        if (Status status = file_open(path_, &fd_, &size); !status.ok())
+            return fail(status.code, "cannot {}: {}", std::string_view(purpose_).substr(0, std::string_view(purpose_).find(' ')),
+                        status.what);
+        Le64 length;
+        if (size < sizeof length) return wrong(fmt::format("its {} bytes are too few for a header", size));
+        GC_TRY(bytes(&length, sizeof length));
+        constexpr uint64_t hdf5 = 0x0A1A0A0D46444889;   // "\x89HDF\r\n\x1a\n"
+        if (length.get() == hdf5) return wrong("it is an HDF5 file: make one of it by gradcastctl export MODEL --format safetensors");
+        if (length.get() > size - sizeof length)
+            return wrong(fmt::format("its header would have {} bytes, the file has {}: it is cut short, or no safetensors file",
+                                     length.get(), size));
+        if (length.get() > header_bytes_max)
+            return wrong(fmt::format("its header of {} bytes is longer than {}", length.get(), header_bytes_max));
+        std::string header(length.get(), '\0');
+        GC_TRY(bytes(header.data(), header.size()));
+        data_bytes_ = size - sizeof length - header.size();
+        root_ = Json::parse(header, nullptr, false);
+        return root_.is_object() ? Status{} : wrong("its header is not a JSON object");
+    }
+
+    const Json& root() const { return root_; }
+    uint64_t data_bytes() const { return data_bytes_; }
+    std::string digest() { return sha_.hex(); }
+    Status wrong(std::string_view what) const { return fail(Code::data, "cannot {} {}: {}", purpose_, path_, what); }
+
+    /// The next bytes of the file.
+    Status bytes(void* to, uint64_t count) {
+        auto* out = static_cast<std::byte*>(to);
+        for (uint64_t have = 0; have < count;) {
+            ssize_t got = ::read(fd_.get(), out + have, count - have);
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) return fail_sys(errno, "cannot read {}", path_);
+            if (got == 0) return wrong("it has become shorter while it was read");
+            have += static_cast<uint64_t>(got);
+        }
+        sha_.add({out, count});
+        return {};
+    }
+
+    const std::string& path() const { return path_; }
+
+private:
+    const std::string path_;
+    const char* purpose_;
+    Fd fd_;
+    Sha256 sha_;   // of the file so far
+    Json root_;
+    uint64_t data_bytes_ = 0;
+};
+
+class Reader {
+public:
+    Reader(File& file, const NetSpec& net, std::span<float> parameters) : file_(file), net_(net), parameters_(parameters) {}
+
+    Status read(std::string* told) {
+        std::vector<Layer> layers;
+        GC_TRY(layers_check(net_, &layers));
+        tensors_ = net_tensors(layers);
+        find_prefix();
+        GC_TRY(parse());
+        if (!prefix_.empty()) *told += fmt::format("its names without their common \"{}\"", prefix_);
+        for (const auto& [name, dtype] : dtypes)
+            if (dtype != Dtype::f32 && std::any_of(entries_.begin(), entries_.end(),
+                                                   [dtype = dtype](const Entry& each) { return each.tensor && each.dtype == dtype; }))
+                *told += fmt::format("{}{} converted to F32 exactly", told->empty() ? "" : ", ", name);
+        for (const Entry& entry : entries_) GC_TRY(data(entry));
+        for (const NetTensor& tensor : tensors_)
+            for (uint64_t i = 0; i < tensor.count && tensor.variance; ++i) {
+                float &held = parameters_[tensor.offset + i], mean = parameters_[tensor.offset + i - tensor.count];
+                if (held < 0) return wrong(fmt::format("tensor {}: its variance {} is below 0", tensor.name, held));
+                held = static_cast<float>(double{held} + double{mean} * double{mean});
+                if (!std::isfinite(held)) return wrong(fmt::format("tensor {}: it is too large with its mean {}", tensor.name, mean));
+            }
+        return {};
+    }
+
+private:
+    Status wrong(std::string_view what) const { return file_.wrong(what); }
+    Status bytes(void* to, uint64_t count) { return file_.bytes(to, count); }
+
+    /// What wrappers of a module put before all names: "module.", "_orig_mod.", "model.".
+    void find_prefix() {
+        if (tensors_.empty()) return;
+        const Json& root = file_.root();
+        const std::string& first = tensors_.front().name;
+        for (const auto& [name, value] : root.items()) {
+            if (!name.ends_with("." + first)) continue;
+            const std::string prefix = name.substr(0, name.size() - first.size());
+            const auto has = [&](const auto& each) { return each.key() == "__metadata__" || each.key().starts_with(prefix); };
+            bool all = !root.contains(first);
+            for (const auto& each : root.items()) all = all && has(each);
+            if (all) prefix_ = prefix;
+        }
+    }
+
+    Status parse() {
+        const Json& root = file_.root();
+        const uint64_t data_bytes = file_.data_bytes();
+        for (const auto& [name, value] : root.items())
+            if (name != "__metadata__") GC_TRY(known(name.substr(prefix_.size())));
+        for (const NetTensor& tensor : tensors_) {
+            auto found = root.find(prefix_ + tensor.name);
+            if (found == root.end())
+                return wrong(fmt::format("it has no tensor {} of shape {}, which the net needs", tensor.name, text(tensor.shape)));
+            GC_TRY(entry(tensor.name, *found, &tensor, data_bytes));
+            if (auto counts = root.find(prefix_ + batches_of(tensor)); counts != root.end())
+                GC_TRY(entry(batches_of(tensor), *counts, nullptr, data_bytes));
+        }
+        // Every byte of the data belongs to one tensor.
+        std::sort(entries_.begin(), entries_.end(),
+                  [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+        uint64_t at = 0;
+        const std::string* before = nullptr;
+        for (const Entry& entry : entries_) {
+            if (entry.begin < at) return wrong(fmt::format("the tensors {} and {} overlap", *before, entry.name));
+            if (entry.begin > at) return wrong(fmt::format("bytes {} to {} of its data belong to no tensor", at, entry.begin));
+            at = entry.end;
+            before = &entry.name;
+        }
+        if (at != data_bytes) return wrong(fmt::format("bytes {} to {} of its data belong to no tensor", at, data_bytes));
+        return {};
+    }
+
+    /// What PyTorch keeps beside a variance; "" beside anything else.
+    static std::string batches_of(const NetTensor& tensor) {
+        return tensor.variance ? tensor.name.substr(0, tensor.name.rfind('.')) + ".num_batches_tracked" : "";
+    }
+
+    Status known(const std::string& name) const {
+        std::vector<std::string> names;
+        for (const NetTensor& each : tensors_) {
+            if (name == each.name || (each.variance && name == batches_of(each))) return {};
+            names.push_back(each.name);
+        }
+        const std::string near = nearest(std::string_view(name).substr(0, 256), names);
+        return wrong(fmt::format("tensor {}: the net has none of this name: {}", one_line(name),
+                                 near.empty() ? "a tensor is named by its layer, as " + names.front() : "did you mean " + near + "?"));
+    }
+
+    /// Where the header says that a tensor is; null: one that we do not need.
+    Status entry(const std::string& name, const Json& value, const NetTensor* tensor, uint64_t data_bytes) {
+        auto bad = [&](std::string_view what) { return wrong(fmt::format("tensor {}: {}", name, what)); };
+        if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets"))
+            return bad("it lacks dtype, shape or data_offsets");
+        const Json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
+        Entry entry{.name = name, .tensor = tensor};
+        if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
+            return bad("its data_offsets are not two whole numbers");
+        entry.begin = offsets[0].get<uint64_t>();
+        entry.end = offsets[1].get<uint64_t>();
+        if (entry.end > data_bytes)
+            return bad(fmt::format("it ends at byte {} of {} bytes of data: the file is cut short", entry.end, data_bytes));
+        if (entry.begin > entry.end) return bad(fmt::format("it begins at byte {} and ends at {}", entry.begin, entry.end));
+        if (tensor) {
+            const auto its = std::find_if(std::begin(dtypes), std::end(dtypes), [&](const auto& each) {
+                return dtype.is_string() && dtype.get_ref<const std::string&>() == each.first;
+            });
+            if (its == std::end(dtypes))
+                return bad(fmt::format("its dtype is {}, not F32, F16, BF16 or F64: {}", one_line(dump(dtype)), conversion()));
+            entry.dtype = its->second;
+            const std::vector<uint64_t>& wanted = tensor->shape;
+            const bool same = shape.is_array() &&
+                              std::equal(shape.begin(), shape.end(), wanted.begin(), wanted.end(), [](const Json& side, uint64_t want) {
+                                  return side.is_number_unsigned() && side.get<uint64_t>() == want;
+                              });
+            if (!same) return bad(fmt::format("its shape is {}, the net's is {}", one_line(dump(shape)), text(wanted)));
+            if (entry.end - entry.begin != tensor->count * bytes_of(entry.dtype))
+                return bad(fmt::format("it has {} bytes instead of {}", entry.end - entry.begin, tensor->count * bytes_of(entry.dtype)));
+        }
+        entries_.push_back(std::move(entry));
+        return {};
+    }
+
+    Status data(const Entry& entry) {
+        if (!entry.tensor) {
+            std::byte passed[4096];
+            for (uint64_t at = entry.begin, count; at < entry.end; at += count)
+                GC_TRY(bytes(passed, count = std::min<uint64_t>(entry.end - at, sizeof passed)));
+            return {};
+        }
+        std::span<float> values = parameters_.subspan(entry.tensor->offset, entry.tensor->count);
+        if (entry.dtype == Dtype::f32) GC_TRY(bytes(values.data(), values.size_bytes()));
+        else GC_TRY(converted(entry, values));
+        if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return {};
+        return wrong(fmt::format("tensor {} holds NaN or Inf", entry.name));
+    }
+
+    /// The line that converts the file, in the words of a shell.
+    std::string conversion() const {
+        return fmt::format(
+            "python3 -c \"from safetensors.torch import *; save_file({{k: v.float() for k, v in load_file('{}').items()}}, "
+            "'f32.safetensors')\" rounds it",
+            file_.path());
+    }
+
+    Status converted(const Entry& entry, std::span<float> values) {
+        const uint64_t width = bytes_of(entry.dtype);
+        std::byte block[4096];
+        for (uint64_t at = 0, count; at < values.size(); at += count) {
+            count = std::min<uint64_t>(values.size() - at, sizeof block / width);
+            GC_TRY(bytes(block, count * width));
+            for (uint64_t i = 0; i < count; ++i) {
+                if (entry.dtype == Dtype::f64) {
+                    double wide;
+                    std::memcpy(&wide, block + i * width, sizeof wide);
+                    values[at + i] = static_cast<float>(wide);
+                    if (std::isfinite(wide) && double{values[at + i]} != wide)
+                        return wrong(fmt::format("tensor {}: {} is F64 and no float32: {}", entry.name, wide, conversion()));
+                    continue;
+                }
+                uint16_t narrow;
+                std::memcpy(&narrow, block + i * width, sizeof narrow);
+                values[at + i] = entry.dtype == Dtype::f16 ? of_f16(narrow) : std::bit_cast<float>(uint32_t{narrow} << 16);
+            }
+        }
+        return {};
+    }
+
+    File& file_;
+    const NetSpec& net_;
+    const std::span<float> parameters_;
+    std::string prefix_;
+    std::vector<NetTensor> tensors_;
+    std::vector<Entry> entries_;
+};
+
+/// The values of __metadata__ that safetensors_write() puts there, each a text of JSON.
+class Metadata {
+public:
+    explicit Metadata(const Json& root) : all_(root.value("__metadata__", Json())) {}
+    Json value(const char* key) const {
+        const Json text = all_.is_object() ? all_.value(key, Json()) : Json();
+        return text.is_string() ? Json::parse(text.get_ref<const std::string&>(), nullptr, false) : Json();
+    }
+    /// False: there is no such whole number up to `most`.
+    static bool whole(const Json& json, uint64_t most, uint32_t* value) {
+        if (!json.is_number_unsigned() || json.get<uint64_t>() > most) return false;
+        *value = json.get<uint32_t>();
+        return true;
+    }
+    static bool reals(const Json& json, size_t count, std::vector<float>* values) {
+        if (!json.is_array() || json.size() != count) return false;
+        for (const Json& each : json) {
+            if (!each.is_number() || !std::isfinite(each.get<float>())) return false;
+            values->push_back(each.get<float>());
+        }
+        return true;
+    }
+    static bool layer(const Json& json, LayerSpec* spec) {
+        if (!json.is_object()) return false;
+        for (const auto& [key, to] : {std::pair{"name", &spec->name}, {"kind", &spec->kind}, {"from", &spec->from}}) {
+            if (!json.contains(key) || !json[key].is_string()) return false;
+            *to = json[key].get<std::string>();
+        }
+        for (const auto& [key, value] : json.items()) {
+            if (value.is_string()) continue;
+            if (!value.is_number() && !value.is_boolean()) return false;
+            if (!layer_set(*spec, key, value.is_boolean() ? value.get<bool>() : value.get<double>())) return false;
+        }
+        return true;
+    }
+    /// "" or the key that is missing, or wrong.
+    const char* model(Model* model) const {
+        NetSpec& net = model->net;
+        const Json sample = value("sample"), layers = value("net"), scale = value("target_scale");
+        uint32_t* const sides[] = {&net.C, &net.H, &net.W};
+        if (!sample.is_array() || sample.size() != 3) return "sample";
+        for (size_t i = 0; i < 3; ++i)
+            if (!whole(sample[i], side_max, sides[i]) || *sides[i] == 0) return "sample";
+        if (!whole(value("pad"), side_max, &net.pad)) return "pad";
+        if (!whole(value("classes"), side_max, &net.classes) || net.classes == 0) return "classes";
+        if (!scale.is_number() || !(scale.get<float>() >= 0) || !std::isfinite(scale.get<float>())) return "target_scale";
+        net.target_scale = scale.get<float>();
+        if (!reals(value("mean"), net.C, &model->mean)) return "mean";
+        if (!reals(value("std"), net.C, &model->std)) return "std";
+        for (const float each : model->std)
+            if (!(each > 0)) return "std";
+        if (!layers.is_array() || layers.empty()) return "net";
+        for (const Json& each : layers)
+            if (!layer(each, &net.layers.emplace_back())) return "net";
+        const Json names = value("class_names");   // absent in older files
+        for (size_t i = 0; names.is_array() && i < names.size(); ++i)
+            if (names[i].is_string()) model->class_names += (i > 0 ? "," : "") + names[i].get<std::string>();
+        return "";
+    }
+
+private:
+    static constexpr uint64_t side_max = 65536;
+    const Json all_;
+};
+
+}   // namespace
+
+Status safetensors_write(const std::string& path, const Model& model, std::span<const float> parameters) {
+    std::vector<Layer> layers;
+    GC_TRY(layers_check(model.net, &layers));
+    const NetSpec& net = model.net;
+    nlohmann::ordered_json header;
+    header["__metadata__"] = {{"format", "pt"},
+                              {"net", layers_json(layers)},
+                              {"sample", fmt::format("[{},{},{}]", net.C, net.H, net.W)},
+                              {"pad", fmt::format("{}", net.pad)},
+                              {"classes", fmt::format("{}", net.classes)},
+                              {"mean", fmt::format("[{}]", fmt::join(model.mean, ","))},
+                              {"std", fmt::format("[{}]", fmt::join(model.std, ","))},
+                              {"digest", model.digest},
+                              {"step", fmt::format("{}", model.step)},
+                              {"accuracy", model.accuracy < 0 ? "null" : fmt::format("{}", model.accuracy)},
+                              {"class_names", dump(Json(class_names_split(model.class_names)))},
+                              {"kernel_set", model.kernel_set},
+                              {"target_scale", fmt::format("{}", net.target_scale)}};
+    std::string data;
+    for (const NetTensor& tensor : net_tensors(layers)) {
+        const uint64_t begin = data.size();
+        const std::vector<float> values = tensor.values(parameters);
+        data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+        header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+    }
+    std::string text = dump(header);
+    text.append((8 - text.size() % 8) % 8, ' ');   // the data begin at a multiple of 8
+    Le64 length;
+    length.set(text.size());
+    return file_write(path, std::string(reinterpret_cast<const char*>(length.bytes), sizeof length) + text + data);
+}
+
+Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* told) {
+    File file(path, "start from");
+    GC_TRY(file.open());
+    GC_TRY(Reader(file, net, parameters).read(told));
+    *digest = file.digest();
+    return {};
+}
+
+Status safetensors_model(const std::string& path, Model* model, std::vector<float>* parameters) {
+    File file(path, "use");
+    GC_TRY(file.open());
+    Model read;
+    if (const std::string_view missing = Metadata(file.root()).model(&read); !missing.empty())
+        return file.wrong(
+            fmt::format("its __metadata__ does not say {}, as that of gradcastctl export does: a job "
+                        "that starts from it (net.start) does",
+                        missing));
+    std::vector<Layer> layers;
+    if (Status status = layers_check(read.net, &layers); !status.ok()) return file.wrong(status.what);
+    const uint64_t elements = layers_layout(layers, 1).elements;
+    if (elements / 2 > file.data_bytes())   // before memory is taken
+        return file.wrong(fmt::format("its net has {} parameters, it has {} bytes of data", elements, file.data_bytes()));
+    GC_TRY(memory_room_for(elements * sizeof(float), path));
+    std::vector<float> values(elements);
+    std::string told;
+    GC_TRY(Reader(file, read.net, values).read(&told));
+    read.digest = sha256_hex(std::as_bytes(std::span(values)));
+    *model = std::move(read);
+    *parameters = std::move(values);
+    return {};
+}
+
+}   // namespace gradcast

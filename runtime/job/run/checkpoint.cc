@@ -1,0 +1,231 @@
+#include "runtime/job/run/checkpoint.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "runtime/core/crypto.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t audited_about = 20;    // checkpoints of a job that stay where audit_every is 0
+constexpr uint64_t of_epochs_max = 100;   // checkpoints of a job where checkpoint_every is 0
+constexpr std::string_view prefix = "checkpoint-", suffix = ".h5";
+constexpr uint64_t sync_deadlines = 10;    // for the records of a checkpoint's steps to reach the disk
+constexpr uint64_t copy_bytes = 1 << 20;   // that a lane copies at a time
+
+}   // namespace
+
+CheckpointPlan::CheckpointPlan(const JobConfig& job, const Sampler& sampler, uint64_t steps)
+    : every_(job.checkpoint_every), last_(steps), audit_(job.audit_every), sampler_(&sampler) {
+    const uint64_t epochs = sampler.epoch_of(steps - 1) + 1;
+    epochs_ = (epochs + of_epochs_max - 1) / of_epochs_max;
+    const uint64_t all = every_ > 0 ? steps / every_ : epochs / epochs_;
+    if (audit_ == 0) audit_ = std::max<uint64_t>((all + audited_about - 1) / audited_about, 1);
+}
+
+uint64_t CheckpointPlan::number(uint64_t steps) const {
+    if (steps == 0 || steps >= last_) return 0;   // the last state is final.h5
+    if (every_ > 0) return steps % every_ == 0 ? steps / every_ : 0;
+    const uint64_t epochs = sampler_->epoch_of(steps);   // that are over
+    return epochs > 0 && epochs % epochs_ == 0 && sampler_->steps(epochs) == steps ? epochs / epochs_ : 0;
+}
+
+bool CheckpointPlan::audited(uint64_t steps) const {
+    const uint64_t of = number(steps);
+    return of > 0 && of % audit_ == 0;
+}
+
+std::string checkpoint_path(const std::string& folder, uint64_t steps) {
+    return fmt::format("{}/{}{:010}{}", folder, prefix, steps, suffix);
+}
+
+std::vector<uint64_t> checkpoints_in(const std::string& folder) {
+    std::vector<uint64_t> all;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+        const std::string name = at->path().filename().string();
+        if (!name.starts_with(prefix) || !name.ends_with(suffix)) continue;
+        uint64_t steps = 0;
+        const char* first = name.data() + prefix.size();
+        const char* last = name.data() + name.size() - suffix.size();
+        if (std::from_chars(first, last, steps).ptr == last && checkpoint_path("", steps).substr(1) == name) all.push_back(steps);
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+}
+
+Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& report, const Model& like) {
+    parts_ = &parts;
+    model_ = like;
+    report_ = &report;
+    folder_ = config.folder;
+    keep_ = config.job.checkpoint_keep;
+    threaded_ = config.lanes > 0;
+    if (keep_ == 0) return {};
+    plan_ = CheckpointPlan(config.job, *parts.sampler, parts.steps);
+    arena_.plan("checkpoint", parts.compute.net->layout().elements * sizeof(float), &parameters_);
+    arena_.plan("checkpoint", parts.compute.optimiser->state_size() * sizeof(float), &optimiser_);
+    arena_.plan("checkpoint", parts.compute.codec->exponents().size_bytes(), &exponents_);
+    GC_TRY(arena_.seal());
+    return threaded_ ? thread_.start([this] { loop(); }) : Status{};
+}
+
+void Checkpoints::begin(uint64_t steps) {
+    std::error_code ignored;
+    for (const uint64_t each : checkpoints_in(folder_))
+        if (each > steps) std::filesystem::remove(checkpoint_path(folder_, each), ignored);
+    for (std::filesystem::directory_iterator at(folder_, ignored), end; !ignored && at != end; at.increment(ignored))
+        if (at->path().filename().string().starts_with(prefix) && at->path().extension() == ".part") ::unlink(at->path().c_str());
+    if (const std::vector<uint64_t> all = checkpoints_in(folder_); !all.empty())
+        report_->update([&](JobStatus& now) { now.checkpoint = all.back(); });
+}
+
+void Checkpoints::applied(uint64_t steps) {
+    std::unique_lock lock(mutex_);
+    if (phase_ == Phase::idle || confirmed_ || steps != steps_ + 1) return;
+    confirmed_ = true;
+    lock.unlock();
+    if (threaded_) changed_.notify_all();
+    else name();
+}
+
+void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algorithm) {
+    {
+        std::lock_guard lock(mutex_);
+        if (phase_ != Phase::idle) {
+            if (!std::exchange(late_, true))
+                report_->warn(
+                    fmt::format("checkpoint after {} steps left out: that of step {} is still being written; the disk is slower "
+                                "than job.checkpoint_every asks for",
+                                model.step, steps_));
+            return;
+        }
+    }
+    model_ = model;         // takes no memory: all texts are as long as those before
+    model_.agreed = true;   // when it gets its name
+    algorithm_.assign(algorithm.begin(), algorithm.end());
+    const ModelState state = parts_->state(algorithm_);
+    struct Copy {
+        const std::byte* from;
+        std::byte* to;
+        uint64_t bytes;
+    } copies[] = {{reinterpret_cast<const std::byte*>(state.parameters.data()), parameters_.host, parameters_.bytes},
+                  {reinterpret_cast<const std::byte*>(state.optimiser.data()), optimiser_.host, optimiser_.bytes}};
+    for (const Copy& copy : copies)
+        parts_->lanes.run(static_cast<uint32_t>((copy.bytes + copy_bytes - 1) / copy_bytes), [&copy](uint32_t, uint32_t item) {
+            const uint64_t at = item * copy_bytes;
+            std::memcpy(copy.to + at, copy.from + at, std::min(copy_bytes, copy.bytes - at));
+        });
+    std::memcpy(exponents_.host, state.exponents.data(), exponents_.bytes);
+    {
+        std::lock_guard lock(mutex_);
+        phase_ = Phase::writing;
+        confirmed_ = false;
+        steps_ = model_.step;
+    }
+    if (threaded_) changed_.notify_all();
+    else write();
+}
+
+/// Without the lock.
+void Checkpoints::write() {
+    const ModelState state{{parameters_.as<float>(), parameters_.bytes / sizeof(float)},
+                           {optimiser_.as<float>(), optimiser_.bytes / sizeof(float)},
+                           {exponents_.as<int32_t>(), exponents_.bytes / sizeof(int32_t)},
+                           algorithm_};
+    model_.digest = sha256_hex(std::as_bytes(state.parameters));
+    const Status status = model_write(checkpoint_path(folder_, model_.step) + ".part", model_, state);
+    if (!status.ok()) failed(status);
+    std::lock_guard lock(mutex_);
+    phase_ = status.ok() ? Phase::written : Phase::idle;
+}
+
+/// Of one that is written and confirmed; without the lock.
+void Checkpoints::name() {
+    const std::string path = checkpoint_path(folder_, steps_);
+    // The records of all its steps are on the disk before.  Where that takes too long, there is no checkpoint: the job does not wait.
+    Status status = report_->sync(sync_deadlines * parts_->deadline_us);
+    (void)file_sync(folder_ + "/replay.log");   // what asgd, softsync and bsda have kept until then, should the machine fail
+    if (status.ok()) status = file_rename(path + ".part", path);
+    if (status.ok()) {
+        trim();
+        report_->update([&](JobStatus& now) { now.checkpoint = steps_; });
+    } else {
+        failed(status);
+    }
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::idle;
+}
+
+void Checkpoints::failed(const Status& status) {
+    const std::vector<uint64_t> all = checkpoints_in(folder_);
+    const std::string text = fmt::format(
+        "no checkpoint after {} steps: {}; {}", model_.step, status.what,
+        all.empty() ? "there is none before it at this node" : fmt::format("the last one at this node is that of step {}", all.back()));
+    if (std::exchange(failed_, true)) report_->log().error("{}", text);   // shown with the job once
+    else report_->warn(text);
+    ::unlink((checkpoint_path(folder_, model_.step) + ".part").c_str());
+}
+
+/// The writer runs while no lane does: SCHED_IDLE, because a lane that wakes up does not preempt a thread that is only nice at once.
+void Checkpoints::loop() {
+    const sched_param priority = {};
+    (void)::sched_setscheduler(0, SCHED_IDLE, &priority);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return stop_ || phase_ == Phase::writing || (phase_ == Phase::written && confirmed_); });
+        if (phase_ == Phase::writing) {
+            lock.unlock();
+            write();
+            lock.lock();
+        } else if (phase_ == Phase::written && confirmed_) {
+            phase_ = Phase::naming;
+            lock.unlock();
+            name();
+            lock.lock();
+        } else {
+            return;
+        }
+    }
+}
+
+void Checkpoints::close() {
+    if (thread_.joinable()) {
+        {
+            std::lock_guard lock(mutex_);
+            stop_ = true;
+        }
+        changed_.notify_all();
+        thread_.join();
+    }
+    if (std::exchange(phase_, Phase::idle) == Phase::written) ::unlink((checkpoint_path(folder_, steps_) + ".part").c_str());
+}
+
+void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorithm) {
+    close();
+    if (keep_ == 0 || model.step == 0) return;
+    const std::string path = checkpoint_path(folder_, model.step);
+    if (::access(path.c_str(), F_OK) == 0) return;
+    model_ = model;
+    model_.digest = sha256_hex(std::as_bytes(parts_->compute.net->parameters()));
+    Status status = model_write(path + ".part", model_, parts_->state(algorithm));
+    if (status.ok()) status = file_rename(path + ".part", path);
+    if (!status.ok()) return failed(status);
+    trim();
+    report_->update([&](JobStatus& now) { now.checkpoint = model_.step; });
+}
+
+void Checkpoints::trim() const {
+    std::vector<uint64_t> all = checkpoints_in(folder_);
+    std::erase_if(all, [this](uint64_t steps) { return plan_.audited(steps); });
+    for (size_t i = 0; i + keep_ < all.size(); ++i) ::unlink(checkpoint_path(folder_, all[i]).c_str());
+}
+
+}   // namespace gradcast

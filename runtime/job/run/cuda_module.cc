@@ -1,0 +1,100 @@
+#include "runtime/job/run/cuda_module.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <mutex>
+#include <string_view>
+
+#include "runtime/core/version.h"
+
+namespace gradcast {
+namespace {
+
+/// Of this program, with its last slash.
+std::string own_folder() {
+    char path[PATH_MAX];
+    const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
+    const std::string_view whole(path, size > 0 ? static_cast<size_t>(size) : 0);
+    return std::string(whole.substr(0, whole.rfind('/') + 1));
+}
+
+Status load(const CudaModule** module) {
+    constexpr const char* name = "libgradcast_cuda.so";
+    const std::string folder = own_folder();
+    for (const std::string& path : {folder + name, folder + "../lib/" + name}) {
+        if (::access(path.c_str(), R_OK) != 0) continue;
+        void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);   // never closed: what it made may live as long as the program
+        if (!library) return fail(Code::unsupported, "no device: {}", ::dlerror());
+        auto* entry = reinterpret_cast<const CudaModule* (*)()>(::dlsym(library, "gradcast_cuda"));
+        const CudaModule* found = entry ? entry() : nullptr;
+        if (!found || std::string_view(found->version) != version_text)
+            return fail(Code::unsupported, "no device: {} is of version {}, this program of {}: install both together", path,
+                        found ? found->version : "?", version_text);
+        *module = found;
+        return {};
+    }
+    return fail(Code::unsupported, "no device: {} is neither in {} nor in ../lib (make builds it where nvcc and cuDNN are)", name, folder);
+}
+
+/// Once.
+Status cuda_module(const CudaModule** module) {
+    static std::mutex mutex;
+    static const CudaModule* loaded = nullptr;
+    static Status status;
+    std::lock_guard lock(mutex);
+    if (!loaded && status.ok()) status = load(&loaded);
+    *module = loaded;
+    return status;
+}
+
+}   // namespace
+
+std::span<const char* const> device_names() {
+    static constexpr std::array names = {"cpu", "cuda", "auto"};
+    return names;
+}
+
+Status Computer::open(const std::string& wanted, const DeviceConfig& config, std::string* why) {
+    if (wanted == "cpu") return {};
+    Status status = cuda_module(&module);
+    if (status.ok()) status = module->open(config, &device);
+    if (status.ok()) return status;
+    if (wanted != "auto") return fail(status.code, "{}: take device cpu, or auto", status.what);
+    *why = fmt::format("{}, the CPU computes", status.what);
+    return {};
+}
+
+Status Computer::plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config,
+                      const CodecConfig& codec_config, Arena& arena) {
+    if (device) {
+        GC_TRY(module->net_plan(spec, net_config, *device, &net));
+        GC_TRY(module->optimiser_plan(optimiser_config, *net, &optimiser));
+        codec = module->codec_plan(net->layout(), codec_config, *device);
+    } else {
+        GC_TRY(net_cpu_plan(spec, net_config, arena, &net));
+        GC_TRY(optimiser_plan(optimiser_config, net->layout().elements, arena, &optimiser));
+        codec = codec_cpu(net->layout(), codec_config);
+    }
+    return {};
+}
+
+Status Computer::ready(Arena& arena) {
+    GC_TRY(arena.seal());
+    if (!device) return net_cpu_ready(*net);
+    device->share(arena.whole());
+    GC_TRY(device->seal());
+    GC_TRY(module->codec_ready(*codec));   // before the net, whose graphs take it in
+    return module->net_ready(*net);
+}
+
+std::vector<MemoryUse> Computer::memory(const Arena& arena) const {
+    std::vector<MemoryUse> all = {arena.use("job")};
+    if (!device) return all;
+    for (MemoryUse& each : device->memory()) all.push_back(std::move(each));
+    return all;
+}
+
+}   // namespace gradcast

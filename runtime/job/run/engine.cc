@@ -1,0 +1,662 @@
+#include "runtime/job/run/engine.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+#include "algos/algorithm.h"
+#include "runtime/core/crypto.h"
+#include "runtime/core/fd.h"
+#include "runtime/job/model/model_file.h"
+#include "runtime/job/model/tensors.h"
+#include "runtime/job/report/transcript.h"
+#include "runtime/job/report/view_records.h"
+#include "runtime/job/run/checkpoint.h"
+#include "runtime/job/run/exchange_choice.h"
+#include "runtime/job/run/resume.h"
+#include "runtime/job/run/session.h"
+#include "runtime/job/run/view_switch.h"
+
+namespace gradcast {
+namespace {
+
+/// In deadlines.  A node that is silent or stuck is given up long before: who waits longer waits for one that moves.
+constexpr uint64_t patience_of_views = 10;
+
+class JobEngine final : public Engine {
+public:
+    JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), report_(log) {}
+    ~JobEngine() override {
+        if (reserved_) ::unlink((model_path() + ".part").c_str());   // run() was never called
+    }
+
+    Status prepare() {
+        if (const uint32_t nodes = config_.nodes(); job_.min_nodes > nodes)
+            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", job_.min_nodes, nodes, nodes == 1 ? "" : "s");
+        GC_TRY(make_directories(config_.folder));
+        if (!config_.resume.on) GC_TRY(file_write(config_.folder + "/job.toml", job_.text));   // else once it goes on
+        GC_TRY(report_.open(config_));
+        for (size_t at = 0; at < config_.resume.notes.size();) {
+            const size_t end = std::min(config_.resume.notes.find('\n', at), config_.resume.notes.size());
+            report_.warn(config_.resume.notes.substr(at, end - at));
+            at = end + 1;
+        }
+        GC_TRY(parts_.plan(config_, report_));
+        GC_TRY(choice_.open(config_, parts_, report_));
+        algorithm_ = parts_.exact(job_) ? parts_.algorithm->exact() : parts_.algorithm->create();
+        SessionConfig first;
+        first.exchange = choice_.first();
+        first.first_step = config_.resume.steps;
+        for (uint32_t node = 0; node < config_.nodes() && !config_.join; ++node) first.nodes.push_back(NodeId{node});
+        uint32_t targets_least = 1;
+        if (config_.join) {   // never opened: of this node alone
+            first.view = 0;
+            first.nodes = {config_.self};
+            targets_least = first.exchange.config.m + first.exchange.config.s;
+            ExchangeChoice alone = choice_;
+            GC_TRY(alone.over({.name = job_.exchange, .r = 1, .m = 1, .s = 0}, 1, first.first_step, &first.exchange));
+            first.exchange.datagrams = false;
+        }
+        session_ = std::make_unique<Session>(first, config_, parts_, report_);
+        GC_TRY(session_->plan());
+        const Facts facts = parts_.facts(job_);
+        GC_TRY(algorithm_->plan({.settings = job_.settings,
+                                 .net = *parts_.compute.net,
+                                 .workers = static_cast<uint32_t>(parts_.block_sizes.size()),
+                                 .own_workers = session_->own_blocks(),
+                                 .checkpoints = job_.checkpoint_keep > 0,
+                                 .state_size = parts_.optimiser_values(job_.optimiser),
+                                 .scales = parts_.compute.codec->exponents().size(),
+                                 .optimiser = parts_.schedule,
+                                 .local = parts_.local.get(),
+                                 .updates = parts_.updates,
+                                 .rounds = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps,
+                                 .servers = job_.servers,
+                                 .folder = config_.folder,
+                                 .job = facts,
+                                 .arena = parts_.arena}));
+        report_.update([&](JobStatus& status) {
+            status.settings = parts_.settings(job_);
+            status.voters = view_voters(job_);
+        });
+        if (DeviceWords* device = parts_.compute.codec->device())
+            device->expect(choice_.targets_most(std::max(session_->targets(), targets_least)));
+        std::vector<MemoryUse> memory = parts_.compute.memory(parts_.arena);
+        memory.push_back(session_->arena().use("view"));
+        report_.update([&](JobStatus& status) { status.memory = memory; });
+        GC_TRY(parts_.ready(config_, report_));
+        std::string order;   // which the algorithm has taken in; an audit has its own word for other kernels
+        if (parts_.algorithm->server && !job_.settings.replay.empty() && config_.until == 0)
+            GC_TRY(replay_read(job_.settings.replay, parts_.facts(job_), &order));
+        GC_TRY(session_->ready());
+        if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
+        if (config_.resume.on && config_.resume.holder == config_.self)
+            GC_TRY(resume_load(config_, parts_, *algorithm_, report_, &standing_));
+        describe();
+        GC_TRY(checkpoints_.open(config_, parts_, report_, model_));
+        if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
+        if (job_.survive && config_.until == 0) {
+            views_.emplace(config_, parts_, choice_, *algorithm_, report_);
+            GC_TRY(views_->open(*session_));
+            memory.insert(memory.end() - 1, views_->arena().use("state before another node's"));
+        }
+        report_.update([&](JobStatus& status) { status.memory = memory; });
+        if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(reserve_model());
+        const Layout& layout = parts_.compute.net->layout();
+        report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
+                           layout.elements, layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
+                           parts_.local ? "workers" : "blocks", memory_text(memory));
+        return {};
+    }
+
+    const std::string& kernel_set() const override { return parts_.kernel_set; }
+    const char* kernels() const override { return parts_.compute.net->kernels(); }
+    const std::string& data_digest() const override { return parts_.data_digest; }
+    const std::string& start_digest() const override { return parts_.start_digest; }
+    Buffer memory() const override { return parts_.arena.whole(); }
+    uint64_t deadline_us() const override { return parts_.deadline_us; }
+    void deadline(uint64_t deadline_us) override {
+        if (views_) views_->deadline(deadline_us);
+        if (deadline_us != parts_.deadline_us)
+            report_.warn(fmt::format("the deadline is {:.3f} s, as {} needs it", static_cast<double>(deadline_us) / 1e6,
+                                     deadline_us > parts_.deadline_us ? "another node" : "the job that runs"));
+        parts_.agree(deadline_us, report_);
+    }
+    Protocol* views() override { return views_ ? views_->protocol() : nullptr; }
+    Profile* profile() override { return parts_.profile.get(); }
+    void counters(const LinkCounters* counters) override { report_.counters(counters); }
+
+    bool datagrams() const override { return choice_.datagrams(parts_.steps - std::min(config_.resume.steps, parts_.steps)); }
+
+    Status run(Host& host) override {
+        reserved_ = false;
+        if (config_.lanes > 0) lane_start(0, config_.cpus);   // the network thread has been made
+        Context context{.host = host,
+                        .lanes = parts_.lanes,
+                        .loader = parts_.loader.get(),
+                        .data = *parts_.train,
+                        .sampler = *parts_.sampler,
+                        .net = *parts_.compute.net,
+                        .optimiser = *parts_.compute.optimiser,
+                        .codec = *parts_.compute.codec,
+                        .progress = parts_.progress,
+                        .batch = job_.batch,
+                        .blocks = static_cast<uint32_t>(parts_.block_sizes.size()),
+                        .local = parts_.local.get(),
+                        .deadline_us = parts_.deadline_us,
+                        .patience = views_ ? patience_of_views : 1,
+                        .spend_us = config_.spend_us,
+                        .profile = parts_.profile.get(),
+                        .first = config_.resume.steps,
+                        .step = config_.resume.steps,
+                        .since_us = host.now_us(),
+                        .workers_did = WorkerAccounts(parts_.local ? parts_.block_sizes.size() : 0),
+                        .replay_head = replay_head(parts_.facts(job_))};
+        {
+            std::lock_guard lock(host_mutex_);
+            run_host_ = &host;
+            for (const NodeId node : std::exchange(forced_, {})) ViewProtocol::force_dead(host, node);
+        }
+        if (!config_.join) open(context, {});
+        Status status = train(context);
+        if (views_ && views_->drained()) {
+            std::lock_guard lock(host_mutex_);
+            status = fail(Code::cancelled, "{}; the job goes on without it", leaves_);
+        }
+        if (views_) {
+            report_.update([&](JobStatus& now) {
+                now.goes_on = views_->excluded();
+                now.unheard = may_return();
+            });
+            views_->stop(host);
+        }
+        {
+            std::lock_guard lock(host_mutex_);
+            run_host_ = nullptr;
+        }
+        if (const Profile* profile = parts_.profile.get(); profile->step >= context.first && context.step > profile->step)
+            if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
+                report_.log().error("{}", written.what);
+        if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted()) {
+            // Others must hear of it, and may have found something else first: all end with one line.
+            const Status agreed = session_->abort(status);
+            // What was found here is another rank's word for the same thing, or its consequence.
+            if (std::string_view(agreed.what).find(status.what) == std::string_view::npos)
+                report_.log().info("found here: {}", status.what);
+            status = agreed;
+        }
+        close();
+        if (!status.ok() && !ended_) rescue(context, status);
+        checkpoints_.close();
+        // What was reserved and is not needed, or has bits that are in doubt; not a model that could not be renamed.
+        if (!written_ || status.code == Code::conflict) ::unlink((model_path() + ".part").c_str());
+        if (status.ok() && config_.until == 0) write_transcript(context);
+        report_.end(status, context.step, digest_, host.now_us(), context.why_lost);
+        return status;
+    }
+
+    void cancel(const std::string& why) override { end(JobCommand::abort, why); }
+    void leave(const std::string& why) override {
+        must_leave_.store(true, std::memory_order_relaxed);
+        if (!drain(why).ok()) end(views_ ? JobCommand::abort : JobCommand::leave, why);
+    }
+    bool may_return() const override { return views_ && views_->may_return(); }
+    Status drain(const std::string& why) override {
+        GC_TRY(may_leave());
+        std::lock_guard lock(host_mutex_);
+        if (!leaves_.empty()) return {};
+        leaves_ = why;
+        if (host_) ViewProtocol::drain(*host_, config_.self);
+        return {};
+    }
+    Status force_dead(const std::string& node) override {
+        if (!views_) return fail(Code::invalid, "the job does not go on without nodes: survive is not set in its job file");
+        if (parts_.algorithm->server)
+            return fail(Code::conflict,
+                        "{} follows the clock: if {} lived, two different models would be trained; restart its daemon, or "
+                        "resume the job when it has ended",
+                        job_.algorithm, node);
+        const size_t at = config_.roster.find(node);
+        if (at == config_.roster.size()) return fail(Code::invalid, "{} is no node of the job", node);
+        if (node == own_name()) return fail(Code::invalid, "{} is this node, and it lives", node);
+        report_.warn(fmt::format("an operator says that {} is dead", node));
+        const NodeId dead{static_cast<uint32_t>(at)};
+        std::lock_guard lock(host_mutex_);
+        if (run_host_) ViewProtocol::force_dead(*run_host_, dead);   // also between two sessions
+        else forced_.push_back(dead);
+        return {};
+    }
+
+    JobStatus status() const override { return report_.status(); }
+
+private:
+    /// The session that is ready becomes the present one.
+    void open(Context& context, const std::vector<NodeId>& lost) {
+        session_->open(context, lost);
+        if (views_) views_->join(session_->dispatch());
+        bytes_bound_ = session_->bytes_bound();
+        report_.update([this](JobStatus& status) { status.may_send_less |= session_->losses_tolerated() > 0; });
+        std::lock_guard lock(host_mutex_);
+        host_ = &context.host;
+        if (!leaves_.empty() && may_leave().ok()) ViewProtocol::drain(*host_, config_.self);
+        else if (!leaves_.empty() && must_leave_.load(std::memory_order_relaxed) && cancel_.ok()) {
+            cancel_ = fail(Code::cancelled, "{}", leaves_);
+            cancel_command_ = JobCommand::abort;
+        }
+        if (!cancel_.ok()) Session::post(*host_, cancel_command_, cancel_);
+    }
+    /// Whether the others can go on without this node.
+    Status may_leave() const {
+        if (!views_) return fail(Code::conflict, "survive is not set in its job file");
+        const JobStatus status = report_.status();
+        if (status.state != JobState::running) return fail(Code::conflict, "it has not begun yet");
+        const uint32_t least = std::max(view_members_min(job_, config_.nodes()), 1u);
+        if (status.views.back().members.size() > least) return {};
+        return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
+    }
+    void end(JobCommand command, const std::string& why) {
+        std::lock_guard lock(host_mutex_);
+        if (!cancel_.ok()) return;
+        cancel_ = fail(Code::cancelled, "{}", why);
+        cancel_command_ = command;
+        if (host_) Session::post(*host_, command, cancel_);
+    }
+    /// cancel() is kept from here on, for the next session.
+    void close() {
+        std::lock_guard lock(host_mutex_);
+        host_ = nullptr;
+    }
+
+    /// Between two steps: the session ends, and the next one has the same members and this exchange.
+    Status change(Context& context, const Alternative& exchange, const std::string& why) {
+        const uint64_t begin_us = context.host.now_us();
+        SessionConfig config = session_->config();
+        ++config.view;
+        config.exchange = exchange;
+        config.first_step = context.step;
+        config.first = false;
+        // Before the old one ends, so that all hear of it if there is no memory.
+        auto next = std::make_unique<Session>(config, config_, parts_, report_);
+        GC_TRY(next->plan());
+        GC_TRY(next->ready());
+        close();
+        GC_TRY(session_->end());
+        if (views_) GC_TRY(views_->pending());
+        const bool other_blocks = next->own_blocks() != session_->own_blocks();
+        const std::vector<NodeId> lost = session_->lost();
+        session_ = std::move(next);
+        open(context, lost);
+        if (parts_.loader && other_blocks && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
+        GC_TRY(session_->begin());
+        if (views_) GC_TRY(views_->pending());
+        const uint64_t change_us = context.host.now_us() - begin_us;
+        report_.update([&](JobStatus& status) { status.memory.back() = session_->arena().use("view"); });
+        ViewRecord view{.first_step = context.step + 1, .members = names(session_->config().nodes), .why = why, .stood_us = change_us};
+        return view_records_spread(context, *session_, view_records_with(report_.views(), std::move(view)), report_);
+    }
+
+    Status train(Context& context) {
+        const SessionPlace place{session_, [&] { open(context, {}); }, [&] { close(); }};
+        Status status = config_.join ? join(context, place) : begin(context);
+        if (status.ok()) status = steps(context);
+        while (views_ && views_->repeats(status) && session_->ended().ok()) {
+            GC_TRY(views_->next(context, status, place, &standing_));
+            repeats_ = true;
+            status = steps(context);
+        }
+        return status;
+    }
+
+    /// Becomes a member of the job's next view, with the state of the others.
+    Status join(Context& context, const SessionPlace& place) {
+        if (!views_) return fail(Code::invalid, "only a job with job.survive takes nodes in while it runs");
+        GC_TRY(views_->next(context, {}, place, &standing_));
+        has_state();
+        repeats_ = true;
+        first_step(context);
+        if (standing_.evaluated > 0) report_.resumed(standing_.accuracy, standing_.test_loss);
+        return {};
+    }
+    Status begin(Context& context) {
+        if (parts_.loader && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
+        context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
+        if (!config_.resume.on) has_state();
+        // The first view, also where another one follows before it has begun here.
+        report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
+        const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
+        GC_TRY(session_->begin());
+        if (!config_.resume.on) {
+            first_step(context);
+            return spread_views();
+        }
+        GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
+        if (config_.resume.holder != config_.self)
+            report_.state_from(config_.roster[static_cast<size_t>(config_.resume.holder)].name, config_.resume.steps);
+        GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
+        has_state();
+        first_step(context);
+        GC_TRY(spread_views());
+        return resumed(context);
+    }
+    void has_state() {
+        has_state_ = true;
+        if (views_) views_->has_state();
+    }
+    void first_step(Context& context) {
+        if (std::exchange(begun_, true)) return;
+        checkpoints_.begin(context.step);
+        ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
+        if (views_) views_->watch(context.host);
+        report_.begin(context.host.now_us(), context.step, context.step > 0 ? parts_.sampler->epoch_of(context.step - 1) + 1 : 0);
+    }
+
+    /// From the present step to the end.
+    Status steps(Context& context) {
+        first_step(context);
+        if (std::exchange(repeats_, false) && evaluation_due(context.step)) GC_TRY(evaluate(context.step));
+        const uint64_t last = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps;
+        while (context.step < last && !(job_.stop_at > 0 && standing_.accuracy >= job_.stop_at)) {
+            context.since_us = context.host.now_us();
+            GC_TRY(between(context));
+            tried_.clear();
+            context.at_once = context.step + 1 < last && at_once(context.step + 1);
+            context.try_worker = job_.settings.evaluate_workers && evaluation_due(context.step + 1) ? &try_worker_ : nullptr;
+            if (Status round = algorithm_->round(context); !round.ok()) {
+                if (context.workers) context.workers->take_back();
+                // A server that has stayed keeps its updates.
+                if (!parts_.algorithm->server) context.workers_did.take_back(context.step, &context.samples);
+                return round;
+            }
+            choice_.record(context.record);
+            record(context);
+            context.since_us = context.host.now_us();
+            trained_ = context.step == parts_.steps;
+            checkpoints_.applied(context.step);
+            if (views_) views_->stepped(context.host, context.step);
+            Status status;
+            if (evaluation_due(context.step)) status = evaluate(context.step);
+            report_.workers(tried_);
+            report_.step_end();
+            GC_TRY(status);
+            if (const uint64_t number = checkpoints_.number(context.step); number > 0) {
+                // A node that is killed may go on from another's checkpoint: these lines are written now, so that they are no gap then.
+                report_.hurry();
+                GC_TRY(gather(context));
+                if (session_->turn(number)) checkpoints_.snapshot(model(context), algorithm_->state());
+            }
+        }
+        return finish(context);
+    }
+
+    /// Whether step `next` begins with nothing between it and the step before: no evaluation, checkpoint, other exchange, view or profile.
+    bool at_once(StepId next) const {
+        const StepId profiled = parts_.profile->step;
+        return job_.stop_at == 0 && !views_ && config_.change_every == 0 && !evaluation_due(next) && checkpoints_.number(next) == 0 &&
+               !choice_.due(next) && !choice_.balances(next) && profiled != next && profiled + 1 != next;
+    }
+
+    /// The state is that after config_.resume.steps, as a checkpoint had it.
+    Status resumed(Context& context) {
+        report_.log().info("goes on after {} steps, digest {:016x}", context.step, context.state);
+        standing_.algorithm_bytes = 0;
+        if (standing_.evaluated == context.step || !evaluation_due(context.step)) {
+            if (standing_.evaluated > 0) report_.resumed(standing_.accuracy, standing_.test_loss);
+            return {};
+        }
+        return evaluate(context.step);   // the run before ended before it
+    }
+    bool evaluation_due(StepId steps) const {
+        if (!parts_.test || steps == 0 || config_.until > 0) return false;
+        const uint64_t epochs = parts_.sampler->epoch_of(steps);
+        const bool boundary = job_.evaluate > 0 ? steps % job_.evaluate == 0 : parts_.sampler->steps(epochs) == steps;
+        return boundary || steps == parts_.steps;
+    }
+
+    /// The algorithm's state is whole at this node.
+    Status gather(Context& context) {
+        if (job_.checkpoint_keep == 0) return {};
+        GC_TRY(algorithm_->gather(context));
+        gathered_ = context.step;
+        return {};
+    }
+    bool whole(const Context& context) const {
+        return !parts_.algorithm->private_state || session_->view().n() == 1 || gathered_ == context.step;
+    }
+
+    /// What the job has trained gets its file when all ranks have the same bits.
+    Status finish(Context& context) {
+        trained_ = true;
+        GC_TRY(gather(context));
+        digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
+        const bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
+        if (lowest) GC_TRY(write_model(context, true));
+        if (views_ && views_->protocol()) ViewProtocol::ending(context.host);
+        GC_TRY(session_->finish(digest_));
+        ended_ = true;
+        return lowest ? name_model() : Status{};
+    }
+
+    std::string model_path() const { return config_.folder + "/final.h5"; }
+    /// What all models of this job have in common.
+    void describe() {
+        model_.net = parts_.compute.net->spec();
+        model_.mean = parts_.train->info().mean;
+        model_.std = parts_.train->info().std;
+        model_.class_names = parts_.train->shards()[0].info.class_names;
+        if (std::vector<std::string> names = class_names_split(model_.class_names); names.size() > model_.net.classes)   // data.classes
+            names.resize(model_.net.classes), model_.class_names = fmt::format("{}", fmt::join(names, ","));
+        model_.job = job_.text;
+        model_.base = job_.base;
+        model_.kernel_set = parts_.kernel_set;
+        model_.data_digest = parts_.data_digest;
+        model_.id = hex(config_.id);
+    }
+    /// Of the present state.
+    Model& model(const Context& context) {
+        model_.digest = digest_;
+        model_.step = context.step;
+        model_.state = context.state;
+        model_.accuracy = standing_.accuracy;
+        model_.test_loss = standing_.test_loss;
+        model_.evaluated = standing_.evaluated;
+        model_.agreed = false;
+        return model_;
+    }
+    /// At the ranks that may come to write it.
+    Status reserve_model() {
+        const uint64_t values = parts_.compute.net->layout().elements + parts_.compute.optimiser->state_size();
+        GC_TRY(model_reserve(model_path() + ".part", model_,
+                             values * sizeof(float) + parts_.compute.codec->exponents().size_bytes() + algorithm_->state().size()));
+        reserved_ = true;
+        return {};
+    }
+    Status write_model(const Context& context, bool agreed) {
+        model(context).agreed = agreed;
+        GC_TRY(model_write(model_path() + ".part", model_, parts_.state(algorithm_->state())));
+        written_ = true;
+        return {};
+    }
+    Status name_model() {
+        GC_TRY(file_rename(model_path() + ".part", model_path()));
+        report_.update([this](JobStatus& status) { status.model = model_path(); });
+        return {};
+    }
+    /// The job has ended well.  Its steps are written, and nobody waits for this rank any more.
+    void write_transcript(const Context& context) {
+        report_.steps_end(context.step);
+        Transcript transcript;
+        transcript.id = hex(config_.id);
+        transcript.job = job_.text;
+        transcript.data_digest = parts_.data_digest;
+        transcript.kernel_set = parts_.kernel_set;
+        for (const ViewRecord& view : report_.views()) transcript.views.push_back({view.number, view.first_step, view.members});
+        transcript.steps = context.step;
+        transcript.digest = digest_;
+        if (Status status = transcript_write(config_.folder, transcript, config_.key); !status.ok())
+            report_.warn(fmt::format("no transcript: {}", status.what));
+    }
+    /// The job ends with an error: what this rank has trained is not lost with it.
+    void rescue(const Context& context, const Status& why) {
+        if (!has_state_ || why.code == Code::conflict || session_->outvoted()) return;
+        if (!whole(context))
+            return report_.log().info("the state after {} steps is not kept: it is with workers on other nodes", context.step);
+        // After an error in the middle of the optimiser's step, or where memory has lost a bit.
+        if (context.digest(context.step, parts_.model_digest()) != context.state)
+            return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
+        if (!trained_) return checkpoints_.rescue(model(context), algorithm_->state());
+        const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
+        if (!good) return;
+        if (digest_.empty()) digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
+        Status status = written_ ? Status{} : write_model(context, false);
+        if (status.ok()) status = name_model();
+        if (status.ok()) report_.warn(fmt::format("the model of the last step is in {}; not every rank has confirmed it", model_path()));
+        else report_.log().error("{}", status.what);
+    }
+
+    /// Two steps: `auto` may choose another exchange.
+    Status between(Context& context) {
+        const Alternative* next = nullptr;
+        if (config_.change_every > 0 && context.step > 0 && context.step % config_.change_every == 0) next = &session_->config().exchange;
+        if (choice_.due(context.step)) {
+            const Alternative* other = nullptr;
+            GC_TRY(choice_.choose(context, *session_, std::max(config_.lanes, 1u), report_, &other));
+            if (other) next = other;
+        }
+        if (choice_.balances(context.step)) {
+            const Alternative* other = nullptr;
+            GC_TRY(choice_.balance(context, *session_, report_, &other));
+            if (other) return change(context, *other, "blocks by speed");
+        }
+        return next ? change(context, *next, fmt::format("exchange {}", next->kind->name)) : Status{};
+    }
+
+    void record(Context& context) {
+        const Member* deaf = session_->deaf();
+        if (deaf && !std::exchange(deaf_told_, true))
+            report_.warn(fmt::format(
+                "multicast from {} does not reach {} any more, datagrams to it alone do: each rank gets its own copy from now on "
+                "(do the switches snoop IGMP without a querier? transport.kind = \"tcp\" does without multicast)",
+                own_name(), deaf->name));
+        const auto [sent, received] = report_.take_bytes();
+        context.workers_did.share_bytes(context.record.step, sent, received);
+        report_.step({.record = context.record,
+                      .bytes_sent = sent,
+                      .bytes_received = received,
+                      .bytes_bound = bytes_bound_,
+                      .samples = context.samples,
+                      .gradients = context.gradients,
+                      .forwards = context.forwards,
+                      .workers = context.workers_did.all(),
+                      .staleness = context.staleness,
+                      .epoch = parts_.sampler->epoch_of(context.record.step) + 1,
+                      .load_wait_us = parts_.loader ? parts_.loader->waited_us() : 0,
+                      .now_us = context.host.now_us(),
+                      .phases_us = phases_us(context),
+                      .blocks = static_cast<uint32_t>(session_->own_blocks().size()),
+                      .waited_for = session_->waited_for(),
+                      .bulk = session_->bulk_counters(),
+                      .bulk_view = session_->view().number,
+                      .kernels = kernels(),
+                      .kernel_set = parts_.kernel_set,
+                      .exchange = exchange_name(),
+                      .logs = session_->self() == 0},
+                     context.why_lost);
+    }
+
+    const char* exchange_name() const {
+        return parts_.algorithm->sends_by(job_.exchange) ? session_->config().exchange.kind->name : "none";
+    }
+
+    std::array<uint64_t, step_phases> phases_us(const Context& context) {
+        std::array<uint64_t, step_phases> us;
+        for (size_t i = 0; i < step_phases; ++i) us[i] = parts_.profile->take_ns(static_cast<StepPhase>(i)) / 1000;
+        us[static_cast<size_t>(StepPhase::compute)] = context.record.compute_us;
+        us[static_cast<size_t>(StepPhase::wait)] = context.record.wait_us;
+        us[static_cast<size_t>(StepPhase::apply)] = context.record.apply_us;
+        return us;
+    }
+
+    /// Trainer thread, the only one that sets run_host_.
+    template <typename Run>
+    Status evaluation(Run run) {
+        report_.evaluation_begin(*parts_.evaluator, run_host_->now_us());
+        const Status status = run();
+        report_.evaluation_end(run_host_->now_us());
+        return status;
+    }
+    Status evaluate(StepId steps) {
+        BatchResult sum;
+        GC_TRY(evaluation([&] { return session_->evaluate(&sum); }));
+        const auto samples = static_cast<double>(parts_.test->info().count);
+        if (parts_.test->info().target_scale == 0) standing_.accuracy = static_cast<double>(sum.right) / samples;
+        standing_.test_loss = sum.loss / samples;
+        if (std::exchange(standing_.evaluated, steps) == steps) return {};   // the view before has told it
+        report_.evaluated(parts_.sampler->epoch_of(steps - 1) + 1, standing_.accuracy, standing_.test_loss);
+        return {};
+    }
+
+    /// Of the net's parameters, at this node alone.
+    Status try_worker(uint32_t worker) {
+        std::vector<BatchResult> results(parts_.evaluator->batches());
+        GC_TRY(evaluation([&] { return parts_.evaluator->run(*parts_.compute.net, parts_.lanes, 0, 1, results, parts_.progress); }));
+        double right = 0;
+        for (const BatchResult& each : results) right += static_cast<double>(each.right);
+        tried_.emplace_back(worker, right / static_cast<double>(parts_.test->info().count));
+        return {};
+    }
+
+    std::vector<std::string> names(const std::vector<NodeId>& nodes) const {
+        std::vector<std::string> result;
+        for (const NodeId node : nodes) result.push_back(config_.roster[index_of(node)].name);
+        return result;
+    }
+    const std::string& own_name() const { return config_.roster[static_cast<uint32_t>(config_.self)].name; }
+
+    const EngineConfig config_;
+    const JobConfig& job_;
+    Report report_;
+
+    // In the order in which they are made; each may use those before it.
+    JobParts parts_;
+    ExchangeChoice choice_;
+    std::unique_ptr<Algorithm> algorithm_;
+    Checkpoints checkpoints_;
+    std::unique_ptr<Session> session_;       // the present one; the last one lives as long as this, the driver may still send for it
+    std::optional<ViewSwitch> views_;        // where it may go on without nodes
+    bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
+    bool deaf_told_ = false;
+    uint64_t bytes_bound_ = 0;   // of a step of the present session
+    std::string digest_;
+    Model model_;             // see model()
+    bool reserved_ = false;   // there is room for final.h5, and run() is still to come
+    Standing standing_;       // of it the last evaluation is kept
+    const std::function<Status(uint32_t)> try_worker_ = [this](uint32_t worker) { return try_worker(worker); };
+    std::vector<std::pair<uint32_t, double>> tried_;   // own workers in this round, and their accuracies
+    bool has_state_ = false;                           // what the next step begins from
+    uint64_t gathered_ = ~uint64_t{0};                 // steps after which the algorithm's state was whole here
+    bool trained_ = false, written_ = false;           // all steps are done; the model is written
+    bool ended_ = false;                               // all ranks have agreed that the job is done
+
+    std::mutex host_mutex_;      // of what follows, but the last: cancel() comes from any thread
+    Host* host_ = nullptr;       // while a session is open
+    Host* run_host_ = nullptr;   // while run() trains
+    Status cancel_;
+    JobCommand cancel_command_ = JobCommand::abort;
+    std::string leaves_;           // why this node is to leave; empty: it is not
+    std::vector<NodeId> forced_;   // said to be dead before run()
+    std::atomic<bool> must_leave_{false};
+};
+
+}   // namespace
+
+Status Engine::open(const EngineConfig& config, const Log& log, std::unique_ptr<Engine>* engine) {
+    auto made = std::make_unique<JobEngine>(config, log);
+    GC_TRY(made->prepare());
+    *engine = std::move(made);
+    return {};
+}
+
+}   // namespace gradcast

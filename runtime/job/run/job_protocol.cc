@@ -1,0 +1,503 @@
+#include "runtime/job/run/job_protocol.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "transport/wire/packet.h"
+
+namespace gradcast {
+namespace {
+
+enum class Phase : uint8_t { preparing, started, ended, done, aborted, left };
+
+constexpr uint32_t kind_news = 1;
+constexpr uint64_t timer_heartbeat = 1, timer_settle = 2;
+constexpr uint64_t cut_off_heartbeats = 3;   // silence of all others for so long is told apart from that of one
+constexpr uint32_t text_bytes_max = inline_bytes_max - sizeof(JobNews);
+
+struct Peer {
+    JobNews news{};
+    uint64_t serial = 0;
+    uint64_t heard_us = 0;   // last news
+    uint64_t moved_us = 0;   // last sign of its trainer's progress
+    bool lost = false, suspected = false;
+    Phase phase() const { return static_cast<Phase>(news.phase); }
+};
+
+std::string_view text_of(const char (&field)[64]) { return {field, sizeof field}; }
+
+class JobProtocol final : public Protocol {
+public:
+    JobProtocol(const JobProtocolConfig& config, const Log& log)
+        : config_(config),
+          log_(log),
+          timeouts_(timeouts_of(config.deadline_us)),
+          peers_(config.view.n()),
+          others_(ranks_but(config.self, config.view.n())),
+          last_words_(config.view.n()) {
+        GC_ASSERT(config.kernel_set.size() == sizeof own_.kernel_set && config.data_digest.size() == sizeof own_.data);
+        std::memcpy(own_.kernel_set, config.kernel_set.data(), sizeof own_.kernel_set);
+        std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
+        GC_ASSERT(config.start_digest.empty() || config.start_digest.size() == sizeof own_.start);
+        std::memcpy(own_.start, config.start_digest.data(), config.start_digest.size());
+        behind_.reserve(config.view.n());
+        for (Rank rank = 0; rank < config.lost.size(); ++rank) peers_[rank].lost = config.lost[rank];
+    }
+
+    void on(std::span<const Event> events, Actions& actions) override {
+        now_us_ = actions.now_us;
+        for (Rank rank = 0; actions.heard_us && rank < peers_.size(); ++rank)
+            peers_[rank].heard_us = std::max(peers_[rank].heard_us, actions.heard_us[rank]);
+        for (const Event& event : events) switch (event.kind) {
+                case Event::Kind::packet: news(*event.packet, actions); break;
+                case Event::Kind::timer: timer(event.id, actions); break;
+                case Event::Kind::command: command(event, actions); break;
+                case Event::Kind::peer_lost: peer_lost(event.rank, event.status, actions); break;
+                case Event::Kind::sent:
+                case Event::Kind::computed:
+                case Event::Kind::ready:
+                case Event::Kind::peer_up: break;
+            }
+        advance(actions);
+        if (tell_) tell(actions);
+    }
+
+    Landing land(const Packet&, uint64_t bytes, Buffer*) override { return bytes <= inline_bytes_max ? Landing::lease : Landing::drop; }
+
+private:
+    Phase phase() const { return static_cast<Phase>(own_.phase); }
+    /// Before a job has begun nobody can be missed.
+    bool may_miss() const { return begun_ || !config_.first; }
+    /// Losses are the business of those who agree on the next view.
+    bool tells_views() const { return config_.suspect && may_miss() && phase() < Phase::done; }
+    bool over() const { return phase() == Phase::done || settled_; }
+    std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, config_.view.members[rank].name); }
+
+    /// Of the step that is computed when so many are done, as messages count: from 1.  While the last evaluation runs, the last step.
+    uint64_t number(uint64_t done) const { return std::min(done + 1, config_.steps); }
+    uint64_t own_step() const { return number(config_.progress->step.load(std::memory_order_relaxed)); }
+
+    /// What to do about a rank that is lost.
+    std::string advice(Code why, Rank rank) const {
+        const std::string& node = config_.view.members[rank].name;
+        if (why == Code::conflict) return fmt::format("; test the memory and the CPU of {} before it trains again", node);
+        if (why == Code::cancelled) return {};   // told to leave
+        return fmt::format("; look at the log of gradcastd, the load and the network of {}{}", node,
+                           may_miss() && config_.losses_tolerated == 0
+                               ? " (survive = true in [job], or coded-rs with s = 1, goes on without a node)"
+                               : "");
+    }
+
+    void enter(Phase phase) {
+        own_.phase = static_cast<uint8_t>(phase);
+        entered_us_ = now_us_;
+        tell_ = true;
+    }
+
+    void complete(JobCommand id, Status status, Actions& actions) {
+        Completion completion;
+        completion.id = static_cast<uint64_t>(id);
+        completion.status = status;
+        actions.completions.push_back(completion);
+    }
+
+    void command(const Event& event, Actions& actions) {
+        switch (static_cast<JobCommand>(event.command)) {
+            case JobCommand::begin:
+                if (phase() != Phase::preparing) return;   // aborted already; its completion is on its way
+                own_.state.set(event.tag);
+                enter(Phase::started);
+                for (Peer& peer : peers_) peer.heard_us = peer.moved_us = now_us_;
+                for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
+                actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
+                return;
+            case JobCommand::end:
+            case JobCommand::pause: {
+                if (phase() != Phase::started) return;
+                end_ = static_cast<JobCommand>(event.command);
+                const std::string state = fmt::format("{:064x}", event.tag);
+                GC_ASSERT(end_ == JobCommand::pause || event.buffer.bytes == sizeof own_.digest);
+                std::memcpy(own_.digest, end_ == JobCommand::pause ? state.data() : event.buffer.as<char>(), sizeof own_.digest);
+                enter(Phase::ended);
+                for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
+                return;
+            }
+            case JobCommand::abort:
+                // Others may have left the view already: the trainer cancels in the next one.
+                if (end_ == JobCommand::pause && event.status.code == Code::cancelled) return;
+                abort(event.status.code, local_text(event.status), actions);
+                return;
+            case JobCommand::leave:
+                if (phase() >= Phase::ended) return;   // the job or the view is about to end
+                if (!may_miss() || (!config_.suspect && lost_count() >= config_.losses_tolerated))
+                    abort(event.status.code, event.status.what, actions);
+                else leave(event.status.code, event.status.what, fmt::format("{}; the job goes on without it", event.status.what), actions);
+                return;
+            case JobCommand::lost:
+                peer_lost(event.rank, event.status, actions);
+                if (phase() == Phase::started) expel(event.rank, event.status, actions);
+                return;
+        }
+        GC_ASSERT(!"an unknown command");
+    }
+
+    /// The line about something that this rank's trainer has found.
+    std::string local_text(Status status) const {
+        if (status.code == Code::cancelled) return status.what;
+        std::string text = fmt::format("{}{}: {}", status.code == Code::diverged ? "diverged: " : "", name(config_.self), status.what);
+        if (status.code != Code::deadline) return text;
+        // Whom we may be waiting for: those who are behind, or whom we have not heard for long.
+        uint64_t step = config_.progress->step.load(std::memory_order_relaxed);
+        int told = 0;
+        for (Rank rank = 0; rank < peers_.size() && told < 3; ++rank) {
+            const Peer& peer = peers_[rank];
+            if (rank == config_.self || peer.lost) continue;
+            if (now_us_ - peer.heard_us > timeouts_.suspicion_us) {
+                text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6);
+                ++told;
+            } else if (peer.news.step.get() < step || !peer.news.waiting)
+                text +=
+                    fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", number(peer.news.step.get())),
+                    ++told;
+        }
+        return text;
+    }
+
+    void abort(Code code, std::string_view text, Actions& actions, Rank origin) {
+        if (over() || (phase() == Phase::aborted && origin >= own_.origin.get())) return;
+        own_.code = static_cast<uint8_t>(code);
+        own_.origin.set(origin);
+        text_ = text.substr(0, text_bytes_max);
+        for (char& c : text_)
+            if (static_cast<unsigned char>(c) < ' ' && c != '\n') c = '?';
+        if (phase() != Phase::aborted) actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
+        enter(Phase::aborted);
+    }
+    /// A cause found here.  One that comes after another is a consequence, or comes too late.
+    void abort(Code code, std::string_view text, Actions& actions) {
+        if (phase() < Phase::aborted) abort(code, text, actions, config_.self);
+    }
+
+    /// This rank ends alone: the others are told `text`, its trainer `verdict`.
+    void leave(Code code, std::string_view text, std::string verdict, Actions& actions) {
+        own_.code = static_cast<uint8_t>(code);
+        text_ = text.substr(0, text_bytes_max);
+        verdict_ = std::move(verdict);
+        actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
+        enter(Phase::left);
+    }
+
+    /// No other rank is heard any more, so the fault is more likely here.
+    bool cut_off() const {
+        size_t silent = 0;
+        for (Rank rank = 0; rank < peers_.size(); ++rank) {
+            if (rank == config_.self || peers_[rank].lost) continue;
+            if (now_us_ - peers_[rank].heard_us <= cut_off_heartbeats * timeouts_.heartbeat_us) return false;
+            ++silent;
+        }
+        return begun_ && phase() == Phase::started && silent > 1;
+    }
+    void leave_cut_off(Actions& actions) {
+        constexpr const char* text = "lost all other ranks: is this node's network up?";
+        leave(Code::peer_lost, text, fmt::format("{} {}", name(config_.self), text), actions);
+    }
+
+    void settle(Actions& actions) {
+        if (phase() == Phase::left) text_ = verdict_;
+        settled_ = true;
+        actions.timers.push_back({timer_heartbeat, 0});
+        actions.timers.push_back({timer_settle, 0});
+        complete(JobCommand::abort, fail_text(static_cast<Code>(own_.code), 0, text_), actions);
+    }
+
+    void news(const Packet& packet, Actions& actions) {
+        JobBody body = body_of<JobBody>(packet);
+        JobNews said;
+        if (packet.sender >= peers_.size() || packet.sender == config_.self || packet.type != PacketType::job ||
+            body.kind.get() != kind_news || packet.payload.bytes < sizeof said)
+            return;
+        std::memcpy(&said, packet.payload.host, sizeof said);
+        Peer& peer = peers_[packet.sender];
+        if (peer.lost && may_miss()) return;   // the job goes on without it
+        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::left) || said.origin.get() >= peers_.size()) return;
+        peer.serial = body.value.get();
+        if (said.phase == static_cast<uint8_t>(Phase::left) && phase() < Phase::done) {
+            const std::string_view why(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
+            return peer_lost(packet.sender, fail(code_of(said), "{}", why), actions);
+        }
+        if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
+        peer.heard_us = now_us_;
+        peer.news = said;
+        if (config_.times_of) config_.times_of(packet.sender, said.times.get());
+        if (said.expelled) {
+            if (over() || phase() != Phase::started) return;
+            own_.code = static_cast<uint8_t>(code_of(said));
+            text_.assign(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
+            return settle(actions);
+        }
+        if (peer.phase() == Phase::aborted) {
+            abort(code_of(said), {packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said}, actions, said.origin.get());
+        }
+        compare(packet.sender, actions);
+        // One that has missed our last word asks by telling its old phase.
+        if (over() && peer.phase() < phase()) tell_ = true;
+    }
+
+    static Code code_of(const JobNews& said) {
+        return said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
+    }
+
+    /// What must be equal everywhere, as soon as both have told it.
+    void compare(Rank rank, Actions& actions) {
+        const Peer& peer = peers_[rank];
+        auto compared = [](Phase each) { return each >= Phase::started && each <= Phase::done; };
+        if (rank == config_.self || !compared(phase()) || !compared(peer.phase())) return;
+        auto differs = [&](const char* what, std::string_view theirs, std::string_view ours, std::string_view way) {
+            abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
+        };
+        std::string_view kernels(peer.news.kernel_set, sizeof peer.news.kernel_set);
+        // Data and parameters first: with others the probe block has another gradient.
+        if (text_of(peer.news.data) != config_.data_digest)
+            differs("has data with the digest", text_of(peer.news.data), config_.data_digest, ": import the same data on all nodes");
+        else if (text_of(peer.news.start) != text_of(own_.start))
+            differs("starts from a file with the digest", text_of(peer.news.start), text_of(own_.start), ": copy the same to all nodes");
+        else if (kernels != config_.kernel_set)
+            differs("computes with kernel set", kernels, config_.kernel_set,
+                    fmt::format(": set the same {} at all nodes", config_.isa_setting));
+        else if (peer.news.state.get() != own_.state.get())
+            differs("begins with state", fmt::format("{:016x}", peer.news.state.get()), fmt::format("{:016x}", own_.state.get()), "");
+        else if (phase() >= Phase::ended && peer.phase() >= Phase::ended && text_of(peer.news.digest) != text_of(own_.digest))
+            differs("ends with digest", text_of(peer.news.digest), text_of(own_.digest), ": a node computes wrongly");
+    }
+
+    void peer_lost(Rank rank, Status status, Actions& actions) {
+        if (rank >= peers_.size() || over() || phase() == Phase::left) return;
+        Peer& peer = peers_[rank];
+        if (tells_views() && status.code != Code::conflict) {
+            if (peer.phase() < Phase::ended || peer.phase() > Phase::done)
+                config_.suspect(rank, status.code == Code::cancelled ? Suspicion::stuck : Suspicion::silent);
+            return;
+        }
+        if (!peer.lost && cut_off()) return leave_cut_off(actions);
+        const bool again = std::exchange(peer.lost, true);
+        if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
+        if (may_miss() && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
+            if (again) return;
+            if (config_.times_of) config_.times_of(rank, {});   // it holds nobody up
+            const std::string why = fmt::format("{}{}", status.what, advice(status.code, rank));
+            log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank), own_step(), lost_count(),
+                      config_.losses_tolerated, why);
+            Completion completion;
+            completion.id = static_cast<uint64_t>(JobCommand::lost);
+            completion.rank = rank;
+            completion.status = fail(status.code, "without {}: {}", name(rank), why);
+            actions.completions.push_back(completion);
+            return;
+        }
+        if (status.code == Code::cancelled) return abort(Code::cancelled, status.what, actions);
+        abort(status.code == Code::conflict ? Code::conflict : Code::peer_lost,
+              fmt::format("{} lost in step {}: {}{}", name(rank), own_step(), status.what, advice(status.code, rank)), actions);
+    }
+
+    uint32_t lost_count() const {
+        return static_cast<uint32_t>(std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.lost; }));
+    }
+
+    void timer(uint64_t id, Actions& actions) {
+        if (over()) return;
+        if (id == timer_settle) return settle(actions);
+        tell_ = true;
+        if (config_.times) own_.times.set(config_.times->read());
+        actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
+        if (phase() == Phase::aborted || phase() == Phase::left) return;
+        for (Rank rank = 0; rank < peers_.size(); ++rank)
+            if (rank != config_.self && !peers_[rank].lost && phase() <= Phase::ended) watch(rank, actions);
+        if (begun_ && phase() < Phase::done) watch_behind(actions);
+    }
+
+    struct Standing {
+        uint64_t step, done;
+        bool waits;
+    };
+    Standing standing(Rank rank) const {
+        const Peer& peer = peers_[rank];
+        if (rank != config_.self) return {peer.news.step.get(), peer.news.done.get(), peer.news.waiting || peer.phase() == Phase::ended};
+        const Progress& own = *config_.progress;
+        return {own.step.load(std::memory_order_relaxed), own.done.load(std::memory_order_relaxed),
+                own.waiting.load(std::memory_order_relaxed) || phase() == Phase::ended};
+    }
+
+    /// Ranks that all others wait for, to whom nothing comes any more: those of the lowest step, if they are not the most.  Their news come
+    /// and their trainers may wait, so they are neither silent nor stuck.
+    void watch_behind(Actions& actions) {
+        uint64_t lowest = ~uint64_t{0};
+        size_t living = 0;
+        for (Rank rank = 0; rank < peers_.size(); ++rank) {
+            if (peers_[rank].lost) continue;
+            lowest = std::min(lowest, standing(rank).step);
+            ++living;
+        }
+        behind_.clear();
+        uint64_t done = lowest;
+        bool all_wait = true;
+        for (Rank rank = 0; rank < peers_.size(); ++rank) {
+            if (peers_[rank].lost) continue;
+            const Standing its = standing(rank);
+            if (its.step == lowest) {
+                behind_.push_back(rank);
+            } else {
+                all_wait &= its.waits;
+                done += its.step + its.done;
+            }
+        }
+        const bool held = all_wait && 2 * behind_.size() <= living && behind_.size() + lost_count() <= config_.losses_tolerated;
+        if (!held || done != held_done_) {
+            held_done_ = done;
+            held_us_ = now_us_;
+        }
+        if (!held || std::find(behind_.begin(), behind_.end(), config_.self) != behind_.end()) return;
+        const uint64_t us = (now_us_ - held_us_) / (lowest == config_.first_step ? 10 : 1);
+        if (us <= timeouts_.suspicion_us) return;
+        const std::string what = fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, number(lowest));
+        for (Rank rank : behind_) {
+            if (tells_views()) {
+                config_.suspect(rank, Suspicion::stuck);
+                continue;
+            }
+            // It hears why before the link gives it up.
+            if (us <= timeouts_.suspicion_us + 2 * timeouts_.heartbeat_us)
+                expel(rank, fail(Code::peer_lost, "the others go on without {}, which {}", name(rank), what), actions);
+            else peer_lost(rank, fail(Code::peer_lost, "{}", what), actions);
+        }
+    }
+
+    void watch(Rank rank, Actions& actions) {
+        Peer& peer = peers_[rank];
+        if (!begun_ || phase() == Phase::ended) {
+            Phase wanted = begun_ ? Phase::ended : Phase::started;
+            if (peer.phase() < wanted && now_us_ - entered_us_ > timeouts_.stall_us)
+                abort(Code::deadline,
+                      fmt::format("{} has not {} within {} s", name(rank), begun_ ? "ended" : "started", timeouts_.stall_us / 1e6),
+                      actions);
+        }
+        if (!may_miss() || peer.phase() >= Phase::ended) return;
+        uint64_t silent_us = now_us_ - peer.heard_us,
+                 stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() <= config_.first_step ? 10 : 1);
+        uint64_t worst_us = std::max(silent_us, stuck_us);
+        const char* what = silent_us >= stuck_us ? "silent" : "without progress";
+        if (peer.suspected != (worst_us > timeouts_.suspicion_us)) {
+            peer.suspected = !peer.suspected;
+            if (peer.suspected)
+                log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6,
+                          number(peer.news.step.get()));
+            else log_.info("{} is back", name(rank));
+            if (!peer.suspected && tells_views()) config_.suspect(rank, Suspicion::none);
+        }
+        if (tells_views()) {
+            if (silent_us > timeouts_.suspicion_us) config_.suspect(rank, Suspicion::silent);
+            else if (stuck_us > timeouts_.lost_us) config_.suspect(rank, Suspicion::stuck);
+            return;
+        }
+        // What is on its way to a silent rank is kept for it, so all wait for it two steps later: the sooner it is given up the better.
+        const bool spare = lost_count() < config_.losses_tolerated;
+        if (worst_us <= timeouts_.lost_us && !(spare && silent_us > timeouts_.suspicion_us)) return;
+        if (silent_us > timeouts_.suspicion_us && cut_off()) return leave_cut_off(actions);
+        if (spare) return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
+        abort(Code::peer_lost,
+              fmt::format("{} {} for {:.1f} s in step {}{}", name(rank), what, static_cast<double>(worst_us) / 1e6,
+                          number(peer.news.step.get()), advice(Code::peer_lost, rank)),
+              actions);
+    }
+
+    void advance(Actions& actions) {
+        auto all = [&](auto&& holds) {
+            for (Rank rank = 0; rank < peers_.size(); ++rank)
+                if (rank != config_.self && !(peers_[rank].lost && may_miss() && phase() != Phase::aborted) && !holds(peers_[rank]))
+                    return false;
+            return true;
+        };
+        if (phase() == Phase::started && !begun_ &&
+            all([](const Peer& peer) { return peer.phase() >= Phase::started && peer.phase() < Phase::aborted; })) {
+            begun_ = true;
+            for (Peer& peer : peers_) peer.moved_us = now_us_;
+            complete(JobCommand::begin, {}, actions);
+        }
+        if (phase() == Phase::ended) {
+            bool told = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.phase() == Phase::done; });
+            if (told || all([](const Peer& peer) { return peer.phase() == Phase::ended; })) {
+                enter(Phase::done);
+                actions.timers.push_back({timer_heartbeat, 0});
+                complete(end_, {}, actions);
+            }
+        }
+        if (phase() == Phase::aborted && !settled_ && all([&](const Peer& peer) {
+                return peer.lost || (peer.phase() == Phase::aborted && peer.news.origin.get() == own_.origin.get());
+            }))
+            settle(actions);
+    }
+
+    /// The rank ends alone: the others go on.
+    void expel(Rank rank, Status why, Actions& actions) {
+        JobNews news = own_;
+        news.expelled = 1;
+        news.code = static_cast<uint8_t>(why.code);
+        send(news, std::string_view(why.what).substr(0, text_bytes_max), {rank}, last_words_[rank], actions);
+    }
+
+    void tell(Actions& actions) {
+        tell_ = false;
+        if (peers_.size() == 1) return;
+        own_.waiting = config_.progress->waiting.load(std::memory_order_relaxed);
+        own_.step.set(config_.progress->step.load(std::memory_order_relaxed));
+        own_.done.set(config_.progress->done.load(std::memory_order_relaxed));
+        send(own_, text_, {0, others_.data()}, payload_, actions);
+    }
+
+    using Payload = std::array<std::byte, inline_bytes_max>;
+    void send(const JobNews& news, std::string_view text, RankSet to, Payload& payload, Actions& actions) {
+        std::memcpy(payload.data(), &news, sizeof news);
+        std::memcpy(payload.data() + sizeof news, text.data(), text.size());
+        JobBody body{};
+        body.kind.set(kind_news);
+        body.value.set(++serial_);
+        Send send;
+        send.to = to;
+        send.type = PacketType::job;
+        send.body = body_bytes(body);
+        send.payload = {payload.data(), nullptr, sizeof news + text.size()};   // short enough to be copied at once
+        actions.sends.push_back(send);
+    }
+
+    const JobProtocolConfig config_;
+    const Log log_;
+    const Timeouts timeouts_;
+    std::vector<Peer> peers_;        // by rank; the own entry is not used
+    std::vector<uint64_t> others_;   // bits of all ranks but this one
+    JobNews own_{};
+    std::string text_, verdict_;   // of the abort; of this rank where it leaves
+    Payload payload_;
+    std::vector<Payload> last_words_;   // to ranks that are expelled, by rank
+    uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
+    std::vector<Rank> behind_;               // of watch_behind()
+    uint64_t held_done_ = 0, held_us_ = 0;   // what the others had done, and since when they wait
+    JobCommand end_ = JobCommand::end;       // that this rank has been told, once it has ended
+    bool begun_ = false, settled_ = false, tell_ = false;
+};
+
+}   // namespace
+
+Timeouts timeouts_of(uint64_t deadline_us) {
+    return {deadline_us / 40, deadline_us / 40, deadline_us / 4, deadline_us / 2, deadline_us, 10 * deadline_us};
+}
+
+std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts) {
+    return {{"heartbeat", timeouts.heartbeat_us}, {"aborts agree", timeouts.settle_us}, {"suspicion", timeouts.suspicion_us},
+            {"peer lost", timeouts.lost_us},      {"longest stall", timeouts.stall_us}, {"first step", timeouts.first_step_us}};
+}
+
+std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log) {
+    return std::make_unique<JobProtocol>(config, log);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,92 @@
+// How the ranks of a job keep in step about the job itself: they begin together, know who lives, end with one verdict.  A state machine on
+// Channel::job.
+//
+// There is one message, the *news* of a rank: its phase, how far its trainer is, and whatever goes with the phase.  It is sent to all when
+// something changes and as the heartbeat, and the latest counts, so nothing depends on any single packet.
+//
+//   preparing  -> started   command begin; with kernel set, data, the file that is started from and parameters, which must be equal
+//   everywhere.  Complete when all have started.
+//   started    -> ended     command end, with the SHA-256 of the parameters, which must be equal everywhere
+//   ended      -> done      all have ended, or somebody knows that all have.  Complete.
+//   any but done -> aborted the first cause: command abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody
+//                           else has aborted.
+//   started    -> left      command leave, or no other rank is heard any more: this rank ends alone, D/40 after it has said so
+//
+// Where the exchange can do without some ranks (coded with s >= 1), the loss of one of them is told to the trainer and its news count no
+// more.  Where the job may change its view, losses are told to those who agree on the next one instead (JobProtocolConfig::suspect).  A
+// rank counts as lost when its stream is, when it leaves, when it is silent for D/4, and when for D/4 it is behind all others
+// while these wait and nothing comes to them.
+//
+// Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict
+// when all living ranks name the same, or after D/40. Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "algos/dispatch.h"
+#include "runtime/core/isa.h"
+#include "runtime/core/le.h"
+#include "runtime/core/log.h"
+#include "runtime/job/report/step_times.h"
+#include "runtime/view/messages.h"
+
+namespace gradcast {
+
+/// All that is derived from the deadline D of a job (runtime/view/VIEWS.md, "Times").
+struct Timeouts {
+    uint64_t heartbeat_us;    // D/40
+    uint64_t settle_us;       // D/40: crossing aborts agree
+    uint64_t suspicion_us;    // D/4: silence, or no progress of a trainer that does not wait, is told in the log; a silent rank that the
+                              // exchange can do without is given up
+    uint64_t lost_us;         // D/2: the same ends the job; also how long a broken stream may stay away
+    uint64_t stall_us;        // D: any wait for other ranks
+    uint64_t first_step_us;   // 10 D: the first step
+};
+Timeouts timeouts_of(uint64_t deadline_us);
+std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts);   // for people
+
+/// Event::command on Channel::job, and Completion::id of what it leads to.
+enum class JobCommand : uint32_t {
+    begin = 1,              // Event::tag: digest of the initial state
+    end = 2,                // Event::buffer: 64 hex digits, SHA-256 of the parameters
+    abort = 3,              // Event::status; every completion of it has the status that all ranks end with
+    leave = 5,              // Event::status: this rank ends, the others go on without it where they can; else as abort
+    lost = job_rank_lost,   // a rank computes wrongly; the completion comes also when one is dead or silent
+    pause = 6,              // as end, but the job goes on in another view; Event::tag: digest of the state
+};
+
+struct JobProtocolConfig {
+    View view;
+    Rank self = 0;
+    uint64_t deadline_us = 30'000'000;
+    std::string kernel_set;     // 16 hex digits
+    std::string data_digest;    // 64 hex digits
+    std::string start_digest;   // of the file that parameters begin from, 64 hex digits; empty: none
+    const Progress* progress = nullptr;
+    uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as `lost`, one more ends the job
+    bool first = true;               // view of the job: when it begins nobody may be missing
+    std::vector<bool> lost = {};     // by rank, before this view; empty: none
+    StepId steps = ~StepId{0};       // of the whole job
+    StepId first_step = 0;           // of this run of the job
+    /// Given where the job may change its view.  Once it has begun, a rank that is silent or lost (silent), without progress or leaving
+    /// (stuck), or that again is neither (none) is told to this, and ends nothing.
+    std::function<void(Rank, Suspicion)> suspect = {};
+    const StepTimes* times = nullptr;                            // of this rank, told with each heartbeat; may be null
+    std::function<void(Rank, const RankTimes&)> times_of = {};   // another rank has told its times; without steps: it is lost
+    std::string isa_setting = isa_setting_in_file;               // what messages call it
+};
+std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
+
+/// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
+struct JobNews {
+    uint8_t phase, waiting, code;
+    uint8_t expelled;   // the others go on without the receiver, as the text says
+    Le32 origin;        // aborted: the rank that found the cause
+    Le64 step, done, state;
+    char kernel_set[16], data[64], start[64], digest[64];   // start: zeros where there is no file
+    RankTimesWire times;                                    // statistics: nothing depends on them
+};
+static_assert(sizeof(JobNews) == 356 && alignof(JobNews) == 1);
+
+}   // namespace gradcast

@@ -1,0 +1,388 @@
+#include "runtime/job/run/parts.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "algos/worker_sum.h"
+#include "datasets/resident.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/crypto.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/memory_room.h"
+#include "runtime/job/model/safetensors.h"
+#include "runtime/job/run/job_protocol.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t workers_of_line_max = 1000;
+
+Status stopped(const EngineConfig& config) {
+    const bool stop = config.stop && config.stop->load(std::memory_order_relaxed);
+    return stop ? fail(Code::cancelled, "stopped while the job is prepared") : Status{};
+}
+
+/// Keeps the whole gradient of the probe block.
+struct ProbeSink final : GradientSink {
+    ProbeSink(const Layout& l, std::vector<float>& g, const EngineConfig& c) : layout(l), gradient(g), config(c) {}
+    Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) override {
+        GC_TRY(stopped(config));
+        std::memcpy(gradient.data() + layout.buckets[bucket].offset, from.host, from.bytes);
+        return {};
+    }
+    void loss(uint32_t, BlockId, double) override {}
+    const Layout& layout;
+    std::vector<float>& gradient;
+    const EngineConfig& config;
+};
+
+Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
+    if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, info.classes, spec));
+    else *spec = {.C = info.C, .H = info.H, .W = info.W, .pad = job.net_pad, .classes = info.classes, .layers = job.layers};
+    spec->target_scale = info.target_scale;
+    return {};
+}
+
+}   // namespace
+
+void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
+    yield_to_network();
+    if (cpus.empty()) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpus[lane % cpus.size()], &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: cpus outside of our cgroup are told by the daemon when it starts
+}
+
+Status JobParts::open_data(const EngineConfig& config, bool verify, Report& report) {
+    const JobConfig& job = config.job;
+    auto open = [&](const std::string& pattern, std::unique_ptr<DataSet>* data) {
+        const Status status =
+            data_open(pattern, data,
+                      {.classes = job.classes, .literal = job.literal(pattern), .confidential = config.confidential, .stop = config.stop});
+        if (std::string_view(status.what).starts_with("classes = ")) about = "data.classes";
+        return status;
+    };
+    about = "data.train";
+    GC_TRY(open(job.train, &train));
+    if (job.stop_at > 0 && train->info().target_scale > 0)
+        return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job.train);
+    if (job.settings.evaluate_workers && train->info().target_scale > 0)
+        return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, but {} is a regression: leave it out", job.train);
+    if (verify) GC_TRY(data_verify(*train, config.stop));
+    data_digest = train->digest();
+    if (job.test.empty()) return {};
+    about = "data.test";
+    GC_TRY(open(job.test, &test));
+    if (verify) GC_TRY(data_verify(*test, config.stop));
+    const DataInfo &a = train->info(), &b = test->info();
+    if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
+        return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job.test, b.C, b.H,
+                    b.W, b.classes, job.train, a.C, a.H, a.W, a.classes);
+    if (a.target_scale != b.target_scale)
+        return fail(Code::data, "{} has the target_scale {}, {} has {} (0: classes): they must be alike", job.test, b.target_scale,
+                    job.train, a.target_scale);
+    if (const Shard* both = data_shared(*train, *test))
+        report.warn(fmt::format("{} is in data.train and in data.test: it tests what was trained on; name other shards in one of them",
+                                both->path));
+    std::string both = train->digest() + test->digest();
+    data_digest = sha256_hex(std::as_bytes(std::span(both)));
+    return {};
+}
+
+/// Workers in place of blocks: who they are, and what a round is.
+Status JobParts::plan_workers(const EngineConfig& config) {
+    const JobConfig& job = config.job;
+    const AlgorithmSettings& settings = job.settings;
+    const uint64_t most = job.quantiser == Quantiser::auto16 ? auto16_blocks_max : blocks_max;
+    const uint64_t workers = job.algorithm == "serial" ? 1
+                             : settings.workers > 0    ? settings.workers
+                             : algorithm->server       ? std::max(config.nodes(), job.servers + 1) - job.servers
+                                                       : config.nodes();
+    const uint32_t validation = algorithm->gathers ? settings.validation : 0;
+    if (algorithm->server && config.nodes() > 1 && job.servers >= config.nodes())
+        return fail(Code::invalid, "algorithm.servers: {} of {} nodes leave none to the workers", job.servers, config.nodes());
+    if (validation >= train->info().count)
+        return fail(Code::invalid, "algorithm.validation: {} samples are not fewer than the {} of {}", validation, train->info().count,
+                    job.train);
+    if (validation > 0 && train->info().target_scale > 0)
+        return fail(Code::invalid, "algorithm.kind: {} chooses by accuracy, but {} is a regression", job.algorithm, job.train);
+    const uint64_t samples = train->info().count - validation;
+    if (settings.evaluate_workers && workers > workers_of_line_max)
+        return fail(Code::invalid, "algorithm.evaluate_workers: {} workers are too many for a line of steps.jsonl, at most {}", workers,
+                    workers_of_line_max);
+    if (workers > most || workers > samples)
+        return fail(Code::invalid, "algorithm.workers: {} workers are more than the {} {}", workers, std::min(most, samples),
+                    samples < most ? "samples of " + job.train : "that the quantiser takes");
+    const double in_epochs = std::ceil(settings.local_epochs * static_cast<double>(samples) / static_cast<double>(workers * job.batch));
+    const bool once = job.algorithm == "oneshot";
+    if (once && job.stop_at > 0)
+        return fail(Code::invalid, "job.stop_at: oneshot has parameters to evaluate at its end alone: leave it out");
+    const double in_job =
+        job.steps > 0
+            ? job.steps
+            : std::ceil(static_cast<double>(job.epochs) * static_cast<double>(samples) / static_cast<double>(workers * job.batch));
+    const uint64_t collect = job.algorithm != "softsync" ? 1 : settings.collect > 0 ? settings.collect : workers;
+    const uint64_t steps_of_push = std::max(settings.local_steps, 1u), in_push = steps_of_push * job.batch;
+    const uint64_t pushes = (samples + in_push - 1) / in_push;
+    if (algorithm->server) updates = settings.updates > 0 ? settings.updates : (pushes + collect - 1) / collect * collect;
+    schedule.steps = (updates + collect - 1) / collect;   // of a server in a round
+    const uint64_t m = settings.allocation == "parts" ? 0 : settings.allocation_batches;
+    const auto of_batch = [&](uint64_t count) { return (count + job.batch - 1) / job.batch; };   // mini-batches
+    if (m > 0 && (samples < m || of_batch(samples / m) < workers))
+        return fail(Code::invalid, "algorithm.allocation_batches: {} of {} samples have {} mini-batches each, fewer than the {} workers", m,
+                    samples, of_batch(samples / m), workers);
+    const uint64_t of_share = m > 0 ? (of_batch((samples + m - 1) / m) + workers - 1) / workers : 0;   // mini-batches, at most
+    const double steps_of_round = m > 0                      ? static_cast<double>(of_share)
+                                  : updates > 0              ? static_cast<double>(updates * steps_of_push) / static_cast<double>(workers)
+                                  : once                     ? in_job
+                                  : settings.local_steps > 0 ? settings.local_steps
+                                                             : std::max(in_epochs, 1.0);
+    if (std::max(steps_of_round, 1.0) * static_cast<double>(workers * job.batch) > UINT32_MAX)
+        return fail(Code::invalid, "algorithm.local_{}: a round of {} workers has more than {} samples",
+                    settings.local_steps > 0 ? "steps" : "epochs", workers, UINT32_MAX);
+    double pass_share = algorithm->passes ? settings.anchor_fraction : 0;
+    if (settings.anchor == "batch") pass_share = std::min(static_cast<double>(job.batch * workers) / static_cast<double>(samples), 1.0);
+    local = std::make_unique<Local>(LocalConfig{.workers = static_cast<uint32_t>(workers),
+                                                .seed = job.seed,
+                                                .batch = job.batch,
+                                                .blocks = job.blocks,
+                                                .steps = static_cast<uint32_t>(std::ceil(steps_of_round)),
+                                                .pass_share = pass_share,
+                                                .validation = validation,
+                                                .rounds_of_epoch = static_cast<uint32_t>(m),
+                                                .whole = settings.stream == "whole",
+                                                .augment = {.crop = job.crop, .flip = job.flip, .seed = job.seed}},
+                                    *train);
+    batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples
+                                  : updates > 0         ? updates * in_push
+                                  : m > 0               ? (samples + m - 1) / m
+                                                        : local->samples_of_round());
+    block_sizes.assign(workers, 1);
+    return {};
+}
+
+std::vector<std::pair<std::string, std::string>> JobParts::settings(const JobConfig& job) const {
+    std::vector<std::pair<std::string, std::string>> all = algorithm_settings(job);
+    for (auto& [key, value] : all)
+        if (key == "workers") value = fmt::format("{}", block_sizes.size());
+        else if (key == "collect" && value == "0") value = fmt::format("{}", block_sizes.size());
+        else if (key == "updates") value = fmt::format("{}", updates);
+        else if (key == "local_steps")
+            value = fmt::format("{}", updates > 0 ? std::max(job.settings.local_steps, 1u) : local->config().steps);
+    if (algorithm->server) {
+        all.emplace_back("servers", fmt::format("{}", job.servers));
+        all.emplace_back("servers_vote", job.servers_vote ? "true" : "false");
+    }
+    return all;
+}
+
+Facts JobParts::facts(const JobConfig& job) const {
+    Facts all = job_identity(job);
+    for (const auto& [taken, value] : settings(job))
+        for (auto& [key, said] : all)
+            if (key == "algorithm." + taken) said = value;
+    all.emplace_back("data", data_digest);
+    if (kernel_set.empty()) return all;
+    all.emplace_back("net.start", start_digest.empty() ? "none" : start_digest);
+    all.emplace_back("kernel set", kernel_set);
+    return all;
+}
+
+Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report) {
+    uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
+    if (compute.net->steps_ahead() > 0) ahead = std::max(ahead, config.job.blocks);   // whole steps take all blocks at once
+    if (compute.device && config.job.resident) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
+    if (!resident)
+        return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
+                           &loader);
+    loader = loader_resident(*train, *sampler, ahead, *resident);
+    return {};
+}
+
+/// The net against the samples and the blocks.
+Status JobParts::check_net(const JobConfig& job) {
+    about = job.preset.empty() ? "net.layers" : "net.preset";
+    auto of_layer = [&](size_t layer) {
+        if (job.preset.empty() && layer < job.layers.size()) about = fmt::format("net.layers[{}]", layer);
+    };
+    GC_TRY(net_spec(job, train->info(), &spec));
+    size_t wrong = spec.layers.size();
+    if (const Status status = layers_check(spec, &layers, &wrong); !status.ok()) return of_layer(wrong), status;
+    for (const Layer& layer : layers) {
+        if (job.algorithm != "dane" || !layer.kind->draws) continue;
+        of_layer(static_cast<size_t>(&layer - layers.data()));
+        return fail(Code::invalid, "layer {}: it draws what it drops, and dane needs gradients without that", layer_name(layer));
+    }
+    about = "job.blocks";
+    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    return blocks_check(layers, *std::min_element(sizes.begin(), sizes.end()));
+}
+
+Status JobParts::examine(const EngineConfig& config, bool verify, Report& report) {
+    const JobConfig& job = config.job;
+    GC_TRY(algorithm_find(job.algorithm, &algorithm));
+    exact_ = exact(job);
+    deadline_us = job.deadline_us;
+    GC_TRY(open_data(config, verify, report));
+    about = "job";
+    const DataInfo& info = train->info();
+    if (static_cast<uint32_t>(config.self) >= config.roster.size() || config.roster.size() > ranks_max)
+        return fail(Code::invalid, "a job has 1 to {} ranks, not rank {} of {}", ranks_max, static_cast<uint32_t>(config.self),
+                    config.roster.size());
+    batch = job.batch;
+    if (algorithm->workers) GC_TRY(plan_workers(config));
+    sampler = std::make_unique<Sampler>(info.count - (local ? local->config().validation : 0), job.seed, batch, job.blocks);
+    report.samples(batch);
+    const uint64_t rounds_of_epoch = local ? local->config().rounds_of_epoch : 0;
+    steps = job.algorithm == "oneshot" ? 1
+            : job.steps                ? job.steps
+            : rounds_of_epoch > 0      ? rounds_of_epoch * job.epochs
+                                       : sampler->steps(job.epochs);
+    if (job.optimiser.warm_up > steps)
+        report.warn(
+            fmt::format("optimiser.warm_up = {} is more than the {} steps of the job: lr is never reached", job.optimiser.warm_up, steps));
+    profile = std::make_unique<Profile>(job.profile ? std::min<StepId>(job.profile, steps) - 1 : Profile::no_step);
+    if (steps > UINT32_MAX)
+        return fail(Code::invalid, "job.epochs: {} epochs of {} samples are {} steps, at most {}", job.epochs, info.count, steps,
+                    UINT32_MAX);
+    if (!local)
+        for (uint32_t block = 0; block < job.blocks; ++block) block_sizes.push_back(sampler->block_size(block));
+    if (job.crop >= std::min(info.H, info.W))
+        return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
+                    job.train, info.H, info.W);
+    return check_net(job);
+}
+
+Status JobParts::plan(const EngineConfig& config, Report& report) {
+    GC_TRY(examine(config, true, report));
+    return plan_examined(config, algorithm->workers ? "cpu" : config.job.device, report);
+}
+
+Status JobParts::plan_examined(const EngineConfig& config, const std::string& device, Report& report) {
+    const JobConfig& job = config.job;
+    const DataInfo& info = train->info();
+    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    const std::set<uint32_t> distinct(sizes.begin(), sizes.end());
+    uint32_t lane_count = std::max(config.lanes, 1u);
+    std::string why;
+    GC_TRY(compute.open(device, {.lanes_max = std::min(lane_count, job.blocks)}, &why));
+    if (!why.empty()) report.warn(why);
+    if (compute.device) lane_count = compute.device->lane_count();
+    NetConfig net{.lanes = lane_count,
+                  .samples_max = test || algorithm->gathers ? evaluation_batch : *distinct.rbegin(),
+                  .block_sizes = {distinct.begin(), distinct.end()},
+                  .seed = job.seed,
+                  .precision = job.precision,
+                  .deterministic = job.deterministic};
+    if (compute.device && !local && config.nodes() == 1 && block_sizes.size() <= step_blocks_max) net.step_blocks = block_sizes;
+    const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
+    schedule = job.optimiser;
+    schedule.steps = steps * of_round;
+    GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
+
+    const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
+    if (local) {
+        const auto workers = static_cast<uint32_t>(block_sizes.size());
+        local->plan(*compute.net, lane_count, arena);
+        carried = layout_with_maxima(compute.net->layout(), workers);
+        // A server's words are those of synchronous SGD, the others' are means of workers.
+        compute.codec = codec_cpu(carried, {job.quantiser, algorithm->server ? workers * job.batch : workers, workers, job.seed});
+    } else {
+        GC_TRY(plan_loader(config, augment, lane_count, report));
+    }
+    if (test) {
+        evaluator = std::make_unique<Evaluator>(*test, info.mean, info.std);
+        evaluator->plan(lane_count, arena);
+    }
+    report.update([this](JobStatus& status) {
+        status.steps = steps;
+        status.epochs = sampler->epoch_of(steps - 1) + 1;
+    });
+    return {};
+}
+
+Status JobParts::ready(const EngineConfig& config, Report& report) {
+    GC_TRY(stopped(config));
+    GC_TRY(compute.ready(arena));
+    GC_TRY(start(config.job, report.log()));
+    GC_TRY(stopped(config));
+    if (loader) GC_TRY(resident ? resident_fill(*train, *resident) : loader_start(*loader));
+    GC_TRY(lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
+                      [cpus = config.cpus](uint32_t lane) { lane_start(lane, cpus); }));
+    return probe(config, report);
+}
+
+ModelState JobParts::state(std::span<const std::byte> of_algorithm) const {
+    return {compute.net->parameters(), compute.optimiser->state(), compute.codec->exponents(), of_algorithm};
+}
+
+void JobParts::restore(const ModelState& state) {
+    std::ranges::copy(state.parameters, compute.net->parameters().begin());
+    std::ranges::copy(state.optimiser, compute.optimiser->state().begin());
+    std::ranges::copy(state.exponents, compute.codec->exponents().begin());
+    refresh();
+}
+
+void JobParts::refresh() {
+    compute.net->refresh();
+    compute.optimiser->refresh();
+}
+
+/// Parameters of another training in place of the seed's.
+Status JobParts::start(const JobConfig& job, const Log& log) {
+    if (job.start.empty()) return {};
+    std::string told;
+    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &told));
+    compute.net->refresh();
+    log.info("begins with the parameters of {}, digest {}{}{}", job.start, start_digest, told.empty() ? "" : "; ", told);
+    return {};
+}
+
+/// Block 0 of step 0: the digest of its gradient is the identity of the kernel set, its maxima are the first scales.
+Status JobParts::probe(const EngineConfig& config, Report& report) {
+    const DataInfo& info = train->info();
+    const uint32_t count = local ? local->block_sizes().front() : sampler->block_size(0);
+    const uint64_t elements = local ? carried.elements : compute.net->layout().elements;
+    GC_TRY(memory_room_for(count * train->sample_bytes() + elements * sizeof(float), "the probe block"));
+    std::vector<uint64_t> indices(count);
+    std::vector<uint8_t> images(count * train->sample_bytes());
+    std::vector<int32_t> labels(count);
+    sampler->range(0, indices);
+    GC_TRY(train->read(indices, images.data(), labels.data()));
+    Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
+    std::vector<float> gradient(elements);
+    ProbeSink sink(compute.net->layout(), gradient, config);
+    uint64_t begin_us = clock_us();
+    GC_TRY(compute.net->block(0, {0, 0}, samples, sink));
+    uint64_t block_us = clock_us() - begin_us;
+    for (const Group& group : compute.net->layout().groups)
+        for (uint64_t i = 0; i < group.count; ++i)
+            if (!std::isfinite(gradient[group.offset + i]))
+                return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data",
+                            group.layer);
+    // Virtual time knows no slow blocks.
+    if (config.lanes > 0 && 8 * block_us > deadline_us) {
+        report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is to be {:.3f} s: smaller blocks would do with less",
+                                static_cast<double>(block_us) / 1e6, static_cast<double>(deadline_us) / 1e6,
+                                static_cast<double>(block_us) / 1e6 * 8));
+        deadline_us = 8 * block_us;
+    }
+    const std::span<const float> of_net = std::span(gradient).first(compute.net->layout().elements);
+    kernel_set = fmt::format("{:016x}", digest64(of_net) + compute.net->engines());
+    if (!local || algorithm->server) compute.codec->probe(gradient.data());   // a worker's vectors bring their scales
+    report.update([this](JobStatus& status) { status.kernel_set = kernel_set; });
+    agree(deadline_us, report);
+    return {};
+}
+
+void JobParts::agree(uint64_t agreed_us, Report& report) {
+    deadline_us = agreed_us;
+    report.update([this](JobStatus& status) { status.timeouts_us = timeouts_list(timeouts_of(deadline_us)); });
+}
+
+}   // namespace gradcast

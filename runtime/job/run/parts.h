@@ -1,0 +1,101 @@
+// What a job has at one node in every view: its data, the net with optimiser and codec, loader, lanes; and what must be alike at all nodes.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algos/algorithm.h"
+#include "nn/graph/layers.h"
+#include "nn/net.h"
+#include "runtime/job/model/evaluate.h"
+#include "runtime/job/model/model_file.h"
+#include "runtime/job/report/report.h"
+#include "runtime/job/run/cuda_module.h"
+
+namespace gradcast {
+
+/// What a lane's thread does first: it yields to the network thread, and is pinned where cpus are given.
+void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus);
+
+struct JobParts {
+    JobParts() = default;
+    JobParts(const JobParts&) = delete;
+    JobParts& operator=(const JobParts&) = delete;
+
+    /// The first part of plan(), which needs neither the nodes' devices nor their kernels: data, workers, steps, layers.  verify: all bytes
+    /// of the data are read and compared with their digests.
+    Status examine(const EngineConfig& config, bool verify, Report& report);
+    /// Opens and checks the data, plans the net and all that does not depend on the view.
+    Status plan(const EngineConfig& config, Report& report);
+    /// The same after examine(), on a CPU or on the job's device.
+    Status plan_examined(const EngineConfig& config, const std::string& device, Report& report);
+    /// The deadline that all members have.
+    void agree(uint64_t agreed_us, Report& report);
+    /// When everybody has planned: takes the memory, fills in the parameters, starts loader and lanes, computes the probe block.
+    Status ready(const EngineConfig& config, Report& report);
+    /// How long all workers of a node may compute, in deadlines: each of their mini-batches in less than one.
+    uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
+    /// Of the state before the first step (Context::digest()).
+    uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().elements); }
+    /// What the next step begins from, with this of the algorithm; valid until it changes.
+    ModelState state(std::span<const std::byte> of_algorithm) const;
+    /// Another state in its place, of the same sizes; not that of the algorithm.
+    void restore(const ModelState& state);
+    /// After parameters or optimiser state were written.
+    void refresh();
+
+    /// Of the optimiser's state; it has none before the memory is taken.
+    uint64_t optimiser_values(const OptimiserConfig& optimiser) const {
+        return optimiser_find(optimiser.kind)->vectors(optimiser) * compute.net->layout().elements;
+    }
+    /// Of the algorithm, as they are taken.
+    std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
+
+    /// What the result depends on; of the kernels and net.start once they are ready.
+    Facts facts(const JobConfig& job) const;
+
+    static bool exact(const JobConfig& job) { return job.settings.solver == "exact"; }
+    /// Steps of the exchange in a round.
+    uint64_t sums() const { return (exact_ ? 2 : 1) * algorithm->sums + (algorithm->gathers ? block_sizes.size() : 0); }
+
+    // In the order in which they are made; each may use those before it.
+    Arena arena;
+    std::unique_ptr<Profile> profile;   // of all steps; events of one, where the job wants them
+    std::unique_ptr<DataSet> train, test;
+    std::unique_ptr<Sampler> sampler;   // of a step's mini-batch; of workers it counts epochs alone
+    std::unique_ptr<Local> local;       // null where no workers learn alone
+    Layout carried;                     // what the exchange sums of workers
+    Computer compute;
+    std::unique_ptr<ResidentImages> resident;   // null: each block's samples are read
+    std::unique_ptr<Loader> loader;             // null where workers learn alone: they read their own samples
+    std::unique_ptr<Evaluator> evaluator;       // null without test data
+    Progress progress;
+    Lanes lanes;
+
+    /// What examine() looks at, as a key of the job file: "data.train", "net.layers[2]".  It stays where examine() fails; an error that
+    /// begins with another key is about that one.
+    std::string about;
+    NetSpec spec;
+    std::vector<Layer> layers;
+    const AlgorithmKind* algorithm = nullptr;
+    uint64_t steps = 0;
+    uint64_t updates = 0;                // of a server in a round; 0: there is none
+    uint32_t batch = 0;                  // samples of a step or round
+    std::vector<uint32_t> block_sizes;   // samples of the exchange's blocks; of workers 1
+    OptimiserConfig schedule;            // of the optimiser: the job's, with its steps
+    uint64_t deadline_us = 0;            // the job's, or what ready() raised it to; then as agreed
+    std::string kernel_set;              // digest of the probe block's gradient
+    std::string data_digest;
+    std::string start_digest;   // of the file that parameters begin from; empty: the seed's
+
+private:
+    bool exact_ = false;   // local problems are solved in double, whose means take two sums
+    Status open_data(const EngineConfig& config, bool verify, Report& report);
+    Status check_net(const JobConfig& job);
+    Status plan_workers(const EngineConfig& config);
+    Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
+    Status start(const JobConfig& job, const Log& log);
+    Status probe(const EngineConfig& config, Report& report);
+};
+
+}   // namespace gradcast

@@ -1,0 +1,210 @@
+#include "runtime/job/run/session.h"
+
+#include <algorithm>
+
+#include "runtime/view/protocol.h"
+#include "transport/exchange/cost.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
+
+}   // namespace
+
+Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, Report& report)
+    : config_(config), job_(job), parts_(parts), report_(report) {
+    view_.number = config.view;
+    for (const NodeId node : config.nodes) {
+        if (node == job.self) self_ = view_.n();
+        view_.members.push_back(job.roster[static_cast<uint32_t>(node)]);
+    }
+    GC_ASSERT(self_ < view_.n() && config.nodes[self_] == job.self);
+}
+
+Session::~Session() {
+    if (shared_.bytes > 0) parts_.compute.device->unshare(shared_);
+}
+
+/// Each block is one rank's, however many compute it: those of a super-block are its holders' in turn.
+uint32_t Session::own_samples() const {
+    uint32_t samples = 0;
+    for (size_t i = 0; i < placement_.holders.size(); ++i)
+        for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1]; ++block)
+            if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == self_)
+                samples += parts_.sampler->block_size(block);
+    return samples;
+}
+
+Status Session::plan() {
+    const View& view = view_;
+    ExchangeConfig config = config_.exchange.config;
+    config.self = self_;
+    config.first_step = config_.first_step * parts_.sums();
+    exchange_ = config_.exchange.kind->create(config);
+    placement_ = exchange_->place(view, parts_.block_sizes);
+    own_blocks_ = placement_.blocks_of(self_);
+    others_ = ranks_but(self_, view.n());
+    GC_TRY(exchange_->install(view, arena_));
+    if (config_.exchange.datagrams) {
+        if (!parts_.algorithm->exchanges()) broadcast_ = broadcast_protocol(self_, view.n(), job_.datagram_bytes);
+        bulk_ =
+            bulk_create({.self = self_, .ranks = view.n(), .segment_bytes = job_.datagram_bytes, .rate_bytes_per_s = job_.pace_bytes_per_s},
+                        broadcast_ ? *broadcast_ : *exchange_, arena_, &bulk_counters_);
+    }
+    mail_protocol_ = mail_protocol(self_, view.n(), segment_bytes_stream);
+    if (parts_.evaluator) evaluation_.plan(*parts_.evaluator, self_, view.n(), losses_tolerated(), arena_);
+    if (parts_.local) {
+        arena_.plan("vectors of workers", own_blocks_.size() * parts_.compute.net->parameters().size_bytes(), &vectors_);
+    } else if (losses_tolerated() > 0) {
+        arena_.plan("state of the step before", parts_.compute.net->parameters().size_bytes(), &kept_parameters_);
+        arena_.plan("state of the step before", parts_.compute.codec->exponents().size_bytes(), &kept_exponents_);
+    }
+    return {};
+}
+
+Status Session::ready() {
+    GC_TRY(arena_.seal());
+    if (parts_.compute.device) {
+        shared_ = arena_.whole();
+        parts_.compute.device->share(shared_);
+    }
+    return {};
+}
+
+void Session::open(Context& context, const std::vector<NodeId>& lost) {
+    context_ = &context;
+    std::vector<bool> lost_ranks(view_.n());
+    for (Rank rank = 0; rank < view_.n(); ++rank) lost_ranks[rank] = std::find(lost.begin(), lost.end(), config_.nodes[rank]) != lost.end();
+    host_ = std::make_unique<ViewHost>(context.host, config_.nodes, !job_.job.survive && config_.nodes.size() == job_.roster.size());
+    std::function<void(Rank, Suspicion)> suspect;
+    if (job_.job.survive) suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
+    job_protocol_ = job_protocol({.view = view_,
+                                  .self = self_,
+                                  .deadline_us = parts_.deadline_us,
+                                  .kernel_set = parts_.kernel_set,
+                                  .data_digest = parts_.data_digest,
+                                  .start_digest = parts_.start_digest,
+                                  .progress = &parts_.progress,
+                                  .losses_tolerated = losses_tolerated(),
+                                  .first = config_.first,
+                                  .lost = lost_ranks,
+                                  .steps = parts_.steps,
+                                  .first_step = context.first,
+                                  .suspect = suspect,
+                                  .times = &report_.times(),
+                                  .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); },
+                                  .isa_setting = job_.isa_setting},
+                                 report_.log());
+    dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
+    mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us, self_, view_.n(), broadcast_ != nullptr);
+    if (parts_.local)
+        workers_ = std::make_unique<WorkerSum>(context, *dispatch_, *exchange_,
+                                               WorkerSumConfig{.placement = placement_,
+                                                               .own = own_blocks_,
+                                                               .first_step = config_.first_step * parts_.sums(),
+                                                               .vectors = vectors_,
+                                                               .patience = parts_.deadlines_of_round()});
+    else
+        synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
+                                                         SynchronousConfig{.self = self_,
+                                                                           .view = view_,
+                                                                           .own_blocks = own_blocks_,
+                                                                           .own_samples = own_samples(),
+                                                                           .first_step = config_.first_step,
+                                                                           .kept_parameters = kept_parameters_,
+                                                                           .kept_exponents = kept_exponents_});
+    context.view = config_.view;
+    context.self = self_;
+    context.ranks = view_.n();
+    context.workers = workers_.get();
+    context.mail = mailbox_.get();
+    context.synchronous = synchronous_.get();
+    const bool sums = bulk_ && !broadcast_;
+    std::vector<Attachment> attachments = {
+        {on(Channel::job), job_protocol_.get(), false},
+        {on(Channel::gradient), sums ? bulk_.get() : exchange_.get(), sums},
+        {on(Channel::mail), mail_protocol_.get(), false},
+    };
+    if (broadcast_) attachments.push_back({on(Channel::broadcast), bulk_.get(), true});
+    open_ = true;
+    host_->open_view(view_.number, attachments);
+}
+
+Status Session::barrier(JobCommand command, uint64_t tag, Buffer buffer) {
+    Event event = command_event(command);
+    event.tag = tag;
+    event.buffer = buffer;
+    context_->host.post(on(Channel::job), event);
+    return dispatch_->wait_job(event.command);
+}
+
+Status Session::begin() { return barrier(JobCommand::begin, context_->state); }
+
+Status Session::end() {
+    GC_TRY(barrier(JobCommand::pause, context_->state));
+    dispatch_->cut_expelled();   // they have heard why, and all know it
+    return leave();
+}
+
+Status Session::leave() {
+    open_ = false;
+    return host_->close_view(host_->now_us() + parts_.deadline_us);
+}
+
+Status Session::finish(std::string& digest) {
+    return barrier(JobCommand::end, 0, {reinterpret_cast<std::byte*>(digest.data()), nullptr, digest.size()});
+}
+
+Status Session::abort(Status found) {
+    if (!open_) return found;
+    Host& host = context_->host;
+    post(host, JobCommand::abort, found);
+    // Whatever else fails meanwhile is a consequence.
+    const uint64_t until_us = host.now_us() + 20 * parts_.deadline_us;
+    for (Status waited; dispatch_->ended().ok() && waited.code != Code::cancelled && host.now_us() < until_us;)
+        waited = dispatch_->wait_job(static_cast<uint64_t>(JobCommand::abort));
+    return dispatch_->ended().ok() ? found : dispatch_->ended();
+}
+
+void Session::post(Host& host, JobCommand command, const Status& why) {
+    Event event = command_event(command);
+    event.status = why;
+    host.post(on(Channel::job), event);
+}
+
+uint64_t Session::bytes_bound() const {
+    ExchangeConfig config = config_.exchange.config;
+    config.self = self_;
+    return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, view_.n(), {}).words_sent) * parts_.sums();
+}
+
+std::vector<NodeId> Session::lost() const {
+    std::vector<NodeId> nodes;
+    for (Rank rank = 0; rank < view_.n(); ++rank)
+        if (dispatch_->lost(rank)) nodes.push_back(config_.nodes[rank]);
+    return nodes;
+}
+
+bool Session::turn(uint64_t number) const {
+    uint32_t living = 0, before = 0;
+    for (Rank rank = 0; rank < view_.n(); ++rank) {
+        if (dispatch_->lost(rank)) continue;
+        before += rank < self_ ? 1 : 0;
+        ++living;
+    }
+    GC_ASSERT(living > 0);   // this one
+    return number % living == before;
+}
+
+std::optional<NodeId> Session::waited_for() const {
+    const Rank rank = exchange_->waited_for();
+    return rank != self_ && rank < view_.n() ? std::optional(config_.nodes[rank]) : std::nullopt;
+}
+
+const Member* Session::deaf() const {
+    const uint32_t deaf = bulk_counters_.deaf.load(std::memory_order_relaxed);
+    return deaf > 0 ? &view_.members[deaf - 1] : nullptr;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,132 @@
+// What belongs to one view at one rank: the exchange with its bulk and its placement of blocks, mail, the job protocol, the trainer's side
+// of them, and memory of its own.  Data, net, optimiser, codec, loader, lanes and reports outlive it (JobParts, Report).
+//
+//     plan -> ready -> open -> begin -> (steps) -> end -> destroyed
+//
+// A session that was not ended is destroyed after the driver, which has its memory until then.
+#pragma once
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "algos/synchronous.h"
+#include "algos/worker_sum.h"
+#include "runtime/job/report/report.h"
+#include "runtime/job/run/distributed_evaluation.h"
+#include "runtime/job/run/job_protocol.h"
+#include "runtime/job/run/parts.h"
+#include "transport/bulk/bulk.h"
+#include "transport/exchange/auto.h"
+#include "transport/ranked/ranked.h"
+
+namespace gradcast {
+
+struct SessionConfig {
+    uint32_t view = 1;           // its number
+    std::vector<NodeId> nodes;   // by rank
+    Alternative exchange;
+    StepId first_step = 0;
+    bool first = true;   // of the job: when it begins nobody may be missing
+};
+
+class Session {
+public:
+    Session(const SessionConfig& config, const EngineConfig& job, JobParts& parts, Report& report);
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+    ~Session();
+
+    /// Installs the exchange and plans the memory.
+    Status plan();
+    /// Takes it.  `parts` are ready.
+    Status ready();
+
+    // Trainer thread, while Engine::run() runs, whose `context` is the job's.
+    /// Opens the view: from here on the other ranks may send.  `lost`: those of its nodes that were given up before.
+    void open(Context& context, const std::vector<NodeId>& lost);
+    /// A barrier: blocks until all ranks are here, with the same state.
+    Status begin();
+    /// Another barrier: blocks until all ranks have applied the last step, so that nobody needs this one any more.  Then closes the view.
+    /// An error leaves it open.
+    Status end();
+    /// Closes the view at once, with whatever is under way.
+    Status leave();
+    /// What this rank has found goes to all, and all end with one status, which is the return value.
+    Status abort(Status found);
+    /// The job is done, with this SHA-256 of the parameters in hex: blocks until all ranks are, with the same.
+    Status finish(std::string& digest);
+
+    /// abort or leave, which others are told: any thread while it is open.
+    static void post(Host& host, JobCommand command, const Status& why);
+
+    const SessionConfig& config() const { return config_; }
+    Rank self() const { return self_; }
+    const View& view() const { return view_; }
+    RankSet others() const { return {0, others_.data()}; }
+    const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
+    uint32_t targets() const { return exchange_->targets(); }
+    uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }
+    uint64_t bytes_bound() const;   // of the words that a step takes from this rank, by the exchange's formula
+    /// Whose packet this rank has waited for in the last step; nothing: for none.
+    std::optional<NodeId> waited_for() const;
+    const BulkCounters& bulk_counters() const { return bulk_counters_; }
+    /// A member to which multicast from here has stopped to come; null: none.
+    const Member* deaf() const;
+    const Arena& arena() const { return arena_; }
+    /// Memory for a message between steps.  It lives until keep_none(), or as long as the session: after a wait that has failed the link
+    /// may still use it.
+    std::span<std::byte> keep(size_t bytes) { return kept_messages_.emplace_back(bytes); }
+    /// The waits for all of those messages have succeeded.
+    void keep_none() { kept_messages_.clear(); }
+
+    bool is_open() const { return open_; }
+    /// What all ranks have agreed that the job ends with; ok while it goes on, and where the session was never open.
+    Status ended() const { return dispatch_ ? dispatch_->ended() : Status{}; }
+    // While it is open.
+    Dispatch& dispatch() const { return *dispatch_; }
+    std::vector<NodeId> lost() const;
+    /// Of the ranks that are not lost, in turn, that with this number is this one.
+    bool turn(uint64_t number) const;
+    /// This rank computes wrongly, and the job goes on without it.
+    bool outvoted() const { return synchronous_ && synchronous_->outvoted(); }
+    Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }
+    uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
+
+private:
+    uint32_t own_samples() const;
+    Status barrier(JobCommand command, uint64_t tag, Buffer buffer = {});
+
+    const SessionConfig config_;
+    const EngineConfig& job_;
+    View view_;
+    Rank self_ = 0;
+    JobParts& parts_;
+    Report& report_;
+    Arena arena_;
+    BulkCounters bulk_counters_;
+    std::unique_ptr<Exchange> exchange_;
+    std::unique_ptr<Protocol> broadcast_;   // where datagrams go, and the algorithm uses no exchange
+    std::unique_ptr<Protocol> bulk_;        // around the exchange or broadcast, where that goes by datagrams
+    std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
+    Placement placement_;
+    std::vector<uint32_t> own_blocks_;
+    std::vector<uint64_t> others_;   // bits of ranks: all but this one
+    DistributedEvaluation evaluation_;
+    Buffer kept_parameters_, kept_exponents_;   // where ranks can be missed (Arbiter)
+    Buffer vectors_;                            // of own workers
+    Buffer shared_;                             // with the device
+    std::deque<std::vector<std::byte>> kept_messages_;
+
+    Context* context_ = nullptr;
+    std::unique_ptr<ViewHost> host_;
+    std::unique_ptr<Dispatch> dispatch_;
+    std::unique_ptr<Mailbox> mailbox_;
+    std::unique_ptr<SynchronousStep> synchronous_;
+    std::unique_ptr<WorkerSum> workers_;   // one of the two
+    bool open_ = false;
+};
+
+}   // namespace gradcast

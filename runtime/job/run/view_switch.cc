@@ -1,0 +1,383 @@
+#include "runtime/job/run/view_switch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gradcast {
+namespace {
+
+constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
+constexpr uint64_t join_patience = 8;   // deadlines, for a node that nobody takes in
+
+const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
+    if (action.kind == ViewAction::Kind::drain && action.node == node) return "drained";
+    switch (why) {
+        case Suspicion::silent: return why_silent;
+        case Suspicion::stuck: return why_stuck;
+        case Suspicion::restarted: return "dead or restarted";
+        case Suspicion::expelled: return "computed wrongly";
+        case Suspicion::none:
+        case Suspicion::joiner:
+        case Suspicion::command: return why_unheard;
+    }
+    return "";
+}
+
+bool in(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// "2 nodes go on after step 154 without c, the job has stood for 0.4 s".
+std::string goes_on_text(const ViewRecord& view) {
+    return fmt::format("{} after step {}{}{}{}{}, the job has stood for {:.1f} s",
+                       view.members.size() == 1 ? "1 node goes on" : fmt::format("{} nodes go on", view.members.size()),
+                       view.first_step - 1, view.came.empty() ? "" : " with ", fmt::join(view.came, ", "),
+                       view.left.empty() ? "" : " without ", fmt::join(view.left, ", "), static_cast<double>(view.stood_us) / 1e6);
+}
+
+}   // namespace
+
+void ViewSwitch::keep(const Context& context, const Standing& standing) {
+    const std::span<const std::byte> algorithm = algorithm_.state();
+    const ModelState state = parts_.state(algorithm);
+    std::ranges::copy(state.parameters, kept_.parameters.as<float>());
+    std::ranges::copy(state.optimiser, kept_.optimiser.as<float>());
+    std::ranges::copy(state.exponents, kept_.exponents.as<int32_t>());
+    kept_.algorithm.assign(algorithm.begin(), algorithm.end());
+    kept_.standing = standing;
+    kept_.step = context.step;
+    kept_.state = context.state;
+    kept_.on = true;
+}
+
+uint32_t view_members_min(const JobConfig& job, uint32_t nodes) {
+    return job.min_nodes > 0 ? job.min_nodes : job.servers_vote ? 1 : (nodes + 1) / 2;
+}
+
+uint32_t view_voters(const JobConfig& job) { return job.servers_vote ? job.servers : 0; }
+
+Status ViewSwitch::restore(Context& context, Standing* standing) {
+    if (!std::exchange(kept_.on, false)) return {};
+    const auto values = [](const Buffer& buffer) { return std::span<const float>(buffer.as<float>(), buffer.bytes / sizeof(float)); };
+    parts_.restore(
+        {values(kept_.parameters), values(kept_.optimiser), {kept_.exponents.as<int32_t>(), kept_.exponents.bytes / sizeof(int32_t)}, {}});
+    *standing = kept_.standing;
+    context.step = kept_.step;
+    context.state = kept_.state;
+    return algorithm_.restore(kept_.algorithm);
+}
+
+Status ViewSwitch::open(const Session& session) {
+    AgreedView first;
+    const bool joins = config_.join;
+    first.number = session.config().view;
+    first.deadline_us = parts_.deadline_us;
+    const ExchangeConfig& exchange = session.config().exchange.config;
+    first.exchange = {session.config().exchange.kind->name, static_cast<uint16_t>(exchange.r), static_cast<uint16_t>(exchange.m),
+                      static_cast<uint16_t>(exchange.s)};
+    for (const NodeId node : session.config().nodes) first.members.push_back({node, view_incarnation(config_.roster[index_of(node)])});
+    members_min_ = view_members_min(config_.job, config_.nodes());
+    const ViewConfig config{.self = config_.self,
+                            .incarnation = view_incarnation(config_.roster[index_of(config_.self)]),
+                            .nodes = static_cast<uint32_t>(config_.roster.size()),
+                            .asked = config_.job.elastic ? 0 : config_.nodes(),
+                            .deadline_us = parts_.deadline_us,
+                            .members_min = members_min_,
+                            .voters = view_voters(config_.job)};
+    protocol_ = std::make_unique<ViewProtocol>(config, joins ? nullptr : &first, config_.roster);
+    const char* what = "state before another node's";
+    arena_.plan(what, parts_.compute.net->layout().elements * sizeof(float), &kept_.parameters);
+    arena_.plan(what, parts_.compute.optimiser->state_size() * sizeof(float), &kept_.optimiser);
+    arena_.plan(what, parts_.compute.codec->exponents().size_bytes(), &kept_.exponents);
+    return arena_.seal();
+}
+
+void ViewSwitch::watch(Host& host) {
+    if (!protocol_) return;
+    watching_ = true;
+    ViewProtocol::watch(host);
+}
+
+void ViewSwitch::stop(Host& host) {
+    if (protocol_) ViewProtocol::stop(host);
+}
+
+Status ViewSwitch::pending() const { return frozen_ ? fail(Code::view_changed, "the step is repeated in the next view") : Status{}; }
+
+bool ViewSwitch::repeats(const Status& status) const {
+    if (!protocol_ || !(has_state_ || config_.join) || gave_up_ || status.ok()) return false;
+    // A protocol that misses a rank may say so before the nodes have agreed.
+    return status.code == Code::view_changed || (watching_ && status.code == Code::peer_lost);
+}
+
+Status ViewSwitch::take(const Completion&) {
+    (void)read_news();
+    return pending();
+}
+
+bool ViewSwitch::read_news() {
+    using NoticeKind = ViewNotice::Kind;
+    std::vector<ViewNews> all = protocol_->take();
+    for (ViewNews& news : all) switch (news.notice.kind) {
+            case NoticeKind::freeze:
+                frozen_ = true;
+                go_ = false;
+                view_.reset(), step_.reset();
+                break;
+            case NoticeKind::view:
+                frozen_ = true;
+                go_ = false;
+                for (const auto& [node, why] : news.notice.left) left_[node] = why_left(node, why, news.view.action);
+                view_ = std::move(news.view);
+                step_.reset();
+                break;
+            case NoticeKind::met:
+            case NoticeKind::catch_up: step_ = std::move(news.notice); break;
+            case NoticeKind::go: go_ = has_state_ = true; break;
+            case NoticeKind::excluded:
+            case NoticeKind::minority:
+            case NoticeKind::wrong:
+            case NoticeKind::tied:
+            case NoticeKind::forgotten:
+                frozen_ = true;
+                end_ = std::move(news.notice);
+                drained_ = end_->kind == NoticeKind::excluded && news.view.action.kind == ViewAction::Kind::drain &&
+                           news.view.action.node == config_.self;
+                break;
+        }
+    return !all.empty();
+}
+
+bool ViewSwitch::may_return() const {
+    using NoticeKind = ViewNotice::Kind;
+    if (!end_) return gave_up_;
+    return (end_->kind == NoticeKind::excluded && !drained_) || (end_->kind == NoticeKind::minority && end_->living == 0) ||
+           end_->kind == NoticeKind::forgotten;
+}
+
+Status ViewSwitch::ended() const {
+    using NoticeKind = ViewNotice::Kind;
+    if (!end_) return {};
+    const std::string& own = config_.roster[index_of(config_.self)].name;
+    const double seconds = static_cast<double>(parts_.deadline_us) / 1e6;
+    switch (end_->kind) {
+        case NoticeKind::minority:
+            if (end_->living > 0)
+                return fail(
+                    Code::peer_lost,
+                    "{} of the nodes {} left, and the job needs {} (job.min_nodes); `gradcastctl resume` goes on when more are back",
+                    end_->living, end_->living == 1 ? "is" : "are", members_min_);
+            return fail(Code::peer_lost,
+                        "{} is in a minority: for {:g} s it has not heard enough {} to go on; it asks to join again where they do, else "
+                        "`gradcastctl resume` goes on when they are back",
+                        own, seconds, config_.job.servers_vote ? "servers" : "nodes");
+        case NoticeKind::wrong:
+            return fail(Code::conflict, "{} has another state after step {} than the other nodes: test its memory and CPU", own,
+                        end_->step);
+        case NoticeKind::tied:
+            return fail(Code::conflict, "nodes differ about the state after step {}, and none can tell who is right", end_->step);
+        default:
+            return fail(Code::peer_lost,
+                        "the other nodes go on without {}, which was silent or without progress for too long; it asks to join again", own);
+    }
+}
+
+Status ViewSwitch::wait(Host& host, Session& session, uint64_t until_us) {
+    // What it was told with may have been dropped with the session, or behind an error of another consumer.
+    if (read_news()) return {};
+    if (!session.is_open()) {
+        std::vector<Completion> completions;
+        const Status status = host.wait(&completions, until_us);
+        if (!status.ok() && status.code != Code::deadline) return status;
+        (void)read_news();
+        return {};
+    }
+    const Status status = session.dispatch().collect(until_us);
+    GC_TRY(session.dispatch().ended());
+    return status.code == Code::cancelled ? status : Status{};   // the network thread has stopped; what that view's protocols say is over
+}
+
+/// None of the views up to `number` opens here any more.  The link holds back whatever a peer sends behind packets of a view to come, also
+/// what is said about the next one.
+Status ViewSwitch::pass(Host& host, const Session& session, uint32_t number) {
+    if (session.is_open() || number <= std::max(session.config().view, passed_)) return {};
+    passed_ = number;
+    host.open_view(number, {});
+    return host.close_view(host.now_us() + parts_.deadline_us);
+}
+
+Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place, Standing* standing) {
+    stands_us_ = has_state_ ? context.since_us : context.host.now_us();
+    const bool joins = !has_state_;
+    if (joins) ViewProtocol::join(context.host);
+    for (;;) {
+        const Status status = install(context, why, place, standing);
+        if (status.ok()) {
+            if (!joins) report(context);
+            context.since_us = context.host.now_us();
+            return {};
+        }
+        if (kept_.on && place.session->is_open()) {   // what still comes of another node's state would overwrite the own one
+            place.closes();
+            GC_TRY(place.session->leave());
+        }
+        GC_TRY(restore(context, standing));
+        if (repeats(status)) GC_TRY(pass(context.host, *place.session, taken_));
+        parts_.progress.step.store(context.step, std::memory_order_relaxed);
+        if (!repeats(status) || !ended().ok() || !place.session->ended().ok()) {
+            if (end_ && place.session->is_open()) {
+                place.closes();
+                (void)place.session->leave();
+            }
+            return end_ ? ended() : status;
+        }
+    }
+}
+
+Status ViewSwitch::install(Context& context, Status why, const SessionPlace& place, Standing* standing) {
+    Host& host = context.host;
+    Waiting waiting(parts_.progress);
+    const uint64_t begin_us = host.now_us(), patience_us = parts_.deadline_us;
+    uint64_t frozen_us = 0;   // since when
+    while (!view_) {
+        GC_TRY(ended());
+        if (!frozen_) frozen_us = 0;
+        else if (frozen_us == 0) frozen_us = host.now_us();
+        // What others have sent for a step, or after a change of exchange, that never begins here holds back what they say about the next
+        // view.
+        if (frozen_us > 0 && host.now_us() - frozen_us >= patience_us / 32) {
+            if (place.session->is_open()) {
+                place.closes();
+                GC_TRY(place.session->leave());
+            }
+            GC_TRY(pass(host, *place.session, place.session->config().view + 1));
+        }
+        if (!has_state_ && config_.stop && config_.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
+        if (!frozen_ && host.now_us() - begin_us > patience_us * (has_state_ ? 1 : join_patience)) {
+            gave_up_ = true;
+            if (!has_state_) return fail(Code::peer_lost, "no node of the job has taken this one in");
+            return why;   // nobody but this node misses anybody
+        }
+        GC_TRY(wait(host, *place.session, host.now_us() + patience_us / 64));
+    }
+    const AgreedView view = *std::exchange(view_, {});
+    taken_ = view.number;
+    frozen_ = false;
+    if (!watching_) watch(host);   // the job has begun, elsewhere if not here
+    if (view.deadline_us != parts_.deadline_us) {
+        parts_.agree(view.deadline_us, report_);
+        context.deadline_us = view.deadline_us;
+    }
+    SessionConfig config = place.session->config();
+    const std::vector<NodeId> old = std::exchange(config.nodes, {});
+    for (const ViewMember& member : view.members) config.nodes.push_back(member.node);
+    for (const NodeId node : old)   // the link holds nothing back for them
+        if (std::find(config.nodes.begin(), config.nodes.end(), node) == config.nodes.end())
+            host.post(job_channel,
+                      lost_event(index_of(node), fail(Code::peer_lost, "view {} is without node {}", view.number, index_of(node))));
+    if (place.session->is_open()) {
+        place.closes();
+        GC_TRY(place.session->leave());
+    }
+    GC_TRY(pass(host, *place.session, view.number - 1));
+    ViewProtocol::returned(host, {.known = has_state_, .applied = context.step, .digest = context.state});
+    while (!step_) {
+        GC_TRY(ended());
+        GC_TRY(pending());
+        GC_TRY(wait(host, *place.session, host.now_us() + patience_us));
+    }
+    const ViewNotice step = *step_;
+    config.view = view.number;
+    config.first_step = step.step;
+    config.first = false;
+    if (!has_state_) context.first = step.step;
+    GC_TRY(choice_.over(view.fitted(), view.n(), step.step, &config.exchange));
+    auto session = std::make_unique<Session>(config, config_, parts_, report_);
+    GC_TRY(session->plan());
+    GC_TRY(session->ready());
+    place.session = std::move(session);
+    place.opens();
+    GC_TRY(catch_up(context, *place.session, step, standing));
+    while (!go_) {
+        GC_TRY(ended());
+        GC_TRY(pending());
+        GC_TRY(wait(host, *place.session, host.now_us() + patience_us));
+    }
+    GC_TRY(place.session->begin());
+    GC_TRY(pending());
+    kept_.on = false;
+    parts_.compute.net->cancel(Net::no_step);
+    std::vector<ViewRecord> views = report_.views();
+    if (place.session->self() == 0) views = view_records_with(std::move(views), record(context, place.session->config()));
+    GC_TRY(view_records_spread(context, *place.session, std::move(views), report_));
+    left_.clear();
+    be_patient(host, context.step);
+    if (const auto& blocks = place.session->own_blocks(); parts_.loader && !blocks.empty()) parts_.loader->plan(context.step, blocks);
+    return {};
+}
+
+/// Who has the agreed state sends it to those who have not.
+Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing) {
+    const std::vector<NodeId>& nodes = session.config().nodes;
+    const auto rank_of = [&](NodeId node) { return static_cast<Rank>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
+    if (step.kind == ViewNotice::Kind::met) {
+        if (step.source != config_.self || step.behind.empty()) return {};
+        behind_.assign((nodes.size() + 63) / 64, 0);
+        for (const NodeId node : step.behind) behind_[rank_of(node) / 64] |= uint64_t{1} << rank_of(node) % 64;
+        standing->steps = context.step;
+        standing->state = context.state;
+        standing->algorithm_bytes = algorithm_.state().size();
+        return state_send(context, session, {0, behind_.data()}, parts_, algorithm_, standing);
+    }
+    if (has_state_) keep(context, *standing);
+    GC_TRY(state_receive(context, session, rank_of(step.source), parts_, algorithm_, standing));
+    report_.state_from(config_.roster[static_cast<size_t>(step.source)].name, step.step);
+    context.step = step.step;
+    context.state = context.digest(step.step, parts_.model_digest());
+    parts_.progress.step.store(context.step, std::memory_order_relaxed);
+    ViewProtocol::caught_up(context.host, context.state);
+    return {};
+}
+
+void ViewSwitch::be_patient(Host& host, StepId step) {
+    const std::vector<ViewRecord> views = report_.views();
+    patience_.resize(config_.roster.size(), 1);
+    for (uint32_t node = 0; node < patience_.size(); ++node) {
+        const uint32_t factor = view_records_patience(views, config_.roster[node].name, step);
+        if (std::exchange(patience_[node], factor) != factor) ViewProtocol::patience(host, NodeId{node}, factor);
+    }
+}
+
+/// Of the view that has begun, after the last one that is recorded.
+ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) const {
+    ViewRecord record{.first_step = context.step + 1, .stood_us = context.host.now_us() - stands_us_};
+    for (const NodeId node : now.nodes) record.members.push_back(config_.roster[index_of(node)].name);
+    std::vector<std::string> before, why;
+    if (std::vector<ViewRecord> views = report_.views(); !views.empty()) before = std::move(views.back().members);
+    for (const std::string& name : before)
+        if (!in(record.members, name)) record.left.push_back(name);
+    for (const std::string& name : record.members)
+        if (!in(before, name)) record.came.push_back(name);
+    for (uint32_t node = 0; node < config_.roster.size(); ++node)
+        if (const std::string& name = config_.roster[node].name; in(record.left, name)) {
+            const auto known = left_.find(NodeId{node});
+            why.push_back(fmt::format("{} {}", name, known != left_.end() ? known->second : why_unheard));
+        }
+    for (const std::string& each : record.came) why.push_back(fmt::format("{} joins", each));
+    record.why = why.empty() ? "no node left or came" : fmt::format("{}", fmt::join(why, ", "));
+    return record;
+}
+
+void ViewSwitch::report(Context& context) {
+    const std::vector<ViewRecord> views = report_.views();
+    const ViewRecord& view = views.back();
+    report_.log().warn("view of {}: {} ({})", fmt::join(view.members, ", "), goes_on_text(view), view.why);
+    report_.update([&](JobStatus& status) { status.step = context.step; });
+    context.why_lost.clear();   // a node that came back is no loss any more
+    for (const ViewRecord& each : views)
+        if (std::any_of(each.left.begin(), each.left.end(), [&](const std::string& name) { return !in(view.members, name); }))
+            context.why_lost.push_back(goes_on_text(each));
+    if (const std::string advice = view_records_advice(views); !advice.empty()) report_.warn(advice);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,245 @@
+// Which daemons are there, and how a job comes to run on several of them at once: a state machine on the daemons' mesh.
+//
+//     coordinator (it got the submission and is rank 0)        each other member
+//     PREPARE(plan) to all; opens its own engine          ->   notice open; opens its engine
+//                                                         <-   READY(kernel set, data digest, the D that it needs) or REFUSED(why)
+//     all ready and alike: START(D) to all, else ABORT(why) -> notice start or abort
+//     ENDED to all when its run() has returned           <->   likewise, from every rank to every rank
+//     notice close when all have ended or are lost, or after the job's deadline: only then may its link go
+//
+// A member of a job with `returns` that was started anew, or without which the others went on and which says so in HELLO, gets the job from
+// the lowest one that runs it: INVITE(plan, what it must compute with).  It opens its engine and begins at once, or gives up by itself.
+// Nodes that have done the job's last step answer OVER.
+//
+// Words: a *peer* is a daemon's number on the mesh, a *rank* its number in a job.  Timer: one tick a second; it says HELLO and looks at
+// deadlines. States of a session (a job being made or run here): opening (our engine is), ready (waiting for START), running, ended
+// (waiting for the others).
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/isa.h"
+#include "runtime/core/protocol.h"
+#include "runtime/mesh/job_plan.h"
+#include "runtime/mesh/returns.h"
+#include "transport/link/link.h"
+
+namespace gradcast {
+
+/// What a node has of a job that has run.
+struct Found {
+    bool active = false;             // it runs, or is being prepared
+    uint64_t steps = 0, state = 0;   // of its newest checkpoint that is whole; steps 0: there is none
+    bool agreed = false;             // see Model
+    std::string name, text, base;    // of the job file
+    std::string notes;               // newer checkpoints that are not whole, a line each
+};
+
+struct MembershipConfig {
+    Rank self = 0;                    // peer number of this daemon
+    std::vector<std::string> names;   // by peer
+    Identity identity;
+    std::string version;
+    Isa isa = Isa::portable;                         // that this node computes with
+    std::string isa_setting = isa_setting_in_file;   // what messages call it
+    uint32_t datagram_bytes = 0;                     // largest payload of a datagram on this node's interface; 0: it has none
+    uint32_t rdma_bytes = 0;                         // the same over RDMA
+    std::string rails = {};                          // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
+    uint32_t rdma_devices = 0;
+    std::vector<JobId> over = {};                            // jobs that are done, of which an earlier daemon knew
+    uint32_t jobs_max = 16;                                  // sessions at one time
+    size_t left_max = 1024;                                  // jobs of before that are known one by one
+    std::function<uint64_t()> wall_us = {};                  // the clock that HELLO tells; null: none
+    uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
+};
+
+/// How a job has ended at this node.
+struct JobEnd {
+    bool done = false;      // it has done the last step
+    bool leaves = false;    // the others may go on, so the link is closed soon, whether they have ended or not
+    bool returns = false;   // this node would be a member again
+};
+
+/// A copy of what is known of a peer.
+struct PeerState {
+    bool alive = false;
+    Member member;   // as it last said; uuid all zero: never heard of
+    std::string version;
+    Isa isa = Isa::portable;
+    uint32_t datagram_bytes = 0;   // 0: it has no `interface`
+    uint32_t rdma_bytes = 0;       // 0: it has no `rdma`
+    std::string rails;             // as MembershipConfig's
+    uint32_t rdma_devices = 0;
+    uint32_t jobs = 0;
+    std::string why;         // not alive: the last error
+    bool draining = false;   // it takes no new jobs, and leaves those that go on without it
+    std::string hinders;     // draining: its jobs that cannot, and why
+    std::vector<JobReturn> returns;
+    std::vector<JobId> runs;           // jobs with `returns` that it is a member of
+    std::optional<int64_t> ahead_us;   // of its clock before ours, when its last HELLO came; less the time that HELLO took
+};
+
+/// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
+/// one close.
+struct Notice {
+    /// over: the others that are heard have ended a job that this node was still to join; or one has done the last step of a job that this
+    /// node asks to be in again.
+    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told, over } kind;
+    JobId id{};
+    std::shared_ptr<const JobPlan> plan = {};   // of open
+    Rank self = 0;                              // of open: our rank
+    Status status = {};     // of abort: why; of submitted: the outcome; of told: what people should know about a running job
+    Rank peer = 0;          // of find: who asks, by found(); of found: who has answered
+    uint64_t request = 0;   // of find, found: number of the search at the one who asks
+    Found found = {};
+    bool on = false, cancel = false;   // of drain: this node; cancel: also the jobs that cannot go on without it
+    uint64_t deadline_us = 0;          // of start: D, which is the same at all members
+};
+
+/// on() runs on the mesh's network thread; the other methods on any.  A Completion on its channel says that notices() has something.
+class Membership final : public Protocol {
+public:
+    explicit Membership(const MembershipConfig& config);
+    void start(Host& host, uint16_t channel);   // once, when attached; host outlives it
+
+    /// Answered by the notice `submitted`.  Error: this daemon cannot take part, as things are; then no notice comes.
+    Status submit(std::shared_ptr<const JobPlan> plan);
+    /// The answer to the notice open; an error (also: cancelled meanwhile) is told to the coordinator and comes back as the notice abort.
+    /// `deadline_us`: D, as this node needs it; 0: as the plan has it.
+    void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
+                uint64_t deadline_us = 0);
+    /// run() has returned here.
+    void ended(const JobId& id, const JobEnd& end);
+    /// Asks all peers that are alive, this one too, what they have of a job: a notice `found` comes from each that answers.
+    void find(const JobId& id, uint64_t request);
+    /// The answer to the notice find.
+    void found(const JobId& id, Rank peer, uint64_t request, Found found);
+    /// Orders a node to be drained, or not any more: a notice there.  PeerState tells what becomes of it.
+    void drain(Rank peer, bool on, bool cancel);
+    /// A node that may join a job that runs here is invited, also if it has refused before.
+    void add(const JobId& id, const std::string& node);
+    /// This node, which joins, has become a member of the job: from here on it may invite others.
+    void trains(const JobId& id);
+    /// This node does not ask to be a member of that job again, but comes where an operator adds it.
+    void stays_out(const JobId& id);
+    /// One more peer, behind the others, before the driver has it.  Jobs that grow may take it in.
+    void add_peer(const std::string& name);
+    /// What this node tells of itself.
+    void draining(bool on, std::string hinders);
+    std::vector<Notice> notices();
+    std::vector<PeerState> peers() const;   // by peer; our own is alive and counts our sessions
+    uint64_t ticks() const;                 // grows by one a second as long as the network thread lives
+
+    void on(std::span<const Event> events, Actions& actions) override;
+
+private:
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite, add, over };
+    enum class State : uint8_t { opening, ready, running, ended };
+    struct Part {   // of a job, by rank
+        Rank peer = 0;
+        bool ready = false;
+        bool ended = false;         // or lost, or no member yet: HELLO says otherwise
+        bool said_ended = false;    // it has told its end
+        bool wanted = false;        // an operator wants it in
+        uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job, nor invited
+        uint64_t invited_us = 0;
+        uint64_t deadline_us = 0;   // that it needs
+        std::string kernel_set, data_digest, start_digest;
+    };
+    struct Session {
+        std::shared_ptr<const JobPlan> plan;
+        Rank self = 0;
+        State state = State::opening;
+        uint64_t deadline_us = 0;   // of this state; none while running
+        uint64_t began_us = 0;
+        bool trains = false;   // this node is a member; one that joins is none at first
+        std::vector<Part> parts;
+    };
+    using Sessions = std::map<JobId, Session>;
+    struct Peer : PeerState {
+        uint64_t heard_us = 0;
+        uint64_t hello_ticket = 0;   // at most one HELLO is on its way
+        uint64_t over_ticket = 0;    // likewise, of OVER
+        uint32_t finds = 0;          // that it has not answered yet
+        Kind kind{};                 // of the message that is arriving
+        std::vector<std::byte> message;
+    };
+    struct Command {
+        enum class Kind : uint8_t { submit, opened, ended, find, found, drain, add } kind;
+        JobId id{};
+        std::shared_ptr<const JobPlan> plan = {};
+        Status status = {};
+        std::string kernel_set = {}, data_digest = {}, start_digest = {};
+        uint64_t deadline_us = 0;
+        JobEnd end = {};
+        Rank peer = 0;
+        uint64_t request = 0;
+        Found found = {};
+        bool on = false, cancel = false;
+        std::string node = {};
+    };
+    void wake();
+    void command(Command command);
+    void run(Command& command, Actions& actions);
+    void packet(const Packet& packet, Actions& actions);
+    void message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions);
+    void look(Rank peer, const JobId& id, uint64_t request);
+    void drain_here(bool on, bool cancel);
+    void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
+    void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    void left(const Session& session, const JobEnd& end, uint64_t now_us);
+    void not_joined(const Session& session, const Status& why, uint64_t now_us);
+    static bool member(const Session& session);   // this node is, or is about to begin the job with the others
+    std::vector<JobId> runs() const;
+    std::vector<JobReturn> asked(uint64_t now_us) const;
+    void told_over(const Session& session);
+    void heard(Session& session, Rank rank);
+    void answer_returns(Rank peer, Actions& actions);
+    void over_here(const JobId& id, uint64_t now_us);
+    void invite(Session& session, Actions& actions);
+    void add_here(Session& session, const std::string& node);
+    void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
+    void join(Sessions::iterator at, const Command& command, Actions& actions);
+    void tick(Actions& actions);
+    void lost(Rank peer, const char* why, Actions& actions);
+    void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
+    void extend(Session& session);
+    void take_peer();
+    void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
+               uint64_t deadline_us, Actions& actions);
+    void start(Sessions::iterator at, uint64_t deadline_us);
+    void finish_preparing(Sessions::iterator at, Actions& actions);
+    Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
+    Sessions::iterator close_if_over(Sessions::iterator at);
+    Status why_not(const JobPlan& plan) const;
+    Status refusal(const JobPlan& plan) const;   // the same as told to the client
+    uint64_t send(Rank peer, Kind kind, std::vector<std::byte> bytes, Actions& actions);
+    void send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions);
+    Rank rank_of(const Session& session, Rank peer) const;   // its size: not in it
+    void notice(Notice notice) { notices_.push_back(std::move(notice)); }
+
+    const MembershipConfig config_;
+    Host* host_ = nullptr;
+    uint16_t channel_ = 0;
+    mutable std::mutex mutex_;         // all below: network thread and callers, briefly
+    std::vector<std::string> names_;   // by peer
+    std::vector<Peer> peers_;
+    std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
+    Sessions sessions_;
+    Returns returns_;
+    std::deque<JobId> over_;   // jobs that are done, the newest last
+    std::deque<Command> commands_;
+    std::vector<Notice> notices_;
+    std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket
+    uint64_t ticket_ = 0, ticks_ = 0;
+};
+
+}   // namespace gradcast

@@ -1,0 +1,226 @@
+// Nodes that come while a job runs: who invites them, and what they must have.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/mesh/membership.h"
+#include "runtime/mesh/membership_messages.h"
+
+namespace gradcast {
+
+/// To all nodes that are configured here, where the job grows, and a part for each.
+void Membership::extend(Session& session) {
+    auto plan = std::make_shared<JobPlan>(*session.plan);
+    plan->extend(names_);
+    if (plan->members.size() > session.plan->members.size()) session.plan = plan;
+    while (session.parts.size() < session.plan->members.size()) {
+        const auto rank = static_cast<Rank>(session.parts.size());
+        const Member& member = session.plan->members[rank];
+        Part part;
+        part.peer = static_cast<Rank>(std::find(names_.begin(), names_.end(), member.name) - names_.begin());
+        part.incarnation = member.incarnation;
+        part.ready = part.ended = rank >= session.plan->first_nodes() && rank != session.self;
+        session.parts.push_back(std::move(part));
+    }
+}
+
+void JobPlan::extend(std::span<const std::string> names) {
+    if (!grows()) return;
+    first = first_nodes();
+    for (const std::string& node : names) {
+        if (std::any_of(members.begin(), members.end(), [&](const Member& each) { return each.name == node; })) continue;
+        members.push_back({node, {}, 0});
+        if (!addresses.empty()) addresses.emplace_back();
+    }
+}
+
+void Membership::add_peer(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    coming_.push_back(name);
+}
+
+void Membership::take_peer() {
+    GC_ASSERT(!coming_.empty());
+    names_.push_back(std::move(coming_.front()));
+    coming_.pop_front();
+    peers_.emplace_back().member.name = names_.back();
+    for (auto& [id, session] : sessions_) extend(session);
+}
+
+/// This node has ended its part of a job that may go on.
+void Membership::left(const Session& session, const JobEnd& end, uint64_t now_us) {
+    const JobPlan& plan = *session.plan;
+    const uint64_t member_us = session.trains || !plan.joins ? now_us - session.began_us : 0;
+    const auto wish = end.returns ? Returns::Wish::asks : end.leaves ? Returns::Wish::by_invitation : Returns::Wish::stays;
+    returns_.left({plan.id, plan.members[session.self].incarnation + 1, plan.submitted_unix, plan.deadline_us, member_us}, wish, now_us);
+}
+
+/// It has not become a member: what it was invited as has promised nothing, and is invited once more.
+void Membership::not_joined(const Session& session, const Status& why, uint64_t now_us) {
+    const JobPlan& plan = *session.plan;
+    const bool lasts = why.code == Code::invalid || why.code == Code::conflict || why.code == Code::data || why.code == Code::unsupported ||
+                       why.code == Code::cancelled;
+    returns_.left({plan.id, plan.members[session.self].incarnation, plan.submitted_unix, plan.deadline_us},
+                  lasts ? Returns::Wish::by_invitation : Returns::Wish::asks, now_us);
+}
+
+void Membership::stays_out(const JobId& id) {
+    std::lock_guard lock(mutex_);
+    returns_.stay_out(id);
+}
+
+/// Where this node can take a job.
+std::vector<JobReturn> Membership::asked(uint64_t now_us) const {
+    if (peers_[config_.self].draining || sessions_.size() >= config_.jobs_max) return {};
+    std::vector<JobReturn> result = returns_.asked([this](const JobId& id) { return sessions_.contains(id); }, now_us);
+    result.resize(std::min(result.size(), returns_max));
+    return result;
+}
+
+bool Membership::member(const Session& session) {
+    return session.plan->returns && session.state != State::ended && (session.trains || !session.plan->joins);
+}
+
+std::vector<JobId> Membership::runs() const {
+    std::vector<JobId> result;
+    for (const auto& [id, session] : sessions_)
+        if (member(session) && result.size() < runs_told_max) result.push_back(id);
+    return result;
+}
+
+/// What the HELLO of a node says of a job that runs here.
+void Membership::heard(Session& session, Rank rank) {
+    Part& part = session.parts[rank];
+    const Peer& peer = peers_[part.peer];
+    const JobId& id = session.plan->id;
+    if (std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end()) {
+        part.ended = part.said_ended = part.wanted = false;
+        part.incarnation = std::max(part.incarnation, peer.member.incarnation);   // that at least
+    } else if (std::any_of(peer.returns.begin(), peer.returns.end(), [&](const JobReturn& each) { return each.id == id; })) {
+        part.ended = true;
+    }
+}
+
+/// It asks to be in jobs again that are done.
+void Membership::answer_returns(Rank peer, Actions& actions) {
+    if (flights_.contains(peers_[peer].over_ticket)) return;
+    for (const JobReturn& each : peers_[peer].returns)
+        if (std::find(over_.begin(), over_.end(), each.id) != over_.end())
+            peers_[peer].over_ticket = send(peer, Kind::over, id_write(each.id), actions);
+}
+
+void Membership::over_here(const JobId& id, uint64_t now_us) {
+    const bool runs = sessions_.contains(id) || std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+                          return peer.alive && std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end();
+                      });
+    if (!runs && returns_.over(id, now_us)) notice({.kind = Notice::Kind::over, .id = id});
+}
+
+/// The nodes that are heard have ended a job that this one has not joined yet.
+void Membership::told_over(const Session& session) {
+    if (!session.plan->joins || session.trains || session.state != State::running) return;
+    bool said = false;
+    for (Rank rank = 0; rank < session.parts.size(); ++rank) {
+        if (rank != session.self && !session.parts[rank].ended) return;
+        said |= session.parts[rank].said_ended;   // that nobody is heard is no end
+    }
+    if (said) notice({.kind = Notice::Kind::over, .id = session.plan->id});
+}
+
+/// Those nodes that were started anew, or that ask to be members again, where this daemon is the lowest that runs the job.
+void Membership::invite(Session& session, Actions& actions) {
+    // A node that is still to join does not know whether the job goes on.
+    if (session.state != State::running || !member(session)) return;
+    for (Rank rank = 0; rank < session.self; ++rank)
+        if (const Part& part = session.parts[rank]; !part.ended && peers_[part.peer].alive) return;
+    for (Rank rank = 0; rank < session.parts.size(); ++rank) {
+        Part& part = session.parts[rank];
+        const Peer& peer = peers_[part.peer];
+        if (rank == session.self || !part.ended || !peer.alive || peer.draining || peer.jobs >= config_.jobs_max) continue;
+        Member member = peer.member;
+        bool asks = false;
+        for (const JobReturn& each : peer.returns)
+            if (each.id == session.plan->id) asks = true, member.incarnation = std::max(member.incarnation, each.incarnation);
+        // Who still asks has not got the last one, or could not open its engine.
+        const bool again = asks && member.incarnation == part.incarnation && actions.now_us >= part.invited_us + session.plan->deadline_us;
+        if (member.incarnation <= part.incarnation && !again) continue;
+        const bool comes = rank < session.plan->first_nodes() || session.plan->elastic || part.wanted || part.incarnation > 0;
+        if (!comes) continue;
+        JobPlan plan = *session.plan;
+        plan.joins = true;
+        plan.resumes = false;
+        plan.resume_holder = 0;
+        plan.notes.clear();
+        const Part& own = session.parts[session.self];
+        plan.kernel_set = own.kernel_set;
+        plan.data_digest = own.data_digest;
+        plan.start_digest = own.start_digest;
+        part.incarnation = member.incarnation;
+        part.invited_us = actions.now_us;
+        plan.members[rank] = std::move(member);
+        part.wanted = false;
+        send(part.peer, Kind::invite, plan_write(plan), actions);
+    }
+}
+
+void Membership::add_here(Session& session, const std::string& node) {
+    for (Rank rank = 0; rank < session.parts.size(); ++rank)
+        if (session.plan->members[rank].name == node && rank != session.self && session.parts[rank].ended) {
+            session.parts[rank].wanted = true;
+            session.parts[rank].incarnation = 0;   // invited as whatever it is by now
+        }
+}
+
+void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& actions) {
+    JobPlan plan;
+    if (!plan_parse(bytes, &plan) || !plan.joins || sessions_.contains(plan.id) || sessions_.size() >= config_.jobs_max ||
+        peers_[config_.self].draining)
+        return;
+    const auto member = [&](const std::string& name) {
+        const auto at = std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == name; });
+        return static_cast<Rank>(at - plan.members.begin());
+    };
+    const Rank self = member(config_.identity.name);
+    if (self == plan.members.size() || member(names_[from]) == plan.members.size()) return;
+    const uint64_t incarnation = returns_.invited_as(plan.id, plan.submitted_unix);
+    if (incarnation == 0 || plan.members[self].incarnation != incarnation) {
+        returns_.invited_as_another(plan.id, plan.deadline_us, actions.now_us);
+        return;
+    }
+    for (const Member& each : plan.members)
+        if (std::find(names_.begin(), names_.end(), each.name) == names_.end()) return;
+    const JobId id = plan.id;
+    begin(std::make_shared<const JobPlan>(std::move(plan)), self, actions);
+    Session& session = sessions_.at(id);
+    for (Rank rank = 0; rank < session.parts.size(); ++rank) {
+        Part& part = session.parts[rank];
+        part.ended = rank != self && part.peer != from;
+        if (part.ended) heard(session, rank);
+    }
+}
+
+/// The engine of a job that runs elsewhere is open here.
+void Membership::join(Sessions::iterator at, const Command& command, Actions& actions) {
+    Session& session = at->second;
+    const JobPlan& plan = *session.plan;
+    const auto differs = [&](const char* what, const std::string& here, const std::string& there, std::string_view way) {
+        give_up(at,
+                fail(Code::conflict, "it cannot join job {}: {} is {} here, {} at the other nodes: {}", job_id_text(plan.id), what,
+                     here.empty() ? "none" : here, there.empty() ? "none" : there, way),
+                actions);
+    };
+    constexpr char files[] = "give it the files of the others";
+    if (command.data_digest != plan.data_digest) return differs("the digest of the data", command.data_digest, plan.data_digest, files);
+    if (command.start_digest != plan.start_digest)
+        return differs("the digest of net.start", command.start_digest, plan.start_digest, files);
+    if (command.kernel_set != plan.kernel_set)
+        return differs("the kernel set", command.kernel_set, plan.kernel_set,
+                       fmt::format("set {} as at the others, and start it again", config_.isa_setting));
+    Part& own = session.parts[session.self];
+    own.kernel_set = command.kernel_set;
+    own.data_digest = command.data_digest;
+    own.start_digest = command.start_digest;
+    start(at, plan.deadline_us);
+    told_over(session);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,167 @@
+#include "runtime/mesh/membership_messages.h"
+
+#include <algorithm>
+
+#include "transport/bulk/bulk.h"
+#include "transport/link/link.h"
+
+namespace gradcast {
+namespace {
+
+constexpr size_t path_max = 4096;
+
+}   // namespace
+
+std::vector<std::byte> id_write(const JobId& id, std::initializer_list<std::string_view> texts) {
+    MessageWriter writer;
+    writer.id(id);
+    for (std::string_view text : texts) writer.text(text.substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+uint32_t datagram_bytes_of(uint64_t said) {
+    return said >= bulk_segment_min && said <= bulk_segment_max ? static_cast<uint32_t>(said) / 8 * 8 : 0;
+}
+
+std::vector<std::byte> plan_write(const JobPlan& plan) {
+    MessageWriter writer;
+    writer.id(plan.id);
+    for (const std::string* text : {&plan.name, &plan.text, &plan.path, &plan.base}) writer.text(*text);
+    writer.number(plan.deadline_us), writer.number(plan.submitted_unix), writer.number(plan.members.size());
+    for (const Member& member : plan.members) writer.member(member);
+    writer.number(plan.datagram_bytes);
+    writer.number(plan.rdma ? 1 : 0);
+    writer.number(plan.rails);
+    writer.number(plan.addresses.size());
+    for (const std::string& each : plan.addresses) writer.text(each);
+    writer.text(plan.server);
+    writer.number(plan.resumes ? 1 : 0);
+    writer.number(plan.resume_steps);
+    writer.number(plan.resume_state);
+    writer.number(plan.resume_holder);
+    writer.text(std::string_view(plan.notes).substr(0, reason_max));
+    for (const uint64_t number : {uint64_t{plan.returns}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}})
+        writer.number(number);
+    for (const std::string* text : {&plan.kernel_set, &plan.data_digest, &plan.start_digest}) writer.text(*text);
+    return std::move(writer.bytes);
+}
+
+std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Found& found) {
+    MessageWriter writer;
+    writer.id(id);
+    for (const uint64_t number : {request, uint64_t{found.active}, found.steps, found.state, uint64_t{found.agreed}}) writer.number(number);
+    for (const std::string* text : {&found.name, &found.text, &found.base}) writer.text(*text);
+    writer.text(std::string_view(found.notes).substr(0, reason_max));
+    return std::move(writer.bytes);
+}
+
+bool found_parse(MessageReader reader, uint64_t* request, Found* found) {
+    *request = reader.number();
+    found->active = reader.number() != 0;
+    found->steps = reader.number();
+    found->state = reader.number();
+    found->agreed = reader.number() != 0;
+    found->name = reader.text(reason_max);
+    found->text = reader.text(job_text_max);
+    found->base = reader.text(path_max);
+    found->notes = reader.text(reason_max);
+    return reader.whole() && found->steps <= UINT32_MAX;
+}
+
+bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
+    MessageReader reader{bytes};
+    JobPlan result;
+    result.id = reader.id();
+    result.name = reader.text(reason_max), result.text = reader.text(job_text_max), result.path = reader.text(4096),
+    result.base = reader.text(4096);
+    result.deadline_us = reader.number();
+    result.submitted_unix = reader.number();
+    uint64_t members = reader.number();
+    if (members == 0 || members > ranks_max || result.deadline_us == 0 || result.deadline_us > deadline_us_max) return false;
+    for (uint64_t i = 0; i < members && reader.good; ++i) result.members.push_back(reader.member());
+    const uint64_t datagram_bytes = reader.number();
+    const uint64_t rdma = reader.number(), rails = reader.number(), addresses = reader.number();
+    if (rails == 0 || rails > rails_max || (addresses != 0 && addresses != members)) return false;
+    for (uint64_t i = 0; i < addresses && reader.good; ++i) result.addresses.push_back(reader.text(rails_text_max));
+    result.rails = static_cast<uint32_t>(rails);
+    result.server = reader.text(reason_max);
+    const uint64_t resumes = reader.number();
+    result.resume_steps = reader.number();
+    result.resume_state = reader.number();
+    const uint64_t holder = reader.number();
+    result.notes = reader.text(reason_max);
+    const uint64_t returns = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
+    for (std::string* text : {&result.kernel_set, &result.data_digest, &result.start_digest}) *text = reader.text(reason_max);
+    if (returns > 1 || joins > 1 || first > members || elastic > 1) return false;
+    result.first = static_cast<uint32_t>(first);
+    result.elastic = elastic == 1;
+    result.returns = returns == 1;
+    result.joins = joins == 1;
+    if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
+    if (resumes > 1 || holder >= result.first_nodes() || result.resume_steps > UINT32_MAX) return false;
+    result.resumes = resumes == 1;
+    result.resume_holder = static_cast<Rank>(holder);
+    if (rdma > 1) return false;
+    result.rdma = rdma == 1;
+    result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);
+    *plan = std::move(result);
+    return true;
+}
+
+std::vector<std::byte> hello_write(const NodeHello& hello) {
+    MessageWriter writer;
+    writer.member(hello.member);
+    writer.text(hello.version);
+    for (const uint64_t number : {static_cast<uint64_t>(hello.isa), uint64_t{hello.datagram_bytes}, uint64_t{hello.rdma_bytes},
+                                  uint64_t{hello.jobs}, uint64_t{hello.draining}, uint64_t{hello.rdma_devices}})
+        writer.number(number);
+    writer.text(hello.rails);
+    writer.text(std::string_view(hello.hinders).substr(0, reason_max));
+    writer.number(hello.returns.size());
+    for (const JobReturn& each : hello.returns) writer.id(each.id), writer.number(each.incarnation);
+    writer.number(hello.runs.size());
+    for (const JobId& each : hello.runs) writer.id(each);
+    writer.number(hello.wall_us);
+    return std::move(writer.bytes);
+}
+
+bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
+    MessageReader reader{bytes};
+    hello->member = reader.member();
+    hello->version = reader.text(64);
+    const uint64_t isa = reader.number();
+    hello->datagram_bytes = datagram_bytes_of(reader.number());
+    hello->rdma_bytes = datagram_bytes_of(reader.number());
+    hello->jobs = static_cast<uint32_t>(reader.number());
+    hello->draining = reader.number() != 0;
+    hello->rdma_devices = static_cast<uint32_t>(std::min<uint64_t>(reader.number(), rails_max));
+    hello->rails = reader.text(rails_text_max);
+    hello->hinders = reader.text(reason_max);
+    const uint64_t returns = reader.number();
+    for (uint64_t i = 0; i < std::min<uint64_t>(returns, returns_max); ++i) {
+        const JobId id = reader.id();
+        hello->returns.push_back({id, reader.number()});
+    }
+    const uint64_t runs = reader.number();
+    for (uint64_t i = 0; i < std::min<uint64_t>(runs, runs_told_max); ++i) hello->runs.push_back(reader.id());
+    hello->wall_us = reader.number();
+    if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
+    hello->isa = static_cast<Isa>(isa);
+    return true;
+}
+
+std::vector<std::byte> drain_write(const Drain& drain) {
+    MessageWriter writer;
+    writer.number(drain.on ? 1 : 0);
+    writer.number(drain.cancel ? 1 : 0);
+    return std::move(writer.bytes);
+}
+
+bool drain_parse(std::span<const std::byte> bytes, Drain* drain) {
+    MessageReader reader{bytes};
+    const uint64_t on = reader.number(), cancel = reader.number();
+    *drain = {on == 1, cancel == 1};
+    return reader.whole() && on <= 1 && cancel <= 1;
+}
+
+}   // namespace gradcast

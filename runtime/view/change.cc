@@ -1,0 +1,451 @@
+#include "runtime/view/change.h"
+
+#include <algorithm>
+
+namespace gradcast {
+
+using Kind = ViewMessage::Kind;
+
+ViewChange::ViewChange(const ViewConfig& config) : config_(config), nodes_(config.nodes), ranks_(config.nodes) {
+    GC_ASSERT(config.nodes <= nodes_max && index_of(config.self) < config.nodes && config.incarnation > 0);
+    node(config.self).newest = config.incarnation;
+}
+
+void ViewChange::grow(uint32_t nodes) {
+    if (nodes <= config_.nodes || nodes > nodes_max) return;
+    config_.nodes = nodes;
+    nodes_.resize(nodes);
+    ranks_.resize(nodes);
+    if (proposal_) proposal_->grow(nodes);
+}
+
+void ViewChange::begin(const AgreedView& first, uint64_t now_us) {
+    has_state_ = true;
+    learn(first, first.number, now_us);
+    notices_.clear();
+    GC_ASSERT(rank_);
+    stage_ = ViewStage::going;
+    wake(now_us);
+}
+
+void ViewChange::join(uint64_t now_us) {
+    if (ended_ || rank_) return;
+    wants_in_ = true;
+    wake(now_us);
+}
+
+// ---- what goes out -----------------------------------------------------------------------------------------------------------------
+
+ViewMessage ViewChange::message(Kind kind) const {
+    ViewMessage message;
+    message.kind = kind;
+    message.from = config_.self;
+    message.incarnation = config_.incarnation;
+    message.view = view_.number;
+    return message;
+}
+
+void ViewChange::send(std::vector<NodeId> to, ViewMessage message) {
+    std::erase(to, config_.self);
+    if (!to.empty()) sends_.push_back({std::move(to), std::move(message)});
+}
+
+void ViewChange::send_members(const ViewMessage& message) {
+    std::vector<NodeId> to;
+    for (const ViewMember& member : view_.members) to.push_back(member.node);
+    send(std::move(to), message);
+}
+
+void ViewChange::send_everybody(const ViewMessage& message) {
+    std::vector<NodeId> to;
+    for (uint32_t each = 0; each < config_.nodes; ++each) to.push_back(NodeId{each});
+    send(std::move(to), message);
+}
+
+void ViewChange::send_view(std::vector<NodeId> to) {
+    ViewMessage said = message(Kind::view);
+    said.ballot = chosen_;
+    said.value = view_;
+    send(std::move(to), std::move(said));
+}
+
+void ViewChange::end(ViewNotice::Kind kind, StepId step) {
+    notices_.push_back({.kind = kind, .step = step});
+    ended_ = true;
+    proposal_.reset();
+    next_us_ = 0;
+}
+
+// ---- what is known of others -------------------------------------------------------------------------------------------------------
+
+std::optional<uint32_t> ViewChange::rank_of(NodeId which) const { return ranks_[index_of(which)]; }
+
+bool ViewChange::suspected(const ViewMember& member) const {
+    const ViewNode& its = nodes_[index_of(member.node)];
+    return its.suspicion != Suspicion::none || its.newest > member.incarnation || its.dead >= member.incarnation;
+}
+
+uint32_t ViewChange::suspected_count() const {
+    return static_cast<uint32_t>(
+        std::count_if(view_.members.begin(), view_.members.end(), [this](const ViewMember& each) { return suspected(each); }));
+}
+
+std::vector<bool> ViewChange::unsuspected() const {
+    std::vector<bool> ranks;
+    for (const ViewMember& each : view_.members) ranks.push_back(each.node == config_.self || !suspected(each));
+    return ranks;
+}
+
+void ViewChange::heard(NodeId which, uint64_t incarnation, uint64_t now_us) {
+    if (index_of(which) >= config_.nodes || which == config_.self) return;
+    ViewNode& its = node(which);
+    if (incarnation < its.newest || incarnation <= its.dead) return;
+    if (incarnation > its.newest) {
+        its.newest = incarnation;
+        its.suspicion = Suspicion::none;
+        its.ready_us = its.retry_us = its.told_us = 0;
+        its.left_out = 0;
+    }
+    if (wants_in_ && !rank_ && (its.said_us == 0 || now_us - its.said_us >= part(4)))   // the others wait for this
+        join_us_ = next_us_ = now_us;
+    its.heard_us = its.said_us = now_us;
+    if (its.suspicion == Suspicion::silent) its.suspicion = Suspicion::none;
+    if (const auto rank = rank_of(which); rank && suspected(view_.members[*rank])) wake(now_us);
+}
+
+void ViewChange::suspect(NodeId which, Suspicion why, uint64_t now_us) {
+    if (index_of(which) >= config_.nodes || which == config_.self) return;
+    Suspicion& suspicion = node(which).suspicion;
+    if (suspicion == Suspicion::expelled || suspicion == why) return;
+    suspicion = why;
+    wake(now_us);
+}
+
+void ViewChange::prove(NodeId which, uint64_t incarnation, uint64_t now_us) {
+    if (index_of(which) >= config_.nodes || which == config_.self) return;
+    uint64_t& dead = node(which).dead;
+    dead = std::max(dead, incarnation);
+    wake(now_us);
+}
+
+void ViewChange::patience(NodeId which, uint32_t factor) {
+    if (index_of(which) < config_.nodes) node(which).patience = std::max(factor, 1u);
+}
+
+uint64_t ViewChange::patience_us(NodeId which, uint32_t divisor) const {
+    // Whom a joiner misses the others miss too, and they know how long to wait.
+    const uint32_t own = has_state_ ? nodes_[index_of(config_.self)].patience : patience_max;
+    return part(divisor) * std::max(nodes_[index_of(which)].patience, own);
+}
+
+bool ViewChange::force_dead(NodeId which, uint64_t now_us) {
+    if (index_of(which) >= config_.nodes || which == config_.self) return false;
+    ViewNode& its = node(which);
+    const auto rank = rank_of(which);
+    if (its.suspicion == Suspicion::none && (rank ? !suspected(view_.members[*rank]) : now_us - its.heard_us < part(4) && its.newest > 0))
+        return false;
+    prove(which, std::max({its.newest, rank ? view_.members[*rank].incarnation : 0, uint64_t{1}}), now_us);
+    return true;
+}
+
+void ViewChange::ask(const ViewAction& action, uint64_t now_us) {
+    if (!possible(action)) return;
+    action_ = action;
+    wake(now_us);
+}
+
+bool ViewChange::possible(const ViewAction& action) const {
+    if (action.kind != ViewAction::Kind::drain) return true;
+    return index_of(action.node) < config_.nodes && rank_of(action.node) && view_.n() > std::max(config_.members_min, 1u);
+}
+
+// ---- what comes in -----------------------------------------------------------------------------------------------------------------
+
+void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
+    if (index_of(said.from) >= config_.nodes || said.from == config_.self) return;
+    const ViewNode& its = node(said.from);
+    if (said.incarnation < its.newest || said.incarnation <= its.dead) return;   // an old incarnation never votes
+    heard(said.from, said.incarnation, now_us);
+    if (said.kind == Kind::view && said.value.number >= view_.number && !ended_) return learn(said.value, said.ballot, now_us);
+    // Who is behind is answered with the view, whatever it wants; who is ahead tells it when it hears which one is known here.
+    if (said.view < view_.number) {
+        if (said.kind == Kind::join && hears_members(said)) {
+            node(said.from).ready_us = now_us;
+            wake(now_us);
+        }
+        return send_view({said.from});
+    }
+    if (ended_) return;
+    if (said.view > view_.number) {
+        ViewMessage refusal = message(Kind::nack);
+        refusal.ballot = promised_;
+        return send({said.from}, std::move(refusal));
+    }
+    const auto rank = rank_of(said.from);
+    const bool from_member = rank && view_.members[*rank].incarnation == said.incarnation;
+    switch (said.kind) {
+        case Kind::suspect:
+            if (from_member) suspect_said(said, now_us);
+            return;
+        case Kind::prepare:
+            if (from_member) prepare(said, now_us);
+            return;
+        case Kind::accept:
+            if (from_member) accept(said, now_us);
+            return;
+        case Kind::promise:
+            if (!proposal_ || said.ballot != proposal_->ballot()) return;
+            proposal_->promised(said);
+            return advance(now_us);
+        case Kind::accepted:
+            if (!proposal_ || said.ballot != proposal_->ballot()) return;
+            proposal_->accepted(said);
+            return advance(now_us);
+        case Kind::nack: return nack(said, now_us);
+        case Kind::state:
+            if (from_member) state_said(said, now_us);
+            return;
+        case Kind::join:
+            if (!from_member && hears_members(said)) node(said.from).ready_us = now_us;
+            wake(now_us);
+            return send({said.from}, state_message());   // so that it hears whom it reaches
+        case Kind::view: return;
+    }
+}
+
+// ---- the acceptor ------------------------------------------------------------------------------------------------------------------
+
+void ViewChange::freeze(uint64_t now_us) {
+    if (!rank_ || stage_ == ViewStage::frozen) return;
+    if (config_.mutant != ViewMutant::no_freeze) notice(ViewNotice::Kind::freeze);
+    // From here on this watches who is silent.
+    if (stage_ == ViewStage::going)
+        for (ViewNode& each : nodes_) each.heard_us = now_us;
+    stage_ = ViewStage::frozen;
+    frozen_us_ = now_us;
+    wake(now_us);
+}
+
+/// The nodes that this one hears, by bits.
+std::vector<uint64_t> ViewChange::reach(uint64_t now_us) const {
+    std::vector<uint64_t> bits((config_.nodes + 63) / 64);
+    for (uint32_t each = 0; each < config_.nodes; ++each) {
+        const ViewNode& its = nodes_[each];
+        const bool own = each == index_of(config_.self);
+        if (!rank_ && !own) {   // what a joiner knows of members by a VIEW is no word of theirs
+            if (its.suspicion == Suspicion::none && its.said_us > 0 && now_us - its.said_us < part(4))
+                bits[each / 64] |= uint64_t{1} << each % 64;
+            continue;
+        }
+        const bool heard = ranks_[each] ? its.newest == 0 || its.newest <= view_.members[*ranks_[each]].incarnation : false;
+        if (own ||
+            (its.suspicion == Suspicion::none && !its.proven_dead() && (heard || (its.newest > 0 && now_us - its.heard_us < part(4)))))
+            bits[each / 64] |= uint64_t{1} << each % 64;
+    }
+    return bits;
+}
+
+/// Else the view would be one without it, for which all stop in vain.
+bool ViewChange::hears_members(const ViewMessage& joiner) const {
+    return std::all_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
+        const uint32_t at = index_of(member.node);
+        return member.node == joiner.from || (member.node != config_.self && suspected(member)) ||
+               (at / 64 < joiner.reach.size() && (joiner.reach[at / 64] >> at % 64 & 1) != 0);
+    });
+}
+
+ViewMessage ViewChange::promise_message(Ballot ballot, uint64_t now_us) const {
+    ViewMessage said = message(Kind::promise);
+    said.ballot = ballot;
+    said.has_state = has_state_;
+    said.ready = wants_in_ && !rank_;
+    said.reach = reach(now_us);
+    if (accepted_ > 0 && accepted_ < ballot && config_.mutant != ViewMutant::no_ballots) {
+        said.accepted = accepted_;
+        said.value = accepted_value_;
+    }
+    return said;
+}
+
+void ViewChange::prepare(const ViewMessage& said, uint64_t now_us) {
+    if (proposer_of(said.ballot) != said.from) return;
+    if (config_.mutant != ViewMutant::no_ballots && (said.ballot < promised_ || said.ballot == accepted_)) {
+        ViewMessage refusal = message(Kind::nack);
+        refusal.ballot = promised_;
+        return send({said.from}, std::move(refusal));
+    }
+    if (said.ballot != promised_) {
+        // A proposer that was refused goes on unless one of a lower rank has come meanwhile.
+        if (again_us_ > 0 && rank_ && *rank_of(said.from) < *rank_) again_us_ = 0;
+        promised_ = said.ballot;
+        promised_us_ = now_us;
+        if (config_.mutant != ViewMutant::no_ballots) proposal_.reset();
+    }
+    freeze(now_us);
+    send({said.from}, promise_message(said.ballot, now_us));
+}
+
+bool ViewChange::acceptable(const AgreedView& value, Ballot ballot) const {
+    const bool numbered = round_of(value.number) > round_of(view_.number) && value.number <= ballot;
+    return value.parent == view_.number && (numbered || config_.mutant == ViewMutant::number_reused) &&
+           std::all_of(value.members.begin(), value.members.end(),
+                       [this](const ViewMember& each) { return index_of(each.node) < config_.nodes; });
+}
+
+void ViewChange::accept(const ViewMessage& said, uint64_t now_us) {
+    if (proposer_of(said.ballot) != said.from || !acceptable(said.value, said.ballot)) return;
+    if (config_.mutant != ViewMutant::no_ballots && said.ballot < promised_) {
+        ViewMessage refusal = message(Kind::nack);
+        refusal.ballot = promised_;
+        return send({said.from}, std::move(refusal));
+    }
+    if (proposal_ && said.ballot != proposal_->ballot()) proposal_.reset();
+    promised_ = accepted_ = said.ballot;
+    promised_us_ = now_us;
+    accepted_value_ = said.value;
+    lonely_us_ = 0;
+    freeze(now_us);
+    ViewMessage answer = message(Kind::accepted);
+    answer.ballot = said.ballot;
+    send({said.from}, std::move(answer));
+}
+
+void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
+    const bool reused = config_.mutant == ViewMutant::number_reused && next != view_;
+    if (next.number <= view_.number && !reused) return;
+    if (!std::all_of(next.members.begin(), next.members.end(),
+                     [this](const ViewMember& each) { return index_of(each.node) < config_.nodes; }))
+        return;
+    // What this node has accepted in a later ballot may have been chosen by those who had proof that all who chose `next` are dead: such a
+    // message is an old one.
+    if (next.parent == view_.number && chosen < accepted_ && next != accepted_value_ && config_.mutant != ViewMutant::no_ballots) return;
+    const auto own = std::find_if(next.members.begin(), next.members.end(), [this](const ViewMember& each) {
+        return each.node == config_.self && each.incarnation == config_.incarnation;
+    });
+    const bool in = own != next.members.end();
+    // Nobody is made a member but by its own promise in the view before.
+    if (in && next.parent != view_.number) return;
+    const bool was_in = rank_.has_value();
+    std::vector<std::pair<NodeId, Suspicion>> left;
+    for (const ViewMember& member : view_.members) {
+        const ViewNode& its = nodes_[index_of(member.node)];
+        const bool stays =
+            std::any_of(next.members.begin(), next.members.end(), [&](const ViewMember& each) { return each.node == member.node; });
+        const bool restarted = its.newest > member.incarnation || its.dead >= member.incarnation;
+        if (!stays) left.emplace_back(member.node, restarted ? Suspicion::restarted : its.suspicion);
+    }
+    view_ = next;
+    chosen_ = chosen;
+    promised_ = accepted_ = 0;
+    proposal_.reset();
+    round_least_ = 0;
+    again_us_ = 0;
+    asked_.reset();
+    learnt_us_ = now_us;
+    lonely_us_ = 0;
+    met_ = false;
+    ranks_.assign(config_.nodes, {});
+    for (uint32_t rank = 0; rank < view_.n(); ++rank) ranks_[index_of(view_.members[rank].node)] = rank;
+    peers_.assign(view_.n(), {});
+    const bool acted = action_ == view_.action || (action_.kind == ViewAction::Kind::drain && !ranks_[index_of(action_.node)]) ||
+                       (action_.kind == ViewAction::Kind::exchange && action_.exchange == view_.exchange);
+    if (acted || !possible(action_)) action_ = {};
+    for (uint32_t each = 0; each < config_.nodes; ++each) {
+        ViewNode& its = nodes_[each];
+        its.told_us = 0;
+        if (ranks_[each]) {
+            its.newest = std::max(its.newest, view_.members[*ranks_[each]].incarnation);
+            if (its.suspicion != Suspicion::expelled) its.suspicion = Suspicion::none;
+            its.heard_us = now_us;
+            its.ready_us = 0;
+            its.left_out = 0;
+        } else if (its.ready_us > 0) {
+            its.retry_us = now_us + part(1) * ((1u << std::min(its.left_out++, 6u)) - 1);
+        }
+    }
+    if (was_in && !in) {
+        rank_.reset();
+        stage_ = ViewStage::outside;
+        return end(ViewNotice::Kind::excluded);
+    }
+    if (!in) return wake(now_us);
+    rank_ = static_cast<uint32_t>(own - next.members.begin());
+    stage_ = ViewStage::installing;
+    wants_in_ = ending_ = false;
+    notices_.push_back({.kind = ViewNotice::Kind::view, .left = std::move(left)});
+    wake(now_us);
+}
+
+// ---- time --------------------------------------------------------------------------------------------------------------------------
+
+/// Something may be due: it is looked at from here on.
+void ViewChange::wake(uint64_t now_us) {
+    if (next_us_ == 0 && !ended_) next_us_ = now_us;
+}
+
+void ViewChange::tick(uint64_t now_us) {
+    next_us_ = 0;
+    if (ended_) return;
+    if (rank_) watch(now_us);
+    if (ended_) return;
+    if (changing()) {
+        if (now_us >= beat_us_) {
+            beat_us_ = now_us + part(40);
+            send_members(state_message());
+        }
+        recover(now_us);
+    }
+    if (wants_in_ && !rank_ && now_us >= join_us_) {
+        join_us_ = now_us + part(16);
+        ViewMessage said = message(Kind::join);
+        said.reach = reach(now_us);
+        send_everybody(said);
+    }
+    if (rank_ && !ended_) {
+        ask_for_change(now_us);
+        advance(now_us);
+        propose_again(now_us);
+    }
+    const bool busy = changing() || wants_in_ || proposal_ || lonely_us_ > 0 || asked_ || reason(now_us).why != Suspicion::none;
+    if (!ended_ && busy) next_us_ = now_us + part(64);
+    else if (!ended_ && rank_) {
+        // A joiner that was left out asks again later.
+        for (const ViewNode& each : nodes_)
+            if (each.ready_us > 0 && now_us - each.ready_us < part(4)) next_us_ = now_us + part(16);
+    }
+}
+
+/// Who is silent or stuck while a change is under way, and whether this node can still find a quorum.
+void ViewChange::watch(uint64_t now_us) {
+    uint64_t heard_us = 0;
+    for (uint32_t rank = 0; rank < view_.n(); ++rank) {
+        const ViewMember& member = view_.members[rank];
+        ViewNode& its = node(member.node);
+        if (rank != *rank_ && changing() && its.suspicion == Suspicion::none) {
+            const ViewStage stage = peers_[rank].stage;
+            const bool late =
+                stage_ != ViewStage::frozen && ((stage < ViewStage::reported && now_us - learnt_us_ > patience_us(member.node, 4)) ||
+                                                (met_ && stage < ViewStage::ready && now_us - met_us_ > patience_us(member.node, 2)));
+            if (now_us - its.heard_us > patience_us(member.node, 4)) its.suspicion = Suspicion::silent;
+            else if (late) its.suspicion = Suspicion::stuck;
+        }
+        if (rank != *rank_) heard_us = std::max(heard_us, its.heard_us);
+    }
+    std::vector<bool> living = unsuspected();
+    uint32_t count = view_.n() - suspected_count();
+    if (changing() && !(view_quorum(living, config_.voters) && count >= config_.members_min)) {   // all wait for those that are only slow
+        for (const ViewMember& member : view_.members)
+            if (node(member.node).suspicion == Suspicion::stuck) node(member.node).suspicion = Suspicion::none;
+        living = unsuspected();
+        count = view_.n() - suspected_count();
+    }
+    if (!has_state_ && now_us - std::max(heard_us, learnt_us_) > part(2)) return end(ViewNotice::Kind::forgotten);
+    if (view_quorum(living, config_.voters) && count >= config_.members_min) lonely_us_ = 0;
+    else if (lonely_us_ == 0) lonely_us_ = now_us;
+    const bool too_long = changing() && now_us - std::max(learnt_us_, frozen_us_) > 4 * part(1);
+    if ((lonely_us_ == 0 || now_us - lonely_us_ < part(1)) && !too_long) return;
+    end(has_state_ ? ViewNotice::Kind::minority : ViewNotice::Kind::forgotten);
+    if (view_quorum(living, config_.voters) && count < config_.members_min) notices_.back().living = count;
+}
+
+}   // namespace gradcast

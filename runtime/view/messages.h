@@ -1,0 +1,110 @@
+// What the nodes of a job say to agree on its next view, and its wire form.  change.h says when.
+//
+// A *ballot* is a round and the node that proposes in it.  A view's number is the ballot of its first proposal; rounds grow from view to
+// view, so numbers do too.  Whoever carries a message names the job, and has checked that node and incarnation are the sender's.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/core/limits.h"
+#include "runtime/core/types.h"
+
+namespace gradcast {
+
+using Ballot = uint32_t;
+constexpr uint32_t round_max = (1u << 20) - 1;
+constexpr uint32_t nodes_max = 1u << 12;   // of a job, over its whole life
+constexpr Ballot ballot_of(uint32_t round, NodeId node) { return round << 12 | static_cast<uint32_t>(node); }
+constexpr uint32_t round_of(Ballot ballot) { return ballot >> 12; }
+constexpr NodeId proposer_of(Ballot ballot) { return NodeId{ballot & (nodes_max - 1)}; }
+constexpr uint32_t index_of(NodeId node) { return static_cast<uint32_t>(node); }
+
+/// As the job asks for it, whatever the number of members.
+struct ViewExchange {
+    std::string name;   // of an ExchangeKind, at most 15 characters
+    uint16_t r = 2, m = 1, s = 0;
+    bool operator==(const ViewExchange&) const = default;
+};
+
+struct ViewMember {
+    NodeId node{};
+    uint64_t incarnation = 0;
+    uint16_t weight = 1;   // of blocks
+    bool operator==(const ViewMember&) const = default;
+};
+
+/// A command that takes effect at a view's first step.
+struct ViewAction {
+    enum class Kind : uint8_t { none, cancel, drain, exchange } kind = Kind::none;
+    NodeId node{};           // drain: which leaves
+    ViewExchange exchange;   // exchange: which begins
+    bool operator==(const ViewAction&) const = default;
+};
+
+/// What is agreed on.
+struct AgreedView {
+    uint32_t number = 0, parent = 0;   // parent: the view that has chosen it; 0: none, the job's first
+    uint64_t deadline_us = 0;          // D
+    ViewExchange exchange;
+    ViewAction action;
+    std::vector<ViewMember> members;   // by rank
+    uint32_t n() const { return static_cast<uint32_t>(members.size()); }
+    /// `exchange` with what n() members allow: m falls first, then s.
+    ViewExchange fitted() const;
+    bool operator==(const AgreedView&) const = default;
+};
+
+enum class Suspicion : uint8_t {
+    none,
+    silent,      // nothing heard, or a connection refused: over when it is heard again
+    stuck,       // heard, but its trainer makes no progress
+    restarted,   // a later incarnation is there
+    expelled,    // computes wrongly
+    joiner,      // SUSPECT alone: no member, but READY
+    command,     // SUSPECT alone: an action is asked for
+};
+
+/// Where a node is with the view it knows.
+enum class ViewStage : uint8_t {
+    outside,      // not a member
+    installing,   // its trainer has yet to return
+    reported,     // its state is told
+    ready,        // has the state of the agreed step
+    going,        // all were ready
+    frozen,       // has promised: waits for the next view
+};
+
+/// The state that a trainer has returned with.
+struct ViewState {
+    bool known = false;   // false: a joiner
+    StepId applied = 0;   // steps
+    uint64_t digest = 0;
+    uint64_t evaluation_step = 0, evaluation = 0;   // the last evaluation: when, and its result as the caller encodes it
+    bool operator==(const ViewState&) const = default;
+};
+
+struct ViewMessage {
+    enum class Kind : uint8_t { suspect = 1, prepare, promise, nack, accept, accepted, view, state, join } kind{};
+    NodeId from{};
+    uint64_t incarnation = 0;
+    uint32_t view = 0;      // number of the newest that the sender knows, 0: none
+    Ballot ballot = 0;      // prepare, promise, accept, accepted: the proposal's; nack: promised; view: that it was chosen in
+    NodeId node{};          // suspect: who
+    Suspicion why{};        // suspect
+    bool covered = false;   // suspect: the exchange does without it, so that a quorum must agree first
+    ViewAction action;      // suspect: of a command
+    bool has_state = false, ready = false;   // promise: it has a state; it is no member and wants to be
+    std::vector<uint64_t> reach;             // promise, join: bits of nodes that it hears
+    Ballot accepted = 0;                     // promise: in which it has accepted `value`; 0: none
+    AgreedView value;                        // promise, accept, view
+    ViewStage stage{};                       // state
+    ViewState state;                         // state, from ViewStage::reported on
+    uint64_t ready_digest = 0;               // state, from ViewStage::ready on
+};
+
+constexpr size_t view_message_bytes_max = lease_bytes_max;
+std::vector<std::byte> view_message_write(const ViewMessage& message);
+/// False where bytes are not one; *message is then anything.
+bool view_message_parse(std::span<const std::byte> bytes, ViewMessage* message);
+
+}   // namespace gradcast

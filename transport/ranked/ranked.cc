@@ -1,0 +1,75 @@
+#include "transport/ranked/ranked.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gradcast {
+
+bool RankedProtocol::rank_of(Rank node, Rank* rank) const {
+    const auto at = std::find(nodes_.begin(), nodes_.end(), NodeId{node});
+    *rank = static_cast<Rank>(at - nodes_.begin());
+    return at != nodes_.end();
+}
+
+RankSet RankedProtocol::nodes_of(const RankSet& ranks) {
+    if (!ranks.bits) return {static_cast<Rank>(nodes_[ranks.rank])};
+    key_.assign(ranks.bits, ranks.bits + (nodes_.size() + 63) / 64);
+    auto found = sets_.find(key_);
+    if (found == sets_.end()) {
+        std::vector<uint64_t> bits((ranks_max + 63) / 64);
+        for (Rank rank = 0; rank < nodes_.size(); ++rank) {
+            const auto node = static_cast<uint32_t>(nodes_[rank]);
+            if (key_[rank / 64] >> rank % 64 & 1) bits[node / 64] |= uint64_t{1} << node % 64;
+        }
+        found = sets_.emplace(key_, std::move(bits)).first;
+    }
+    return {0, found->second.data()};
+}
+
+void RankedProtocol::on(std::span<const Event> events, Actions& actions) {
+    events_.clear(), packets_.clear();
+    packets_.reserve(events.size());   // events point to them
+    for (const Event& event : events) {
+        Event ranked = event;
+        if (event.kind == Event::Kind::packet) {
+            Packet packet = *event.packet;
+            if (!rank_of(packet.sender, &packet.sender)) continue;
+            packets_.push_back(packet);
+            ranked = packet_event(packets_.back());
+        } else if (event.kind == Event::Kind::peer_up || event.kind == Event::Kind::peer_lost) {
+            if (!rank_of(event.rank, &ranked.rank)) continue;
+        }
+        events_.push_back(ranked);
+    }
+    const uint64_t* const heard_us = actions.heard_us;
+    for (Rank rank = 0; heard_us && rank < nodes_.size(); ++rank) heard_us_[rank] = heard_us[static_cast<uint32_t>(nodes_[rank])];
+    if (heard_us) actions.heard_us = heard_us_.data();
+    inner_.on(events_, actions);
+    actions.heard_us = heard_us;
+    for (Send& send : actions.sends) send.to = nodes_of(send.to);
+}
+
+Landing RankedProtocol::land(const Packet& packet, uint64_t bytes, Buffer* place) {
+    Packet ranked = packet;
+    return rank_of(packet.sender, &ranked.sender) ? inner_.land(ranked, bytes, place) : Landing::drop;
+}
+
+ViewHost::ViewHost(Host& host, const std::vector<NodeId>& nodes, bool all) : host_(host), nodes_(nodes), same_(all) {
+    for (uint32_t rank = 0; rank < nodes.size(); ++rank) same_ &= nodes[rank] == NodeId{rank};
+}
+
+void ViewHost::post(uint16_t channel, const Event& event) {
+    if (event.kind != Event::Kind::peer_lost) return host_.post(channel, event);
+    Event of_node = event;
+    of_node.rank = static_cast<Rank>(nodes_[event.rank]);
+    host_.post(channel, of_node);
+}
+
+void ViewHost::open_view(uint32_t number, std::span<const Attachment> attachments) {
+    if (same_) return host_.open_view(number, attachments);
+    std::vector<Attachment> ranked(attachments.begin(), attachments.end());
+    for (Attachment& each : ranked) each.protocol = &ranked_.emplace_back(*each.protocol, nodes_);
+    host_.open_view(number, ranked);
+}
+
+}   // namespace gradcast
