@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "runtime/core/protocol.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 

@@ -10,9 +10,9 @@
 
 #include "bench/comm/bench.h"
 #include "bench/net/net.h"
+#include "runtime/core/net/interface.h"
+#include "runtime/core/net/socket.h"
 #include "runtime/core/thread.h"
-#include "transport/link/interface.h"
-#include "transport/link/socket.h"
 
 using namespace gradcast;
 

@@ -14,8 +14,8 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/le.h"
+#include "runtime/core/net/socket.h"
 #include "runtime/core/version.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {

@@ -8,10 +8,10 @@
 #include "nn/net.h"
 #include "runtime/control/cli.h"
 #include "runtime/control/cli_docs.h"
+#include "runtime/core/net/interface.h"
 #include "runtime/core/version.h"
 #include "runtime/job/run/cuda_module.h"
 #include "transport/bulk/bulk.h"
-#include "transport/link/interface.h"
 
 namespace gradcast {
 namespace {

@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "runtime/core/clock.h"
-#include "transport/link/socket.h"
+#include "runtime/core/net/socket.h"
 
 namespace gradcast {
 namespace {

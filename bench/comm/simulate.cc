@@ -1,6 +1,6 @@
 // gradcast-bench simulate: bytes and time of exchanges on simulated links, beside what transport/exchange/cost.h predicts.
 //
-// Up to nodes_real ranks run the exchanges themselves over transport/link/sim, with transport/bulk beneath those that multicast; real words
+// Up to nodes_real ranks run the exchanges themselves over transport/sim, with transport/bulk beneath those that multicast; real words
 // are sent and every sum is compared.  `grouped` runs at any number of nodes (bench/comm/grouped.h).  Larger cases, and those that do not
 // fit in half of this machine's memory, have only the prediction.
 #include <fmt/format.h>

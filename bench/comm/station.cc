@@ -18,8 +18,8 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/isa.h"
-#include "transport/link/interface.h"
-#include "transport/link/rdma.h"
+#include "runtime/core/net/interface.h"
+#include "transport/kernel/rdma.h"
 
 namespace gradcast {
 namespace {

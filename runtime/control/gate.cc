@@ -21,8 +21,8 @@
 
 #include "runtime/control/client_socket.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/net/socket.h"
 #include "runtime/core/thread.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {

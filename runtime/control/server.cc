@@ -8,7 +8,7 @@
 
 #include "runtime/control/api.h"
 #include "runtime/core/clock.h"
-#include "transport/link/socket.h"
+#include "runtime/core/net/socket.h"
 
 namespace gradcast {
 namespace {

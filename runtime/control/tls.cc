@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "transport/link/psk.h"
+#include "transport/stream/psk.h"
 
 namespace gradcast {
 namespace {

@@ -1,4 +1,4 @@
-// TLS of the control plane: 1.3 with pre-shared keys and (EC)DHE, as between the daemons (transport/link/psk.h).  Bytes in, bytes out: no
+// TLS of the control plane: 1.3 with pre-shared keys and (EC)DHE, as between the daemons (transport/stream/psk.h).  Bytes in, bytes out: no
 // socket, clock or thread, so that the gate and a client that waits share it.
 #pragma once
 #include <memory>

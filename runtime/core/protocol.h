@@ -1,5 +1,5 @@
 // A protocol is a state machine without socket, clock or thread: events in, actions out.  A driver (transport/link) runs it on a real
-// network, the simulator (transport/link/sim) on a virtual one, with the same contract:
+// network, the simulator (transport/sim) on a virtual one, with the same contract:
 //
 //  * The driver calls on() on the network thread with a batch of events and executes the actions after it returns.
 //  * A payload on a stream is received where land() says, then its tag is checked, then the packet comes as an event.  A datagram's tag is
@@ -233,7 +233,7 @@ struct Attachment {
     bool datagrams = false;   // its packets are datagrams, like transport/bulk's
 };
 
-/// The trainer thread's interface to its rank's driver: real in the daemon, simulated in transport/link/sim.
+/// The trainer thread's interface to its rank's driver: real in the daemon, simulated in transport/sim.
 struct Host {
     virtual ~Host() = default;
     virtual uint64_t now_us() = 0;                                 // monotonic; virtual time in the simulator

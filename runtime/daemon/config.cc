@@ -13,10 +13,10 @@
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
+#include "runtime/core/net/interface.h"
+#include "runtime/core/net/socket.h"
 #include "runtime/core/toml.h"
-#include "transport/link/interface.h"
-#include "transport/link/rdma.h"
-#include "transport/link/socket.h"
+#include "transport/kernel/rdma.h"
 
 namespace gradcast {
 namespace {

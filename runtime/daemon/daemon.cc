@@ -11,12 +11,12 @@
 #include <filesystem>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/net/interface.h"
+#include "runtime/core/net/socket.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/doctor.h"
 #include "runtime/daemon/identity.h"
-#include "transport/link/interface.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {

@@ -13,7 +13,7 @@
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/search.h"
 #include "runtime/mesh/membership.h"
-#include "transport/link/handshake.h"
+#include "transport/stream/handshake.h"
 
 namespace gradcast {
 

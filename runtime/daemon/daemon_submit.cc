@@ -5,11 +5,11 @@
 #include <ctime>
 
 #include "runtime/core/crypto.h"
+#include "runtime/core/net/interface.h"
+#include "runtime/core/net/socket.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/daemon/daemon.h"
 #include "transport/exchange/auto.h"
-#include "transport/link/interface.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {

@@ -19,9 +19,9 @@
 #include "runtime/core/control_groups.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
-#include "transport/link/interface.h"
-#include "transport/link/proactor.h"
-#include "transport/link/rdma.h"
+#include "runtime/core/net/interface.h"
+#include "transport/kernel/proactor.h"
+#include "transport/kernel/rdma.h"
 
 namespace gradcast {
 namespace {
@@ -30,7 +30,7 @@ constexpr uint64_t lock_wanted = 64 << 20;      // of RDMA: rings of streams and
 constexpr int64_t clock_apart_us = 2'000'000;   // HELLO takes some time, too
 constexpr uint64_t disk_wanted = 1 << 30;
 constexpr uint64_t files_wanted = 256;                // of a job's files and of streams to some peers
-constexpr uint64_t receive_buffer_wanted = 4 << 20;   // transport/link/datagram_socket.cc
+constexpr uint64_t receive_buffer_wanted = 4 << 20;   // transport/datagram/datagram_socket.cc
 
 std::string first_line(const std::string& path) {
     std::string text;

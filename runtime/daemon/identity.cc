@@ -11,7 +11,7 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
-#include "transport/link/socket.h"
+#include "runtime/core/net/socket.h"
 
 namespace gradcast {
 namespace {

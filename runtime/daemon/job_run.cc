@@ -8,10 +8,10 @@
 #include "algos/algorithm.h"
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/net/interface.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/run/checkpoint.h"
 #include "runtime/view/messages.h"
-#include "transport/link/interface.h"
 
 namespace gradcast {
 namespace {

@@ -18,12 +18,12 @@
 #include "nn/net.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/cpu_room.h"
+#include "runtime/core/net/interface.h"
+#include "runtime/core/net/socket.h"
 #include "runtime/daemon/daemon.h"
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/placement.h"
 #include "runtime/job/file/job_file.h"
-#include "transport/link/interface.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {

@@ -14,8 +14,8 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
-#include "transport/link/interface.h"
-#include "transport/link/socket.h"
+#include "runtime/core/net/interface.h"
+#include "runtime/core/net/socket.h"
 
 namespace gradcast {
 namespace {

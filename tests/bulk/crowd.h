@@ -9,7 +9,7 @@
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 #include "transport/bulk/bulk.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {

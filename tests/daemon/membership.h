@@ -6,7 +6,7 @@
 #include <map>
 
 #include "runtime/mesh/membership.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast::membership_test {
 using Kind = Notice::Kind;

@@ -12,8 +12,8 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/net/socket.h"
 #include "tests/link/namespace.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {

@@ -16,7 +16,7 @@
 #include "tests/exchange/spy.h"
 #include "transport/bulk/bulk.h"
 #include "transport/exchange/cost.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "tests/fuzz/reached.h"
-#include "transport/link/datagram.h"
+#include "transport/datagram/datagram.h"
 
 namespace {
 

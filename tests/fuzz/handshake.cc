@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "tests/fuzz/reached.h"
-#include "transport/link/handshake.h"
+#include "transport/stream/handshake.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace gradcast;

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "tests/fuzz/reached.h"
-#include "transport/link/stream.h"
+#include "transport/stream/stream.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "runtime/job/model/model_evaluate.h"
 #include "runtime/job/run/engine.h"
 #include "tests/job/jobs.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

@@ -15,7 +15,7 @@
 #include "runtime/core/rng.h"
 #include "runtime/job/run/alone.h"
 #include "runtime/job/run/engine.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 

@@ -15,7 +15,7 @@
 #include "runtime/job/run/job_protocol.h"
 #include "tests/job/jobs.h"
 #include "tests/wrapped_host.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

@@ -11,7 +11,7 @@
 #include "tests/job/noise.h"
 #include "tests/link/fixture.h"
 #include "tests/wrapped_host.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

@@ -1,5 +1,5 @@
 // DatagramReceiver without sockets: what it accepts, drops and counts.
-#include "transport/link/datagram.h"
+#include "transport/datagram/datagram.h"
 
 #include <gtest/gtest.h>
 

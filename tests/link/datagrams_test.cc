@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/net/interface.h"
+#include "runtime/core/net/socket.h"
 #include "tests/link/crier.h"
 #include "tests/link/namespace.h"
-#include "transport/link/interface.h"
-#include "transport/link/socket.h"
 
 namespace gradcast {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "runtime/core/clock.h"
 #include "runtime/core/digest.h"
-#include "transport/link/handshake.h"
 #include "transport/link/link.h"
+#include "transport/stream/handshake.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {

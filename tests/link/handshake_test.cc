@@ -1,5 +1,5 @@
 // Two handshakes without sockets: the test moves the bytes.
-#include "transport/link/handshake.h"
+#include "transport/stream/handshake.h"
 
 #include <gtest/gtest.h>
 

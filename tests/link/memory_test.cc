@@ -4,7 +4,7 @@
 #include <new>
 
 #include "tests/link/fixture.h"
-#include "transport/link/stream.h"
+#include "transport/stream/stream.h"
 
 namespace {
 std::atomic<uint64_t> allocations{0}, allocated_bytes{0};

@@ -6,7 +6,7 @@
 #include <list>
 #include <thread>
 
-#include "transport/link/socket.h"
+#include "runtime/core/net/socket.h"
 
 namespace gradcast {
 

@@ -1,5 +1,5 @@
 // Sender and Receiver joined by a byte pipe that is cut at random: exactly once, in order, every byte.
-#include "transport/link/stream.h"
+#include "transport/stream/stream.h"
 
 #include <gtest/gtest.h>
 

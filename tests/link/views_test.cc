@@ -4,7 +4,7 @@
 
 #include "tests/link/fixture.h"
 #include "tests/link/proxy.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

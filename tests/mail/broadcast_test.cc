@@ -8,7 +8,7 @@
 #include "runtime/core/rng.h"
 #include "tests/sim/seeds.h"
 #include "transport/bulk/bulk.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

@@ -8,7 +8,7 @@
 #include "tests/link/crier.h"
 #include "tests/rdma/faults.h"
 #include "tests/rdma/herald.h"
-#include "transport/link/rdma.h"
+#include "transport/kernel/rdma.h"
 
 namespace gradcast {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "runtime/core/digest.h"
 #include "tests/sim/seeds.h"
-#include "transport/link/sim.h"
 #include "transport/mail.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

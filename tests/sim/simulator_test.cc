@@ -8,7 +8,7 @@
 
 #include "runtime/core/digest.h"
 #include "tests/sim/seeds.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {

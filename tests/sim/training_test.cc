@@ -14,7 +14,7 @@
 #include "runtime/job/run/engine.h"
 #include "tests/sim/seeds.h"
 #include "tests/wrapped_host.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {

@@ -16,7 +16,7 @@
 #include "runtime/job/run/checkpoint.h"
 #include "runtime/job/run/engine.h"
 #include "tests/sim/seeds.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast::views_test {
 

@@ -9,7 +9,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/job/run/engine.h"
 #include "tests/daemon/processes.h"
-#include "transport/link/sim.h"
+#include "transport/sim/sim.h"
 
 namespace gradcast {
 namespace {

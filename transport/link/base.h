@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "transport/link/datagram.h"
-#include "transport/link/proactor.h"
+#include "transport/datagram/datagram.h"
+#include "transport/kernel/proactor.h"
 
 namespace gradcast {
 

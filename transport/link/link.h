@@ -16,8 +16,8 @@
 #include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
 #include "transport/link/datagrams_found.h"
-#include "transport/link/packet_keys.h"
 #include "transport/wire/packet.h"
+#include "transport/wire/packet_keys.h"
 
 namespace gradcast {
 

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "runtime/core/nearest.h"
-#include "transport/link/interface.h"
+#include "runtime/core/net/interface.h"
 
 namespace gradcast::rdma {
 namespace {

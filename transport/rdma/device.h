@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/link/rdma.h"
+#include "transport/kernel/rdma.h"
 
 namespace gradcast::rdma {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "runtime/core/clock.h"
-#include "transport/link/interface.h"
+#include "runtime/core/net/interface.h"
 
 namespace gradcast::rdma {
 namespace {

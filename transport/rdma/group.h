@@ -3,7 +3,7 @@
 // A datagram longer than the port's MTU vanishes without an error, and so does one that finds no receive waiting: the caller keeps to
 // rdma_segment(), and many receives wait.
 #pragma once
-#include "transport/link/datagram_socket.h"
+#include "transport/datagram/datagram_socket.h"
 #include "transport/rdma/device.h"
 
 namespace gradcast::rdma {

@@ -1,0 +1,632 @@
+#include "transport/stream/streams.h"
+
+#include <netdb.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/net/interface.h"
+
+namespace gradcast {
+
+namespace {
+constexpr uint64_t drain_parts = 8;   // of the deadline, after which a stream is broken that holds an ended view's memory
+constexpr uint64_t backoff_us_max = 200'000, backoff_us_lost = 2'000'000;
+constexpr uint64_t ack_wait_us = 5'000;   // acknowledge after this time,
+constexpr uint64_t ack_bytes = 1 << 20;   // after this many bytes, or with the next packet to the peer
+constexpr uint64_t look_every_us = 200'000;
+constexpr uint8_t repeats_told = 3;   // one after another: about a second
+constexpr uint32_t strikes_max = 3;   // offers of keys to a peer that was never up
+
+/// Whoever is not here from the start connects: nobody knocks at nodes that may never come.
+bool connects(const LinkConfig& config, Rank to) {
+    const bool later = config.first > 0 && std::max(config.rank, to) >= config.first;
+    return later ? config.rank > to : config.rank < to;
+}
+
+tcp_info tcp_info_of(const Rail& rail) {
+    tcp_info info{};
+    socklen_t bytes = sizeof info;
+    (void)::getsockopt(rail.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes);   // zeros say nothing
+    return info;
+}
+
+bool in_use(const Rail& rail) { return rail.connect.busy || rail.receive.busy || rail.send.busy || rail.watch.busy; }
+}   // namespace
+
+// ---- all peers -----------------------------------------------------------------------------------------------------------------
+
+Status Streams::open(Proactor& proactor, Rdma* rdma) {
+    proactor_ = &proactor;
+    rdma_ = rdma;
+    const LinkConfig& c = config_;
+    if (c.rails == 0 || c.rails > rails_max) return fail(Code::invalid, "{} rails to each peer: 1 to {} are possible", c.rails, rails_max);
+    for (const std::string& each : c.interfaces) {
+        NetworkInterface found;
+        GC_TRY(interface_find(each, &found));
+        interfaces_.push_back(found.address);
+    }
+    ring_ = c.ring ? c.ring : std::make_shared<KeyRing>(c.keys);
+    while (peers_.size() < c.peers.size()) GC_TRY(make_peer());
+    return {};
+}
+
+Status Streams::make_peer() {
+    const LinkConfig& c = config_;
+    const auto rank = static_cast<Rank>(peers_.size());
+    peers_.emplace_back();
+    if (rank == c.rank) return {};
+    StreamConfig stream;
+    std::memcpy(&stream.job, c.job.data(), sizeof stream.job);
+    stream.view = c.view;
+    stream.self = c.rank;
+    stream.ranks = static_cast<uint32_t>(c.peers.size());
+    stream.segment_bytes = c.segment_bytes;
+    stream.protect = c.protect;
+    stream.packets_per_key = c.packets_per_key;
+    stream.peer = rank;
+    peers_.back() = std::make_unique<Peer>(rank);
+    Peer& peer = *peers_.back();
+    peer.identity = c.peers[rank].identity;
+    peer.active = connects(c, rank);
+    // Between daemons, which have no job, the order of names makes the ranks: they are not those of any job.
+    const std::string by_rank = c.job == JobId{} ? "" : fmt::format("rank {}, ", rank);
+    peer.label = fmt::format("peer '{}' ({}{})", peer.identity.name, by_rank, c.peers[rank].address);
+    Status resolved;
+    const std::vector<std::string>& more = c.peers[rank].rails;
+    for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
+        if (Status status = addresses_resolve(address, false, &peer.addresses.emplace_back()); peer.active && resolved.ok())
+            resolved = status;
+    for (uint32_t number = 0; number < c.rails; ++number) {
+        Rail& rail = *peer.rails.emplace_back(std::make_unique<Rail>(peer, number, stream, pool_));
+        rail.way = number % ways(peer);
+        for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) {
+            op->link = this;
+            op->owner = &rail;
+        }
+        rail.connect.kind = Op::Kind::connect;
+        rail.receive.kind = Op::Kind::receive;
+        rail.send.kind = Op::Kind::send;
+        rail.watch.kind = Op::Kind::receive;
+        rail.watch.message.msg_iov = &rail.watch_to;
+        rail.watch.message.msg_iovlen = 1;
+    }
+    begin_anew(peer);
+    if (!resolved.ok()) peer.active = false;   // nothing to connect to
+    return resolved;
+}
+
+void Streams::begin(uint64_t now) {
+    for (const auto& peer : peers_)
+        if (peer) begin(*peer, now, config_.first == 0 || peer->rank < config_.first);
+}
+
+Status Streams::add_peer(uint64_t now) {
+    const Status status = make_peer();
+    begin(*peers_.back(), now, false);
+    return status;
+}
+
+void Streams::begin(Peer& peer, uint64_t now, bool here) {
+    for (const auto& rail : peer.rails) rail->down_us = now;
+    if (here) return;
+    peer.lost = true;
+    peer.last = fail(Code::peer_lost, "{}: it has not come yet", peer.label);
+    owner_.lost(peer.rank, peer.last);
+}
+
+void Streams::tend(uint64_t now, bool again) {
+    for (auto& peer : peers_)
+        if (peer) tend(*peer, now);
+    if (!again) return;
+    each_rail([this, now](Rail& rail) {
+        if (rail.state == Rail::State::open && rail.receiver.blocked()) parse(rail, now);
+    });
+}
+
+void Streams::pump(uint64_t now) {
+    each_rail([this, now](Rail& rail) { pump(rail, now); });
+}
+
+uint64_t Streams::due_us() const {
+    uint64_t due = break_us_ > 0 ? break_us_ : ~uint64_t{0};
+    each_rail([&](const Rail& rail) { due = std::min(due, due_us(rail)); });
+    return due;
+}
+
+bool Streams::idle() const {
+    bool idle = true;
+    each_rail([&](const Rail& rail) {
+        if (rail.peer.lost) return;
+        idle &= !rail.send.busy && rail.sender.acknowledged() && !(rail.pipe && !rail.pipe->sent());
+        idle &= rail.state != Rail::State::open || rail.sender.told() == rail.receiver.delivered();
+    });
+    return idle;
+}
+
+void Streams::close() {
+    each_rail([this](Rail& rail) {
+        rail.peer.final = true;
+        fall(rail, {});
+    });
+}
+
+bool Streams::busy() const {
+    bool busy = false;
+    each_rail([&](const Rail& rail) { busy |= in_use(rail); });
+    return busy;
+}
+
+// ---- completions ---------------------------------------------------------------------------------------------------------------
+
+void Streams::complete(Op& op, uint64_t now) {
+    Rail& rail = *static_cast<Rail*>(op.owner);
+    const Peer& peer = rail.peer;
+    uint64_t bytes = op.result > 0 ? static_cast<uint64_t>(op.result) : 0;
+    if (op.kind == Op::Kind::receive) add(counters_.bytes_received, bytes);
+    if (op.kind == Op::Kind::send) add(counters_.bytes_sent, bytes);
+    if (rail.state == Rail::State::closing) return;
+    if (op.pipe && op.result < 0) {
+        leave_device(rail, fmt::format("RDMA device {} does not carry its stream any more ({})", rdma_->device(rail.end.device).name,
+                                       rail.pipe->broken()));
+        return fall(rail, fail(Code::peer_lost, "{}: the RDMA connection broke", peer.label));
+    }
+    if (&op == &rail.watch) {   // tend() breaks the stream when all that has come is taken
+        rail.ended = op.result == 0  ? fail(Code::peer_lost, "{}: it has closed the stream", peer.label)
+                     : op.result > 0 ? fail(Code::packet_invalid, "{}: bytes came beside its RDMA connection", peer.label)
+                                     : fail_text(Code::peer_lost, -op.result, fmt::format("{}: the stream broke", peer.label));
+        return;
+    }
+    if (op.result < 0) {
+        std::string what = "the stream broke";
+        if (op.kind == Op::Kind::connect) {
+            rail.refused = op.result == -ECONNREFUSED ? rail.refused + 1 : 0;
+            if (rail.refused >= peer.addresses[rail.way].size() && provable(peer)) rail.peer.losing = true;
+            what = "cannot connect" + to_text(rail);
+            next_way(rail);
+        }
+        return fall(rail, fail_text(Code::peer_lost, -op.result, fmt::format("{}: {}", peer.label, what)));
+    }
+    switch (op.kind) {
+        case Op::Kind::connect:
+            rail.refused = 0;
+            if (!peer.active) return fall(rail, {});   // it is alive and will connect
+            rail.state = Rail::State::greeting;
+            rail.greet_us = now + greet_limit_us;
+            open_pipe(rail, device_of(rail));
+            offer(rail);
+            break;
+        case Op::Kind::receive:
+            if (bytes == 0) return fall(rail, fail(Code::peer_lost, "{}: it has closed the stream", peer.label));
+            if (rail.state == Rail::State::greeting) return greet(rail, std::span(rail.greeting).first(bytes), now);
+            rail.unacknowledged_bytes += bytes;
+            heard_us_[peer.rank] = now;
+            rail.receiver.received(bytes);
+            parse(rail, now);
+            break;
+        case Op::Kind::send:
+            if (!rail.telling.empty()) {
+                rail.telling.erase(rail.telling.begin(), rail.telling.begin() + op.result);
+                rail.small_bytes = std::max(rail.small_bytes, static_cast<uint32_t>(bytes));
+            } else {
+                rail.sender.wrote(bytes);
+            }
+            break;
+        case Op::Kind::send_datagrams:
+        case Op::Kind::poll: break;
+    }
+}
+
+// What comes next may wait in another rail.
+void Streams::parse(Rail& rail, uint64_t now) {
+    for (Rail* at = &rail; take(*at, now);) {
+        Rail& next = rail.peer.rail(&Rail::taken_bytes);
+        if (&next == at || next.state != Rail::State::open || !next.receiver.blocked()) return;
+        at = &next;
+    }
+}
+
+// True if a packet was taken.
+bool Streams::take(Rail& rail, uint64_t now) {
+    receiving_ = &rail;
+    const uint64_t before = rail.receiver.delivered();
+    const char* why = rail.receiver.parse(*this);
+    add(counters_.packets_received, rail.receiver.packets() - std::exchange(rail.counted_received, rail.receiver.packets()));
+    if (why) {
+        add(counters_.packets_refused, uint64_t{1});
+        fall(rail, fail(Code::packet_invalid, "{}: {} came, the stream is begun again", rail.peer.label, why));
+        return false;
+    }
+    if (!rail.ack_us && rail.receiver.delivered() != rail.sender.told()) rail.ack_us = now + ack_wait_us;
+    return rail.receiver.delivered() != before;
+}
+bool Streams::turn() const { return receiving_->peer.up && &receiving_->peer.rail(&Rail::taken_bytes) == receiving_; }
+void Streams::delivered(uint64_t bytes) { receiving_->taken_bytes += packet_cost(bytes); }
+Landing Streams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
+    if (packet.type == PacketType::probe && bytes > 0) return Landing::drop;   // its acknowledgement is the answer
+    return link_packet(packet.type) ? Landing::lease : owner_.land(packet, bytes, place);
+}
+void Streams::packet(const Packet& packet) { link_packet(packet.type) ? owner_.told(packet) : owner_.packet(packet); }
+bool Streams::ack(uint64_t received) { return acked(*receiving_, received); }
+bool Streams::acked(Rail& rail, uint64_t received) {
+    if (!rail.sender.acked(received, [this](uint32_t ticket) { owner_.done(ticket, {}); })) return false;
+    if (rail.probe > 0 && received >= rail.probe) {
+        rail.peer.narrow = 0;
+        answered(rail);
+    }
+    return true;
+}
+
+// ---- sending -------------------------------------------------------------------------------------------------------------------
+
+void Streams::send(const Send& send, uint32_t ticket) {
+    cut(send, config_.segment_bytes, [&](const Send& piece) { send_piece(piece, piece.ticket ? ticket : ticket_none); });
+    if (ticket != ticket_none) owner_.done(ticket, {});   // all pieces are queued
+}
+
+void Streams::send_piece(const Send& send, uint32_t ticket) {
+    auto queue = [&](Rank rank) {
+        GC_ASSERT(rank < peers_.size() && rank != config_.rank);
+        Peer& peer = *peers_[rank];
+        if (ticket != ticket_none) owner_.hold(ticket);
+        if (!peer.lost && push(peer, send, ticket)) return;
+        if (!peer.lost) give_up(rank, fail(Code::peer_lost, "it does not take what we send, {} packets wait", Sender::queue_max));
+        if (ticket != ticket_none) owner_.done(ticket, peer.last);
+    };
+    if (!send.to.bits) return queue(send.to.rank);
+    for (Rank first = 0; first < peers_.size(); first += 64)
+        for (uint64_t word = send.to.bits[first / 64]; word; word &= word - 1) queue(first + static_cast<Rank>(std::countr_zero(word)));
+}
+
+void Streams::tell(Rank rank, const Send& send) {
+    Peer& peer = *peers_[rank];
+    if (peer.lost) return;
+    Send of_link = send;
+    of_link.view = config_.view;
+    (void)push(peer, of_link, ticket_none);   // a full queue: the missing answer is noticed
+}
+
+bool Streams::push(Peer& peer, const Send& send, uint32_t ticket) {
+    Rail& rail = peer.rail(&Rail::dealt_bytes);
+    if (!rail.sender.push(send, ticket)) return false;
+    rail.dealt_bytes += packet_cost(send.payload.bytes);
+    return true;
+}
+
+void Streams::give_up(Rank rank, Status why) {
+    Peer& peer = *peers_[rank];
+    if (peer.lost) return;
+    peer.losing = true;
+    const Status named = fail(why.code, "{}: {}", peer.label, why.what);
+    for (auto& rail : peer.rails) fall(*rail, named);
+}
+
+void Streams::close_view(uint32_t number, std::span<const uint16_t> channels) {
+    closing_view_ = number;
+    closing_.assign(channels.begin(), channels.end());
+    if (!channels.empty()) break_us_ = clock_us() + config_.deadline_us / drain_parts;   // else view_drained() is not asked
+}
+
+// Unacknowledged payloads are copied: a peer that is ahead may send its acknowledgements behind packets of the next view, which wait until
+// that view is open here.
+bool Streams::view_drained() {
+    bool drained = true;
+    each_rail([&](Rail& rail) {
+        if (!rail.send.busy) rail.sender.own(closing_view_);
+        // Between two streams the receiver reads a handshake, into memory of its own.
+        const bool receives = rail.state == Rail::State::open || (rail.state == Rail::State::closing && rail.receive.busy);
+        const bool holds = (rail.pipe && rail.pipe->borrows()) || (rail.send.busy && rail.sender.borrows(closing_view_)) ||
+                           (receives && rail.receiver.placing(closing_));
+        drained &= !holds;
+        if (holds && clock_us() >= break_us_)
+            fall(rail, fail(Code::peer_lost, "{}: it was in the middle of a packet when the view ended", rail.peer.label));
+    });
+    if (drained) break_us_ = 0;
+    return drained;
+}
+
+// ---- from open to down ---------------------------------------------------------------------------------------------------------
+
+/// Where the ring was replaced its newest key comes first again.
+void Streams::offer(Rail& rail) {
+    Peer& peer = rail.peer;
+    auto tls = ring_->now();
+    if (peer.tls.lock() != tls) peer.key = 0;
+    peer.tls = tls;
+    rail.handshake = std::make_unique<Handshake>(std::move(tls), Handshake::Side::connector, own_hello(rail), peer.key);
+}
+
+void Streams::turned_away(Rail& rail) {
+    Peer& peer = rail.peer;
+    const Handshake& handshake = *rail.handshake;
+    Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
+    Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
+    // The peer has ended the job already, for this reason: handshakes pass and probes do not.
+    if (handshake.verdict() == Verdict::later && !peer.small_only.ok()) why = peer.small_only;
+    if (handshake.keys_differ()) {
+        // An unauthenticated refusal: a peer that was up keeps its deadline.
+        const auto keys = static_cast<uint32_t>(ring_->now()->keys.size());
+        peer.key = (peer.key + 1) % keys;
+        if (peer.active && !peer.peer_stream && ++peer.strikes >= strikes_max * keys) peer.losing = true;
+    } else if (peer.active && handshake.verdict() == Verdict::refuse) {
+        peer.losing = true;   // authenticated, so final.  For an acceptor the right peer may still come
+    }
+    fall(rail, why);
+}
+
+void Streams::fall(Rail& rail, Status why) {
+    Peer& peer = rail.peer;
+    if (rail.state == Rail::State::open && rail.probe > 0 && !why.ok() && !peer.losing) why = unanswered(rail, why);
+    if (!why.ok()) {
+        if (why.what != peer.last.what) why.code == Code::peer_lost ? log_.debug("{}", why.what) : log_.warn("{}", why.what);
+        peer.last = why;
+    }
+    if (rail.state == Rail::State::down || rail.state == Rail::State::closing) return;
+    if (rail.state == Rail::State::open) {
+        rail.down_us = clock_us();
+        if (rail.pipe) counters_.rdma_streams.fetch_sub(1, std::memory_order_relaxed);
+    }
+    rail.state = Rail::State::closing;
+    ::shutdown(rail.fd.get(), SHUT_RDWR);
+    for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) proactor_->cancel(*op);
+}
+
+void Streams::begin_anew(Peer& peer) {
+    random_bytes({reinterpret_cast<uint8_t*>(&peer.stream), sizeof peer.stream});
+    peer.stream |= 1;   // never 0
+    peer.peer_stream = 0;
+    peer.strikes = 0;
+    for (auto& rail : peer.rails) {
+        answered(*rail);
+        rail->backoff_us = std::max(rail->backoff_us, backoff_us_min);
+        rail->receiver.forget();
+        rail->dealt_bytes = rail->taken_bytes = 0;
+    }
+}
+
+/// The next attempt goes over another interface, and to the next address there.
+void Streams::next_way(Rail& rail) const {
+    rail.way = (rail.way + 1) % ways(rail.peer);
+    ++rail.turn;
+}
+
+const SocketAddress& Streams::to(const Rail& rail) const {
+    static const SocketAddress none;
+    const std::vector<SocketAddress>& all = rail.peer.addresses[rail.way];
+    return all.empty() ? none : all[rail.turn / ways(rail.peer) % all.size()];
+}
+
+/// " to 10.0.0.2:4700", where the label of the peer does not say so.
+std::string Streams::to_text(const Rail& rail) const {
+    const std::string text = address_text(to(rail));
+    return rail.peer.label.find(text) == std::string::npos ? " to " + text : "";
+}
+
+void Streams::lose(Peer& peer) {
+    const Identity& expected = config_.peers[peer.rank].identity;
+    if (peer.last.ok())
+        peer.last = fail(Code::peer_lost, "{}: it did not come within {} s: is gradcastd running there? Its log says why it cannot come",
+                         peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
+    const bool again = std::exchange(peer.lost, true);   // lost before and not up since: fall() has logged the news
+    peer.losing = peer.up = false;
+    peer.final = expected.incarnation != 0 && !config_.peers_return;   // without an expected incarnation the next one may come
+    peer.identity = expected;
+    if (config_.peers_return) peer.identity.incarnation = 0;   // that or a later one
+    for (auto& rail : peer.rails) rail->sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
+    begin_anew(peer);
+    if (!again && peer.narrow < 2) log_.warn("lost {}", peer.last.what);
+    owner_.lost(peer.rank, peer.last);
+}
+
+void Streams::tend(Peer& peer, uint64_t now) {
+    for (auto& rail : peer.rails) tend(*rail, now);
+    if (!peer.losing) return;
+    for (auto& rail : peer.rails) fall(*rail, peer.last);
+    if (std::all_of(peer.rails.begin(), peer.rails.end(), [](const auto& rail) { return rail->state == Rail::State::down; })) lose(peer);
+}
+
+// Handles the times of a rail.
+void Streams::tend(Rail& rail, uint64_t now) {
+    Peer& peer = rail.peer;
+    if (rail.state == Rail::State::closing && !in_use(rail)) {
+        proactor_->remove(rail.fd.get());
+        rail.fd.close();
+        drop_pipe(rail);
+        rail.handshake = nullptr;
+        rail.state = Rail::State::down;
+        rail.retry_us = now + rail.backoff_us;
+        rail.backoff_us = std::min(2 * rail.backoff_us, peer.lost ? backoff_us_lost : backoff_us_max);
+    }
+    bool late = !peer.lost && rail.state != Rail::State::open && now >= rail.down_us + config_.deadline_us;
+    if (late) peer.losing = true;
+    switch (rail.state) {
+        case Rail::State::down:
+            if (peer.losing || peer.final) return;
+            if (rail.next) take_up(rail, now);
+            else if ((peer.active || provable(peer)) && now >= rail.retry_us) connect(rail, now);
+            break;
+        case Rail::State::connecting:
+        case Rail::State::greeting:
+            if (now >= rail.greet_us && rail.state == Rail::State::connecting) {
+                const std::string where = to_text(rail);
+                next_way(rail);
+                fall(rail, fail(Code::peer_lost, "{}: no answer{}: is its host up, and does a firewall let this port through?", peer.label,
+                                where.empty() ? "" : " from" + where.substr(3)));
+            } else if (now >= rail.greet_us) {
+                next_way(rail);
+                fall(rail, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
+            } else if (late || rail.next) {
+                fall(rail, peer.last);
+            }
+            break;
+        case Rail::State::open:
+            // An authenticated peer that connects again has given the old stream up, even if it still looks alive here.
+            if (rail.next) fall(rail, fail(Code::peer_lost, "{}: it connects again", peer.label));
+            else if (!rail.ended.ok() && !rail.pipe->readable()) fall(rail, rail.ended);
+            else if (now >= rail.look_us) look_for_repeats(rail, now);
+            break;
+        case Rail::State::closing: break;
+    }
+}
+
+/// Where a smaller MTU on the way drops large packets and nobody says so, the handshake passes and data does not.
+void Streams::look_for_repeats(Rail& rail, uint64_t now) {
+    rail.look_us = now + look_every_us;
+    if (rail.pipe) return;
+    const tcp_info info = tcp_info_of(rail);
+    if (rail.probe > 0) {
+        if (now >= rail.probe_us && info.tcpi_retransmits > 0)
+            fall(rail, fail(Code::peer_lost, "{}: what is sent to it was repeated without an answer", rail.peer.label));
+        return;
+    }
+    if (rail.repeats || info.tcpi_retransmits < repeats_told) return;
+    rail.repeats = true;
+    const std::string text = fmt::format(
+        "{}: what is sent to it was repeated {} times without an answer, in packets of up to {} bytes: if a plain ping reaches it and ping "
+        "-M do -s {} does not, the MTU on the way is smaller than {}: set it on the interfaces, or sysctl net.ipv4.tcp_mtu_probing=2",
+        rail.peer.label, info.tcpi_retransmits, info.tcpi_pmtu, info.tcpi_pmtu - 28, info.tcpi_pmtu);
+    log_.warn("{}", text);
+    if (config_.warn) config_.warn(text);
+}
+
+void Streams::probe() {
+    const uint64_t now = clock_us();
+    for (const auto& peer : peers_)
+        if (peer && peer->up) probe(*peer, now);
+}
+
+void Streams::probe(Peer& peer, uint64_t now) {
+    uint32_t segment = 0;
+    for (const auto& rail : peer.rails) {
+        if (rail->pipe || rail->state != Rail::State::open || rail->probe > 0) return;   // RDMA has the MTU of its device
+        segment = std::max<uint32_t>(segment, tcp_info_of(*rail).tcpi_snd_mss);
+    }
+    const std::vector<std::byte> blank(std::clamp(segment, 1u, config_.segment_bytes));
+    Send send;
+    send.to.rank = peer.rank;
+    send.type = PacketType::probe;
+    send.view = config_.view;
+    send.payload = {const_cast<std::byte*>(blank.data()), nullptr, blank.size()};   // copied at once
+    for (size_t i = 0; i < peer.rails.size(); ++i) {
+        Rail& rail = peer.rail(&Rail::dealt_bytes);
+        if (!push(peer, send, ticket_none)) return;
+        if (rail.probe == 0) add(counters_.probing, 1u);
+        rail.probe = rail.sender.pushed();
+        rail.probe_us = now + config_.deadline_us / probe_parts;
+    }
+}
+
+void Streams::answered(Rail& rail) {
+    if (std::exchange(rail.probe, 0) > 0) counters_.probing.fetch_sub(1, std::memory_order_relaxed);
+    rail.tries = rail.connections = 0;
+    rail.peer.small_only = {};
+}
+
+/// What to say of a stream that falls `why` before its probe was answered.  The peer is lost when that has been so often enough.
+Status Streams::unanswered(Rail& rail, Status why) {
+    const tcp_info info = tcp_info_of(rail);
+    if (info.tcpi_retransmits == 0) return why;   // nothing was lost
+    rail.tries += 1u + info.tcpi_retransmits;
+    ++rail.connections;
+    SocketAddress own;
+    own.bytes = sizeof own.storage;
+    NetworkInterface interface;
+    char host[INET6_ADDRSTRLEN] = "";
+    if (::getsockname(rail.fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0 ||
+        ::getnameinfo(reinterpret_cast<const sockaddr*>(&own.storage), own.bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0 ||
+        !interface_find(host, &interface).ok())
+        interface.name = "INTERFACE";
+    if (rail.connections >= 2 && rail.tries >= probe_tries) {
+        rail.peer.losing = true;
+        ++rail.peer.narrow;
+    }
+    rail.peer.small_only =
+        fail(Code::peer_lost,
+             "{}: packets of {} bytes from '{}' do not reach it, those of {} bytes do: the MTU on the way is smaller than that of {}, and "
+             "no ICMP tells: at both nodes ip link set dev {} mtu M, where M is the largest for which ping -M do -s $((M - {})) is "
+             "answered, or sysctl net.ipv4.tcp_mtu_probing=2",
+             rail.peer.label, info.tcpi_pmtu, config_.self.name, rail.small_bytes + info.tcpi_pmtu - info.tcpi_snd_mss, interface.name,
+             interface.name, own.storage.ss_family == AF_INET6 ? 48 : 28);
+    return rail.peer.small_only;
+}
+
+/// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side
+/// tries to connect, too.
+bool Streams::provable(const Peer& peer) const {
+    return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && !peer.addresses[0].empty();
+}
+
+// The latest time of the next tend() or pump().
+uint64_t Streams::due_us(const Rail& rail) const {
+    constexpr uint64_t never = ~uint64_t{0};
+    const Peer& peer = rail.peer;
+    uint64_t lost_us = peer.lost ? never : rail.down_us + config_.deadline_us;
+    switch (rail.state) {
+        case Rail::State::down:
+            if (peer.losing || rail.next) return 0;
+            if (peer.final) return never;
+            return peer.active || provable(peer) ? std::min(rail.retry_us, lost_us) : lost_us;
+        case Rail::State::connecting:
+        case Rail::State::greeting: return rail.next ? 0 : std::min(rail.greet_us, lost_us);
+        case Rail::State::open: {
+            if (rail.next) return 0;
+            // What is not acknowledged may never be.
+            const uint64_t look_us = (rail.repeats && rail.probe == 0) || rail.sender.acknowledged() ? never : rail.look_us;
+            return std::min(look_us, rail.ack_us && !rail.send.busy ? rail.ack_us : never);
+        }
+        case Rail::State::closing: return in_use(rail) ? never : 0;
+    }
+    return never;
+}
+
+// Starts sends and receives.
+void Streams::pump(Rail& rail, uint64_t now) {
+    if (rail.state != Rail::State::greeting && rail.state != Rail::State::open) return;
+    if (!rail.send.busy) {
+        std::span<iovec> vectors;
+        if (rail.handshake && rail.telling.empty()) {
+            auto text = rail.handshake->output();
+            rail.telling.assign(text.begin(), text.end());   // a copy: the handshake may add output while this is sent
+            rail.handshake->wrote(text.size());
+            if (text.empty() && rail.state == Rail::State::open) rail.handshake = nullptr;
+        }
+        if (!rail.telling.empty()) {
+            rail.telling_vector = {rail.telling.data(), rail.telling.size()};
+            vectors = {&rail.telling_vector, 1};
+        } else if (rail.state == Rail::State::open) {
+            uint64_t delivered = rail.receiver.delivered();
+            bool ack = delivered != rail.sender.told() && (rail.unacknowledged_bytes >= ack_bytes || now >= rail.ack_us || finishing_);
+            if (!rail.sender.idle()) {
+                const Span span(config_.profile, Profile::network, StepPhase::send, "packets");   // includes tags or encryption
+                vectors = rail.sender.batch(delivered);
+            } else if (ack) {
+                vectors = rail.sender.batch(delivered);
+            }
+            if (rail.sender.told() == delivered) {
+                rail.ack_us = 0;
+                rail.unacknowledged_bytes = 0;
+            }
+            add(counters_.packets_sent, rail.sender.packets() - std::exchange(rail.counted_sent, rail.sender.packets()));
+        }
+        if (!vectors.empty()) {
+            rail.send.pipe = rail.telling.empty() ? rail.pipe.get() : nullptr;   // the handshake is on the socket
+            rail.send.message.msg_iov = vectors.data();
+            rail.send.message.msg_iovlen = vectors.size();
+            proactor_->start(rail.send);
+        }
+    }
+    if (!rail.receive.busy && !(rail.state == Rail::State::open && rail.receiver.blocked())) {
+        uint32_t count = 1;
+        if (rail.state == Rail::State::open) count = rail.receiver.space(rail.receive_to);
+        else rail.receive_to[0] = {rail.greeting.data(), rail.greeting.size()};
+        rail.receive.pipe = rail.state == Rail::State::open ? rail.pipe.get() : nullptr;
+        rail.receive.message.msg_iov = rail.receive_to;
+        rail.receive.message.msg_iovlen = count;
+        proactor_->start(rail.receive);
+    }
+}
+
+}   // namespace gradcast
