@@ -12,6 +12,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/net/socket.h"
+#include "transport/stream/handshake.h"
 
 namespace gradcast {
 namespace {

@@ -12,6 +12,7 @@
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/run/checkpoint.h"
 #include "runtime/view/messages.h"
+#include "transport/stream/handshake.h"
 
 namespace gradcast {
 namespace {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "transport/link/sink.h"
 #include "transport/wire/packet.h"
 #include "transport/wire/packet_keys.h"
 
@@ -44,12 +45,6 @@ private:
     const DatagramShape shape_;
     Key key_;
     PacketKeys keys_;
-};
-
-/// The callbacks of DatagramReceiver, like ReceiverSink's.
-struct DatagramSink {
-    virtual Landing land(const Packet& packet, uint64_t bytes, Buffer* place) = 0;
-    virtual void packet(const Packet& packet) = 0;   // a leased payload is in the receive buffer
 };
 
 class DatagramReceiver {

@@ -113,13 +113,4 @@ void datagram_loop(const DatagramSockets& sockets, bool on) {
     else set(sockets.own.get(), IPPROTO_IP, IP_MULTICAST_LOOP, on);
 }
 
-std::string multicast_group(const JobId& job, uint32_t view, bool ipv6, uint16_t port) {
-    uint64_t low, high;
-    std::memcpy(&low, job.data(), 8);
-    std::memcpy(&high, job.data() + 8, 8);
-    const uint64_t hash = splitmix64(splitmix64(low + view) ^ high);
-    if (ipv6) return fmt::format("[ff15::{:x}:{:x}]:{}", hash >> 16 & 0xffff, hash & 0xffff, port);
-    return fmt::format("239.{}.{}.{}:{}", 192 + (hash >> 16 & 3), hash >> 8 & 0xff, hash & 0xff, port);
-}
-
 }   // namespace gradcast

@@ -13,10 +13,11 @@
 #pragma once
 #include <mutex>
 
+#include "transport/datagram/datagram.h"
 #include "transport/datagram/datagram_socket.h"
 #include "transport/kernel/rdma.h"
 #include "transport/link/base.h"
-#include "transport/stream/stream.h"
+#include "transport/link/inline_pool.h"
 
 namespace gradcast {
 

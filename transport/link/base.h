@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "transport/datagram/datagram.h"
 #include "transport/kernel/proactor.h"
+#include "transport/link/sink.h"
 
 namespace gradcast {
 

@@ -12,6 +12,7 @@
 
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/identity.h"
 #include "runtime/core/log.h"
 #include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
@@ -24,24 +25,12 @@ namespace gradcast {
 enum class LinkKind : uint8_t { uring_tcp, epoll_tcp };
 const char* link_name(LinkKind kind);
 
-using JobId = std::array<uint8_t, 16>;      // all zero: the daemons' own mesh
-std::string job_id_text(const JobId& id);   // 32 hex digits
-bool job_id_parse(std::string_view text, JobId* id);
-
-/// A daemon's identity, sent in every handshake.
-struct Identity {
-    std::string name;                 // from gradcastd.toml
-    std::array<uint8_t, 16> uuid{};   // kept in the state directory
-    uint64_t incarnation = 0;         // grows with every start of the daemon
-};
-
 struct PeerAddress {
     Identity identity;     // the expected identity; uuid and incarnation 0: any
     std::string address;   // "host:port", "[v6]:port"
     /// Where it listens on each of its interfaces, in place of `address`; as many as LinkConfig::interfaces.
     std::vector<std::string> rails = {};
 };
-constexpr uint32_t rails_max = 8;
 
 /// Datagrams of a link, for channels that are attached as datagrams; by multicast if there are several receivers.
 struct DatagramConfig {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 
 #include "transport/code/kernels.h"
 
@@ -15,22 +14,6 @@ constexpr uint64_t sleep_us_max = 1'000'000;
 constexpr size_t posted_reserve = 1024, posted_max = 1 << 20;
 constexpr size_t events_reserve = 256;   // so that what a turn has rarely allocates
 }   // namespace
-
-uint32_t datagram_segment(uint32_t mtu, bool ipv6) {
-    // At most a jumbo frame (lo has 65536): larger datagrams make large repair blocks.
-    return (std::clamp(mtu, 1280u, 9000u) - (ipv6 ? 48 : 28) - datagram_overhead_bytes) / 8 * 8;
-}
-const char* link_name(LinkKind kind) { return kind == LinkKind::uring_tcp ? "uring_tcp" : "epoll_tcp"; }
-std::string job_id_text(const JobId& id) { return hex(id); }
-
-bool job_id_parse(std::string_view text, JobId* id) {
-    if (text.size() != 2 * id->size()) return false;
-    for (size_t i = 0; i < id->size(); ++i) {
-        const char* digits = text.data() + 2 * i;
-        if (std::from_chars(digits, digits + 2, (*id)[i], 16).ptr != digits + 2) return false;
-    }
-    return job_id_text(*id) == text;
-}
 
 // ---- the trainer's side --------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 #include "runtime/core/net/socket.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/core/thread.h"
+#include "transport/stream/accepted.h"
 
 namespace gradcast {
 namespace {

@@ -4,17 +4,6 @@
 
 namespace gradcast {
 
-std::byte* InlinePool::take() {
-    if (free_.empty()) {
-        slabs_.push_back(std::make_unique_for_overwrite<std::byte[]>(slots * inline_bytes_max));
-        free_.reserve(slabs_.size() * slots);
-        for (size_t i = slots; i-- > 0;) free_.push_back(slabs_.back().get() + i * inline_bytes_max);
-    }
-    std::byte* slot = free_.back();
-    free_.pop_back();
-    return slot;
-}
-
 Sender::Sender(const StreamConfig& config, InlinePool& pool) : config_(config), pool_(pool), ring_(64) {
     GC_ASSERT(config.segment_bytes <= batch_bytes);
 }

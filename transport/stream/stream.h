@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "transport/link/inline_pool.h"
 #include "transport/wire/packet.h"
 #include "transport/wire/packet_keys.h"
 
@@ -20,20 +21,6 @@ struct StreamConfig {
     Protect protect = Protect::auth;
     uint64_t packets_per_key = packets_per_key_default;
 };
-
-/// Slots for copies of small payloads.  Slots do not move; memory grows to the largest number in use.
-class InlinePool {
-public:
-    std::byte* take();
-    void give(std::byte* slot) { free_.push_back(slot); }
-
-private:
-    static constexpr size_t slots = 256;   // in a slab
-    std::vector<std::unique_ptr<std::byte[]>> slabs_;
-    std::vector<std::byte*> free_;
-};
-
-constexpr uint32_t ticket_none = 0xffffffff;
 
 class Sender {
 public:

@@ -19,6 +19,7 @@
 
 #include "runtime/core/net/socket.h"
 #include "transport/link/base.h"
+#include "transport/stream/accepted.h"
 #include "transport/stream/stream.h"
 
 namespace gradcast {

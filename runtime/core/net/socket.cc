@@ -116,17 +116,4 @@ void socket_tune(int fd, uint64_t deadline_us, uint32_t socket_bytes) {
         (void)::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
-Accepted::~Accepted() {
-    if (handshake && handshake->state() == Handshake::State::asked)
-        refuse(Verdict::later, fmt::format("it has not opened job {}", job_id_text(handshake->peer().job)));
-}
-
-void Accepted::refuse(Verdict verdict, const std::string& reason) {
-    handshake->refuse(verdict, reason);
-    auto text = handshake->output();
-    (void)!::send(fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    ::shutdown(fd.get(), SHUT_WR);
-    fd.close();
-}
-
 }   // namespace gradcast
