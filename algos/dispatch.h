@@ -5,12 +5,10 @@
 #include <vector>
 
 #include "algos/progress.h"
+#include "runtime/core/channel.h"
 #include "runtime/core/protocol.h"
 
 namespace gradcast {
-
-/// Channels of a view, the same at every rank.
-enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2, view = 3, broadcast = 4 };   // view: of none, see ViewProtocol
 
 /// Command on Channel::job: Event::rank computes wrongly, as status says.  Completion::id of what follows from that or any other loss:
 /// Completion::rank is lost, for the reason in `status`, and the job goes on without it.

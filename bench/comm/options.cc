@@ -8,9 +8,9 @@
 #include "nn/net.h"
 #include "runtime/control/cli.h"
 #include "runtime/control/cli_docs.h"
+#include "runtime/core/device.h"
 #include "runtime/core/net/interface.h"
 #include "runtime/core/version.h"
-#include "runtime/job/run/cuda_module.h"
 #include "transport/bulk/bulk.h"
 
 namespace gradcast {
@@ -191,7 +191,7 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Benc
             ->check(CLI::IsMember(std::vector<std::string>(precision_names().begin(), precision_names().end())))
             ->capture_default_str();
         command->add_option("--device", result.device, "cpu, cuda or auto: cuda where there is a GPU")
-            ->check(CLI::IsMember(std::vector<std::string>(device_names().begin(), device_names().end())))
+            ->check(CLI::IsMember(std::vector<std::string>(device_names.begin(), device_names.end())))
             ->capture_default_str();
         command->add_flag("!--any-bits", result.deterministic, "cuda: the fastest kernels, whose bits may differ from run to run");
         command->add_option("--batch", result.batches, "samples of a step, with commas")

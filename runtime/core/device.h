@@ -1,5 +1,6 @@
 // The GPUs of one node, opened together, with one allocation each.  Nets, optimisers and codecs plan their memory; seal() takes it.
 #pragma once
+#include <array>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,9 @@
 #include "runtime/core/types.h"
 
 namespace gradcast {
+
+/// What a job may ask for, see Computer::open().
+constexpr std::array device_names = {"cpu", "cuda", "auto"};
 
 struct DeviceConfig {
     uint32_t lanes_max = 1;               // lane l uses GPU l % (number of GPUs)

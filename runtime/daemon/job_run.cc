@@ -9,8 +9,8 @@
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/net/interface.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
-#include "runtime/job/run/checkpoint.h"
 #include "runtime/view/messages.h"
 #include "transport/stream/handshake.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/identity.h"
 #include "runtime/core/protocol.h"
-#include "transport/link/link.h"
 
 namespace gradcast {
 

@@ -25,11 +25,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/identity.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/protocol.h"
 #include "runtime/mesh/job_plan.h"
 #include "runtime/mesh/returns.h"
-#include "transport/link/link.h"
 
 namespace gradcast {
 

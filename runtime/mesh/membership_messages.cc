@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/core/limits.h"
 #include "transport/bulk/bulk.h"
-#include "transport/link/link.h"
 
 namespace gradcast {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "transport/link/link.h"
+#include "runtime/core/identity.h"
 
 namespace gradcast {
 

@@ -7,7 +7,8 @@
 #include <map>
 #include <mutex>
 
-#include "algos/dispatch.h"
+#include "runtime/core/channel.h"
+#include "runtime/core/protocol.h"
 #include "runtime/mesh/roster.h"
 #include "runtime/view/change.h"
 

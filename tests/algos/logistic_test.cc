@@ -5,8 +5,8 @@
 #include "algos/lbfgs.h"
 #include "algos/logistic_kernels.h"
 #include "runtime/core/isa.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
-#include "runtime/job/run/checkpoint.h"
 #include "tests/algos/softmax.h"
 
 namespace gradcast {

@@ -5,8 +5,8 @@
 #include "datasets/import.h"
 #include "datasets/reader.h"
 #include "datasets/sampler.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
-#include "runtime/job/run/checkpoint.h"
 #include "tests/algos/runs.h"
 
 namespace gradcast {

@@ -2,7 +2,7 @@
 #include <fstream>
 
 #include "runtime/daemon/search.h"
-#include "runtime/job/run/checkpoint.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "tests/daemon/jobs.h"
 
 namespace gradcast {

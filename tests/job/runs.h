@@ -2,8 +2,9 @@
 #pragma once
 #include <fstream>
 
+#include "runtime/core/channel.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
-#include "runtime/job/run/checkpoint.h"
 #include "tests/job/jobs.h"
 
 namespace gradcast {

@@ -8,6 +8,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/job/audit/audit.h"
 #include "runtime/job/report/step_lines.h"
+#include "runtime/job/report/step_log.h"
 #include "tests/job/runs.h"
 
 namespace {

@@ -15,9 +15,9 @@
 #include "runtime/daemon/job_run.h"
 #include "runtime/job/file/job_file.h"
 #include "runtime/job/file/job_options.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/step_lines.h"
-#include "runtime/job/run/checkpoint.h"
 #include "tools/gradcastctl/print.h"
 
 namespace gradcast {

@@ -11,9 +11,9 @@
 #include "algos/algorithm.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/thread.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/run/alone.h"
-#include "runtime/job/run/checkpoint.h"
 #include "runtime/job/run/engine.h"
 
 namespace gradcast {

@@ -7,7 +7,7 @@
 #include <deque>
 
 #include "nn/graph/layer_kind.h"
-#include "runtime/job/run/cuda_module.h"
+#include "runtime/core/device.h"
 #include "transport/exchange/exchange.h"
 
 namespace gradcast {
@@ -34,7 +34,7 @@ std::vector<std::string> quantiser_names() {
 }
 std::vector<std::string> presets() { return {preset_names().begin(), preset_names().end()}; }
 std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
-std::vector<std::string> devices() { return {device_names().begin(), device_names().end()}; }
+std::vector<std::string> devices() { return {device_names.begin(), device_names.end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
 std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }

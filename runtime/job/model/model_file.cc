@@ -13,9 +13,9 @@
 #include "nn/net.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/identity.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
-#include "transport/link/link.h"
 
 namespace gradcast {
 namespace {

@@ -7,10 +7,12 @@
 #include <optional>
 
 #include "algos/context.h"
+#include "runtime/job/file/engine_config.h"
 #include "runtime/job/report/event_file.h"
+#include "runtime/job/report/job_status.h"
 #include "runtime/job/report/step_log.h"
-#include "runtime/job/run/engine.h"
 #include "transport/bulk/bulk.h"
+#include "transport/link/link.h"
 
 namespace gradcast {
 

@@ -1,4 +1,4 @@
-// What people see of a job's views (ViewRecord).  All members have the same: rank 0 sends what it has to the others when a view begins.
+// What people see of a job's views (ViewRecord).  All members have the same (run/view_records_spread.h).
 #pragma once
 #include <cstddef>
 #include <span>
@@ -8,10 +8,6 @@
 #include "runtime/job/report/job_status.h"
 
 namespace gradcast {
-
-struct Context;
-class Report;
-class Session;
 
 constexpr size_t view_records_bytes_max = 256 * 1024;   // of the message; of more the oldest are left out
 
@@ -32,8 +28,5 @@ uint32_t view_records_patience(const std::vector<ViewRecord>& views, const std::
 constexpr StepId patience_steps = 100;
 /// What to do about a node that the newest view has left for the third time because the others gave it up; "": there is none.
 std::string view_records_advice(const std::vector<ViewRecord>& views);
-/// At all ranks of a session that has begun: blocks until this one has, in `report`, what are `views` at rank 0; where rank 0 is lost, its
-/// own `views`.  Errors as those of a wait for mail.
-Status view_records_spread(Context& context, Session& session, std::vector<ViewRecord> views, Report& report);
 
 }   // namespace gradcast

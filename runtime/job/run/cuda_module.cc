@@ -52,11 +52,6 @@ Status cuda_module(const CudaModule** module) {
 
 }   // namespace
 
-std::span<const char* const> device_names() {
-    static constexpr std::array names = {"cpu", "cuda", "auto"};
-    return names;
-}
-
 Status Computer::open(const std::string& wanted, const DeviceConfig& config, std::string* why) {
     if (wanted == "cpu") return {};
     Status status = cuda_module(&module);

@@ -23,9 +23,6 @@ struct CudaModule {
     Status (*resident_plan)(const DataInfo& info, const Augment& augment, Device& device, std::unique_ptr<ResidentImages>* resident);
 };
 
-/// "cpu", "cuda", "auto".
-std::span<const char* const> device_names();
-
 /// Net, optimiser and codec of a job, on GPUs if there is a device, else on the CPU.
 struct Computer {
     const CudaModule* module = nullptr;

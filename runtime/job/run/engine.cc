@@ -18,6 +18,7 @@
 #include "runtime/job/run/exchange_choice.h"
 #include "runtime/job/run/resume.h"
 #include "runtime/job/run/session.h"
+#include "runtime/job/run/view_records_spread.h"
 #include "runtime/job/run/view_switch.h"
 
 namespace gradcast {

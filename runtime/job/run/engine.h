@@ -1,54 +1,17 @@
 // One job at one rank: plans its memory, runs its algorithm step by step, keeps its folder (job.toml, log, steps.jsonl, final.h5,
-// transcript.json), says how
-// far it is.
+// transcript.json), says how far it is.
 #pragma once
-#include <atomic>
 #include <memory>
 #include <string>
 
 #include "runtime/core/log.h"
 #include "runtime/core/profile.h"
 #include "runtime/core/protocol.h"
-#include "runtime/job/file/job_file.h"
+#include "runtime/job/file/engine_config.h"
 #include "runtime/job/report/job_status.h"
-#include "runtime/mesh/roster.h"
 #include "transport/link/link.h"
 
 namespace gradcast {
-
-/// Where a job goes on that has run before.
-struct Resume {
-    bool on = false;
-    uint64_t steps = 0;   // that are done
-    uint64_t state = 0;   // digest of the state after them (Model::state)
-    NodeId holder{};      // whose checkpoint it is; the others get the state from it
-    std::string path;     // of the checkpoint, at the holder
-    std::string notes;    // for people, a line each: what is otherwise than they may think
-};
-
-struct EngineConfig {
-    JobId id{};
-    JobConfig job;
-    Roster roster;              // all nodes of the job; the owner may add some while it runs (job.survive), as to the link
-    uint32_t first_nodes = 0;   // so many of the roster's first are the ranks of the first view; 0: all
-    bool join = false;          // the job runs without this node, which becomes a member of its next view
-    uint32_t nodes() const { return first_nodes > 0 ? first_nodes : static_cast<uint32_t>(roster.size()); }   // of the first view
-    NodeId self{};
-    uint32_t datagram_bytes = 0;     // payload of one datagram between these nodes; 0: streams alone
-    uint64_t pace_bytes_per_s = 0;   // of our datagrams; 0: as the link takes them
-    std::string folder;              // of the job; made if missing
-    uint32_t lanes = 1;              // the trainer is one of them; 0: it alone, at the priority that it has (the simulator)
-    bool loader_threaded = true;
-    std::vector<uint32_t> cpus;   // lanes are pinned to these where given
-    uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)
-    Resume resume;
-    uint64_t until = 0;                // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
-    const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does
-    uint32_t change_every = 0;         // steps after which a session ends and the next one begins, as tests want it; 0: never
-    std::string isa_setting = isa_setting_in_file;   // what messages call it
-    bool confidential = false;                       // see DataOptions
-    const std::atomic<bool>* stop = nullptr;         // ends open() with Code::cancelled
-};
 
 class Engine {
 public:

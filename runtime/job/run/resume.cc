@@ -9,7 +9,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/short_texts.h"
-#include "runtime/job/run/checkpoint.h"
+#include "runtime/job/model/checkpoint_files.h"
 
 namespace gradcast {
 namespace {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/job/run/view_records_spread.h"
+
 namespace gradcast {
 namespace {
 
