@@ -1,4 +1,4 @@
-// Keys, random bytes and packet tags (AES-128-GCM of OpenSSL).  The handshake that makes packet keys is in transport/link.
+// Keys, random bytes and packet tags (AES-128-GCM of OpenSSL).  The handshake that makes packet keys is in transport/stream.
 #pragma once
 #include <array>
 #include <cstdint>

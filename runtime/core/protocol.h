@@ -1,4 +1,4 @@
-// A protocol is a state machine without socket, clock or thread: events in, actions out.  A driver (transport/link) runs it on a real
+// A protocol is a state machine without socket, clock or thread: events in, actions out.  A driver (transport/loop) runs it on a real
 // network, the simulator (transport/sim) on a virtual one, with the same contract:
 //
 //  * The driver calls on() on the network thread with a batch of events and executes the actions after it returns.
@@ -27,7 +27,7 @@ namespace gradcast {
 enum class PacketType : uint8_t {
     ack = 1,          // link: number of packets received
     key = 2,          // link: senders' keys for datagrams
-    job = 3,          // runtime/job and membership: control messages
+    job = 3,          // runtime/job and runtime/mesh: control messages
     record = 4,       // exchange: digests, losses and maxima of a sender's bucket
     words = 5,        // exchange: a quantised gradient or sum
     mail = 6,         // mail: a fragment of a tagged message

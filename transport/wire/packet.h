@@ -86,7 +86,7 @@ struct MailWordBody {
 };
 static_assert(sizeof(MailWordBody) == 16);
 
-/// PacketType::job: runtime/job defines `kind` and `value`.
+/// PacketType::job: runtime/mesh, runtime/view and runtime/job/run define `kind` and `value`.
 struct JobBody {
     Le32 kind, reserved;
     Le64 value;
