@@ -196,59 +196,55 @@ void Daemon::steward() {
 
 void Daemon::act(const Notice& notice) {
     std::lock_guard lock(mutex_);
-    if (notice.kind == Notice::Kind::open) {
-        log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(notice.id), notice.plan->first_nodes(),
-                  notice.plan->members[0].name);
-        std::erase_if(over_, [id = job_id_text(notice.id)](const JobDetail& each) { return each.summary.id == id; });   // it resumes
-        over_elsewhere_.erase(notice.id);
-        searches_.erase(notice.id);   // somebody else was faster
-        runs_.erase(notice.id);       // the run before has nothing to wait for any more
-        auto run = std::make_unique<JobRun>(*job_host_, notice.plan, members(), NodeId{notice.self});
-        if (!leaving_.empty()) run->cancel(leaving_);
-        if (auto submitted = submitted_.find(notice.id); submitted != submitted_.end()) {
-            if (!submitted->second.cancelled.empty()) run->cancel(submitted->second.cancelled);
-            submitted_.erase(submitted);
-        }
-        runs_.emplace(notice.id, std::move(run));
-        return;
-    }
-    if (notice.kind == Notice::Kind::drain) return drained(notice);
-    if (notice.kind == Notice::Kind::told) {
-        log_.warn("job {}: {}", job_id_text(notice.id), notice.status.what);
-        if (const auto run = runs_.find(notice.id); run != runs_.end()) run->second->tell(notice.status.what);
-        return;
-    }
-    if (notice.kind == Notice::Kind::find) return look(notice);
-    if (notice.kind == Notice::Kind::found) return answered(notice);
-    if (notice.kind == Notice::Kind::submitted) {
-        // One that was opened gets start or abort.
-        if (submitted_.contains(notice.id)) give_up(notice.id, notice.status);
-        return;
-    }
-    auto run = runs_.find(notice.id);
-    if (notice.kind == Notice::Kind::over) {
-        if (run == runs_.end() || !run->second->nobody_runs("the job has ended at the other nodes")) over_elsewhere_.insert(notice.id);
-        return;
-    }
+    std::visit([&](const auto& what) { act(notice.id, what); }, notice.what);
+}
+
+JobRun& Daemon::run_of(const JobId& id) {
+    const auto run = runs_.find(id);
     GC_ASSERT(run != runs_.end());   // it stays until its one close or abort
-    switch (notice.kind) {
-        case Notice::Kind::start:
-            log_.info("job {}: starts", job_id_text(notice.id));
-            run->second->start(notice.deadline_us);
-            break;
-        case Notice::Kind::abort:
-            log_.info("job {}: not started: {}", job_id_text(notice.id), notice.status.what);
-            run->second->abort(notice.status);
-            break;
-        case Notice::Kind::close: run->second->close(); break;
-        case Notice::Kind::over:
-        case Notice::Kind::open:
-        case Notice::Kind::find:
-        case Notice::Kind::found:
-        case Notice::Kind::drain:
-        case Notice::Kind::told:
-        case Notice::Kind::submitted: break;
+    return *run->second;
+}
+
+void Daemon::act(const JobId& id, const Notice::Open& open) {
+    log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(id), open.plan->first_nodes(),
+              open.plan->members[0].name);
+    std::erase_if(over_, [text = job_id_text(id)](const JobDetail& each) { return each.summary.id == text; });   // it resumes
+    over_elsewhere_.erase(id);
+    searches_.erase(id);   // somebody else was faster
+    runs_.erase(id);       // the run before has nothing to wait for any more
+    auto run = std::make_unique<JobRun>(*job_host_, open.plan, members(), NodeId{open.self});
+    if (!leaving_.empty()) run->cancel(leaving_);
+    if (auto submitted = submitted_.find(id); submitted != submitted_.end()) {
+        if (!submitted->second.cancelled.empty()) run->cancel(submitted->second.cancelled);
+        submitted_.erase(submitted);
     }
+    runs_.emplace(id, std::move(run));
+}
+
+void Daemon::act(const JobId& id, const Notice::Start& start) {
+    log_.info("job {}: starts", job_id_text(id));
+    run_of(id).start(start.deadline_us);
+}
+
+void Daemon::act(const JobId& id, const Notice::Abort& abort) {
+    log_.info("job {}: not started: {}", job_id_text(id), abort.why.what);
+    run_of(id).abort(abort.why);
+}
+
+void Daemon::act(const JobId& id, const Notice::Close&) { run_of(id).close(); }
+
+void Daemon::act(const JobId& id, const Notice::Submitted& submitted) {
+    if (submitted_.contains(id)) give_up(id, submitted.outcome);   // a job that was opened gets start or abort
+}
+
+void Daemon::act(const JobId& id, const Notice::Warning& warning) {
+    log_.warn("job {}: {}", job_id_text(id), warning.what.what);
+    if (const auto run = runs_.find(id); run != runs_.end()) run->second->tell(warning.what.what);
+}
+
+void Daemon::act(const JobId& id, const Notice::EndedElsewhere&) {
+    const auto run = runs_.find(id);
+    if (run == runs_.end() || !run->second->nobody_runs("the job has ended at the other nodes")) over_elsewhere_.insert(id);
 }
 
 void Daemon::watch_peers(std::vector<PeerState>* before) {

@@ -60,19 +60,28 @@ private:
     Status open(int listen_fd);
     void steward();
     void act(const Notice& notice);
+    // Holding mutex_:
+    void act(const JobId& id, const Notice::Open& open);
+    void act(const JobId& id, const Notice::Start& start);
+    void act(const JobId& id, const Notice::Abort& abort);
+    void act(const JobId& id, const Notice::Close& close);
+    void act(const JobId& id, const Notice::Submitted& submitted);
+    void act(const JobId& id, const Notice::Find& find);
+    void act(const JobId& id, const Notice::Answer& answer);
+    void act(const JobId& id, const Notice::Drain& drain);
+    void act(const JobId& id, const Notice::Warning& warning);
+    void act(const JobId& id, const Notice::EndedElsewhere& ended);
+    JobRun& run_of(const JobId& id);   // of one that is open
     void watch_peers(std::vector<PeerState>* before);
     std::vector<NodeAddress> members() const;
     uint32_t datagrams_for(const std::vector<Member>& members) const;
     void rdma_for(bool wanted, JobPlan* plan) const;
     void rails_for(JobPlan* plan) const;
     Status listen_on_interfaces(std::vector<std::string>* addresses);
-    void look(const Notice& notice);                       // holding mutex_
     bool claims(const JobId& id, Rank peer) const;         // holding mutex_
-    void answered(const Notice& notice);                   // holding mutex_
     void give_up(const JobId& id, const Status& status);   // holding mutex_
     void search();
-    void drained(const Notice& notice);   // holding mutex_
-    void drain_jobs();                    // likewise
+    void drain_jobs();   // holding mutex_
     Status resume_from(const JobId& id, const Search& search);
     Status plan(const Submission& submission, JobPlan* plan) const;
     Status choose(const Submission& submission, std::vector<Member>* members) const;
@@ -111,9 +120,9 @@ private:
     std::map<JobId, Submitted> submitted_;
     std::map<JobId, Search> searches_;   // each with its place in submitted_
     uint64_t searches_made_ = 0;
-    std::vector<Notice> asked_;        // about jobs that are about to be over here, or while there are other searches
-    std::vector<JobDetail> over_;      // oldest first
-    std::set<JobId> over_elsewhere_;   // jobs that others have done without this node
+    std::vector<std::pair<JobId, Notice::Find>> asked_;   // about jobs that are about to be over here, or while there are other searches
+    std::vector<JobDetail> over_;                         // oldest first
+    std::set<JobId> over_elsewhere_;                      // jobs that others have done without this node
     std::optional<JobDetail> last_;
     std::string leaving_;     // why; empty: not
     bool draining_ = false;   // as the file `drained` in the state folder says, so also after a restart

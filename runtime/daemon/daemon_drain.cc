@@ -24,19 +24,19 @@ Status Daemon::drain(const std::string& node, bool on, bool cancel) {
 }
 
 /// The order has come.
-void Daemon::drained(const Notice& notice) {
+void Daemon::act(const JobId&, const Notice::Drain& drain) {
     const std::string path = config_.drained_path();
-    if (notice.on && !draining_) log_.info("this node is drained: it takes no new jobs");
-    if (!notice.on && draining_) log_.info("this node takes jobs again");
-    if (notice.on) {
+    if (drain.on && !draining_) log_.info("this node is drained: it takes no new jobs");
+    if (!drain.on && draining_) log_.info("this node takes jobs again");
+    if (drain.on) {
         if (const Status written = file_write(path, "by gradcastctl drain\n"); !written.ok())
             log_.warn("after a restart this node takes jobs again: {}", written.what);
     } else {
         ::unlink(path.c_str());
     }
-    draining_ = notice.on;
+    draining_ = drain.on;
     if (!draining_) return membership_->draining(false, "");
-    if (notice.cancel)
+    if (drain.cancel)
         for (const auto& [id, run] : runs_)
             if (const std::string why = fmt::format("node {} is drained", config_.name); !run->drain(why).ok()) run->cancel(why);
     drain_jobs();

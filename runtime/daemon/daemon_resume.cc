@@ -100,29 +100,29 @@ bool Daemon::claims(const JobId& id, Rank peer) const {
 }
 
 /// Somebody asks what there is of a job here.
-void Daemon::look(const Notice& notice) {
-    Lookers::Look look{notice.id, notice.peer, notice.request, {}};
-    if (auto run = runs_.find(notice.id); run != runs_.end()) {
+void Daemon::act(const JobId& id, const Notice::Find& find) {
+    Lookers::Look look{id, find.asker, find.request, {}};
+    if (auto run = runs_.find(id); run != runs_.end()) {
         const JobState state = run->second->detail().summary.status.state;
         look.found.active = state == JobState::preparing || state == JobState::running;
-        if (!look.found.active && asked_.size() < asked_max) return asked_.push_back(notice);   // until it is over
-    } else if (claims(notice.id, notice.peer)) {
+        if (!look.found.active && asked_.size() < asked_max) return asked_.emplace_back(id, find), void();   // until it is over
+    } else if (claims(id, find.asker)) {
         look.found.active = true;
-    } else if (lookers_.start(look, job_host_->folder + "/" + job_id_text(notice.id))) {
+    } else if (lookers_.start(look, job_host_->folder + "/" + job_id_text(id))) {
         return;
     } else if (asked_.size() < asked_max) {
-        return asked_.push_back(notice);
+        return asked_.emplace_back(id, find), void();
     }
     if (!look.found.active) look.found.notes = "busy with other searches for checkpoints: resume again in a minute";
     membership_->found(look.id, look.peer, look.request, std::move(look.found));
 }
 
-void Daemon::answered(const Notice& notice) {
-    auto at = searches_.find(notice.id);
-    if (at == searches_.end() || at->second.request != notice.request) return;
-    SearchAnswer& answer = at->second.answers[notice.peer];
-    answer.came = true;
-    answer.found = notice.found;
+void Daemon::act(const JobId& id, const Notice::Answer& answer) {
+    auto at = searches_.find(id);
+    if (at == searches_.end() || at->second.request != answer.request) return;
+    SearchAnswer& here = at->second.answers[answer.peer];
+    here.came = true;
+    here.found = answer.found;
 }
 
 /// What the lookers have found goes to those who asked; searches that are over become jobs.
@@ -138,7 +138,7 @@ void Daemon::search() {
             membership_->found(look.id, look.peer, look.request, std::move(look.found));
         }
         const std::vector<PeerState> peers = searches_.empty() ? std::vector<PeerState>() : membership_->peers();
-        for (const Notice& notice : std::exchange(asked_, {})) look(notice);
+        for (const auto& [id, find] : std::exchange(asked_, {})) act(id, find);
         for (auto at = searches_.begin(); at != searches_.end();) {
             Search& each = at->second;
             for (size_t peer = 0; peer < peers.size(); ++peer)

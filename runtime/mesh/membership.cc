@@ -59,25 +59,22 @@ Status Membership::submit(std::shared_ptr<const JobPlan> plan) {
         GC_TRY(refusal(*plan));
     }
     const JobId id = plan->id;
-    command({.kind = Command::Kind::submit, .id = id, .plan = std::move(plan)});
+    command({id, Submit{std::move(plan)}});
     return {};
 }
 void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
                         uint64_t deadline_us) {
-    command(
-        {Command::Kind::opened, id, nullptr, status, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us});
+    command({id, Opened{status, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us}});
 }
-void Membership::ended(const JobId& id, const JobEnd& end) { command({.kind = Command::Kind::ended, .id = id, .end = end}); }
+void Membership::ended(const JobId& id, const JobEnd& end) { command({id, Ended{end}}); }
 
-void Membership::find(const JobId& id, uint64_t request) { command({.kind = Command::Kind::find, .id = id, .request = request}); }
+void Membership::find(const JobId& id, uint64_t request) { command({id, FindAll{request}}); }
 void Membership::found(const JobId& id, Rank peer, uint64_t request, Found found) {
-    command({.kind = Command::Kind::found, .id = id, .peer = peer, .request = request, .found = std::move(found)});
+    command({id, FoundHere{peer, request, std::move(found)}});
 }
 
-void Membership::drain(Rank peer, bool on, bool cancel) {
-    command({.kind = Command::Kind::drain, .peer = peer, .on = on, .cancel = cancel});
-}
-void Membership::add(const JobId& id, const std::string& node) { command({.kind = Command::Kind::add, .id = id, .node = node}); }
+void Membership::drain(Rank peer, bool on, bool cancel) { command({{}, DrainPeer{peer, on, cancel}}); }
+void Membership::add(const JobId& id, const std::string& node) { command({id, Add{node}}); }
 void Membership::trains(const JobId& id) {
     std::lock_guard lock(mutex_);
     if (const auto at = sessions_.find(id); at != sessions_.end()) at->second.trains = true;
@@ -116,7 +113,7 @@ void Membership::on(std::span<const Event> events, Actions& actions) {
             case Event::Kind::peer_lost: lost(event.rank, event.status.what, actions); break;
             case Event::Kind::command:
                 while (!commands_.empty()) {
-                    run(commands_.front(), actions);
+                    std::visit([&](auto& order) { run(commands_.front().id, order, actions); }, commands_.front().what);
                     commands_.pop_front();
                 }
                 if (ticks_ == 0) tick(actions);
@@ -161,7 +158,7 @@ void Membership::tick(Actions& actions) {
             continue;
         }
         if (session.state == State::ended) {   // somebody never said that it ended: our part is done all the same
-            notice({.kind = Notice::Kind::close, .id = at->first});
+            notice(at->first, Notice::Close{});
             at = sessions_.erase(at);
         } else if (session.self == 0) {
             std::string late;
@@ -180,72 +177,71 @@ void Membership::tick(Actions& actions) {
     }
 }
 
-void Membership::run(Command& command, Actions& actions) {
-    auto at = sessions_.find(command.id);
-    switch (command.kind) {
-        case Command::Kind::submit:
-            if (Status why = refusal(*command.plan); !why.ok()) {   // things have changed since submit()
-                notice({.kind = Notice::Kind::submitted, .id = command.id, .status = why});
-                break;
-            }
-            begin(command.plan, 0, actions);
-            send_all(sessions_.at(command.id), Kind::prepare, plan_write(*command.plan), actions);
-            break;
-        case Command::Kind::opened:
-            if (at == sessions_.end()) break;   // aborted meanwhile
-            // Somebody may think better of it while others still prepare; at a member START may be on its way by then, and the job is
-            // cancelled after it.
-            if (at->second.state != State::opening && !(at->second.state == State::ready && at->second.self == 0 && !command.status.ok()))
-                break;
-            if (!command.status.ok() && at->second.self == 0)
-                give_up(at, fail(command.status.code, "node {}: {}", config_.identity.name, command.status.what), actions);
-            else if (!command.status.ok()) give_up(at, command.status, actions);
-            else if (at->second.plan->joins) join(at, command, actions);
-            else
-                ready(at, at->second.self, std::move(command.kernel_set), std::move(command.data_digest), std::move(command.start_digest),
-                      command.deadline_us, actions);
-            break;
-        case Command::Kind::ended:
-            if (at == sessions_.end() || at->second.state != State::running) break;
-            at->second.state = State::ended;
-            at->second.deadline_us = actions.now_us + (command.end.leaves ? tick_us : at->second.plan->deadline_us);
-            if (at->second.plan->returns) left(at->second, command.end, actions.now_us);
-            if (at->second.plan->returns && command.end.done) over_.push_back(command.id);
-            if (over_.size() > config_.left_max) over_.pop_front();
-            at->second.parts[at->second.self].ended = true;
-            send_all(at->second, Kind::ended, id_write(command.id), actions);
-            close_if_over(at);
-            break;
-        case Command::Kind::find: {
-            MessageWriter writer;
-            writer.id(command.id);
-            writer.number(command.request);
-            for (Rank peer = 0; peer < peers_.size(); ++peer) {
-                if (peer == config_.self) look(peer, command.id, command.request);
-                else if (peers_[peer].alive) {
-                    ++peers_[peer].finds;
-                    send(peer, Kind::find, writer.bytes, actions);
-                }
-            }
-            break;
+void Membership::run(const JobId& id, Submit& order, Actions& actions) {
+    if (Status why = refusal(*order.plan); !why.ok()) return notice(id, Notice::Submitted{why});   // things have changed since submit()
+    begin(order.plan, 0, actions);
+    send_all(sessions_.at(id), Kind::prepare, plan_write(*order.plan), actions);
+}
+
+void Membership::run(const JobId& id, Opened& order, Actions& actions) {
+    const auto at = sessions_.find(id);
+    if (at == sessions_.end()) return;   // aborted meanwhile
+    Session& session = at->second;
+    // Somebody may think better of it while others still prepare; at a member START may be on its way by then, and the job is cancelled
+    // after it.
+    const bool coordinates = session.self == 0;
+    if (session.state != State::opening && !(session.state == State::ready && coordinates && !order.status.ok())) return;
+    if (!order.status.ok() && coordinates)
+        give_up(at, fail(order.status.code, "node {}: {}", config_.identity.name, order.status.what), actions);
+    else if (!order.status.ok()) give_up(at, order.status, actions);
+    else if (session.plan->joins) join(at, order, actions);
+    else
+        ready(at, session.self, std::move(order.kernel_set), std::move(order.data_digest), std::move(order.start_digest), order.deadline_us,
+              actions);
+}
+
+void Membership::run(const JobId& id, Ended& order, Actions& actions) {
+    const auto at = sessions_.find(id);
+    if (at == sessions_.end() || at->second.state != State::running) return;
+    Session& session = at->second;
+    session.state = State::ended;
+    session.deadline_us = actions.now_us + (order.end.leaves ? tick_us : session.plan->deadline_us);
+    if (session.plan->returns) left(session, order.end, actions.now_us);
+    if (session.plan->returns && order.end.done) over_.push_back(id);
+    if (over_.size() > config_.left_max) over_.pop_front();
+    session.parts[session.self].ended = true;
+    send_all(session, Kind::ended, id_write(id), actions);
+    close_if_over(at);
+}
+
+void Membership::run(const JobId& id, FindAll& order, Actions& actions) {
+    MessageWriter writer;
+    writer.id(id);
+    writer.number(order.request);
+    for (Rank peer = 0; peer < peers_.size(); ++peer) {
+        if (peer == config_.self) look(peer, id, order.request);
+        else if (peers_[peer].alive) {
+            ++peers_[peer].finds;
+            send(peer, Kind::find, writer.bytes, actions);
         }
-        case Command::Kind::found:
-            if (command.peer != config_.self) {
-                send(command.peer, Kind::found, found_write(command.id, command.request, command.found), actions);
-                break;
-            }
-            found_here(command.peer, command.id, command.request, std::move(command.found));
-            break;
-        case Command::Kind::drain:
-            if (command.peer == config_.self) drain_here(command.on, command.cancel);
-            else send(command.peer, Kind::drain, drain_write({command.on, command.cancel}), actions);
-            break;
-        case Command::Kind::add:
-            if (at == sessions_.end()) break;
-            add_here(at->second, command.node);
-            send_all(at->second, Kind::add, id_write(command.id, {command.node}), actions);
-            break;
     }
+}
+
+void Membership::run(const JobId& id, FoundHere& order, Actions& actions) {
+    if (order.asker == config_.self) notice(id, Notice::Answer{order.asker, order.request, std::move(order.found)});
+    else send(order.asker, Kind::found, found_write(id, order.request, order.found), actions);
+}
+
+void Membership::run(const JobId&, DrainPeer& order, Actions& actions) {
+    if (order.peer == config_.self) drain_here(order.on, order.cancel);
+    else send(order.peer, Kind::drain, drain_write({order.on, order.cancel}), actions);
+}
+
+void Membership::run(const JobId& id, Add& order, Actions& actions) {
+    const auto at = sessions_.find(id);
+    if (at == sessions_.end()) return;
+    add_here(at->second, order.node);
+    send_all(at->second, Kind::add, id_write(id, {order.node}), actions);
 }
 
 /// Whether this daemon can take part, as things are.
@@ -289,7 +285,7 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
     session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
     session.plan = plan;
     extend(session);
-    notice({.kind = Notice::Kind::open, .id = plan->id, .plan = session.plan, .self = self});
+    notice(plan->id, Notice::Open{session.plan, self});
     std::erase(over_, plan->id);
     sessions_.emplace(plan->id, std::move(session));
 }
@@ -334,7 +330,7 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         --peers_[from].finds;
         uint64_t request = 0;
         Found found;
-        if (found_parse(reader, &request, &found)) found_here(from, id, request, std::move(found));
+        if (found_parse(reader, &request, &found)) notice(id, Notice::Answer{from, request, std::move(found)});
         return;
     }
     if (kind == Kind::over) {
@@ -370,12 +366,11 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     } else if (kind == Kind::abort && rank == 0 && prepares) {
         std::string why = reader.text(reason_max);
         if (!reader.whole()) return;
-        notice({.kind = Notice::Kind::abort, .id = at->first, .status = fail(Code::cancelled, "{}", why)});
+        notice(at->first, Notice::Abort{fail(Code::cancelled, "{}", why)});
         sessions_.erase(at);
     } else if (kind == Kind::refused && session.state == State::running) {
         const std::string why = reader.text(reason_max), code = reader.text(reason_max);
-        if (reader.whole())
-            notice({.kind = Notice::Kind::told, .id = id, .status = fail(Code::peer_refused, "node {} does not join: {}", name, why)});
+        if (reader.whole()) notice(id, Notice::Warning{fail(Code::peer_refused, "node {} does not join: {}", name, why)});
     } else if (kind == Kind::add && session.state == State::running) {
         const std::string node = reader.text(64);
         if (reader.whole()) add_here(session, node);
@@ -388,19 +383,16 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
 
 void Membership::drain_here(bool on, bool cancel) {
     // The last order counts, however many come before the daemon looks.
-    std::erase_if(notices_, [](const Notice& each) { return each.kind == Notice::Kind::drain; });
-    notice({.kind = Notice::Kind::drain, .on = on, .cancel = cancel});
+    std::erase_if(notices_, [](const Notice& each) { return each.is<Notice::Drain>() != nullptr; });
+    notice({}, Notice::Drain{on, cancel});
 }
 
 /// The daemon is to look what it has of the job.
 void Membership::look(Rank peer, const JobId& id, uint64_t request) {
-    const auto finds = std::count_if(notices_.begin(), notices_.end(), [](const Notice& each) { return each.kind == Notice::Kind::find; });
+    const auto finds =
+        std::count_if(notices_.begin(), notices_.end(), [](const Notice& each) { return each.is<Notice::Find>() != nullptr; });
     if (finds >= finds_max) return;   // whoever asks gives up in time
-    notice({.kind = Notice::Kind::find, .id = id, .peer = peer, .request = request});
-}
-
-void Membership::found_here(Rank peer, const JobId& id, uint64_t request, Found found) {
-    notice({.kind = Notice::Kind::found, .id = id, .peer = peer, .request = request, .found = std::move(found)});
+    notice(id, Notice::Find{peer, request});
 }
 
 void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& actions) {
@@ -464,7 +456,7 @@ void Membership::start(Sessions::iterator at, uint64_t deadline_us) {
     session.plan = std::move(plan);
     session.state = State::running;
     session.deadline_us = 0;
-    notice({.kind = Notice::Kind::start, .id = at->first, .deadline_us = deadline_us});
+    notice(at->first, Notice::Start{deadline_us});
 }
 
 /// A rank's engine is open; here or, at the coordinator, anywhere.
@@ -528,7 +520,7 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
     writer.number(deadline_us);
     send_all(session, Kind::start, writer.bytes, actions);
     start(at, deadline_us);
-    notice({.kind = Notice::Kind::submitted, .id = at->first});
+    notice(at->first, Notice::Submitted{});
 }
 
 /// Ends a session that is not running yet: everywhere if we coordinate it, else the coordinator is told why.
@@ -539,11 +531,11 @@ Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status
         send_all(session, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
     } else if (session.self == 0) {
         send_all(session, Kind::abort, id_write(at->first, {why.what}), actions);
-        notice({.kind = Notice::Kind::submitted, .id = at->first, .status = why});
+        notice(at->first, Notice::Submitted{why});
     } else {
         send(session.parts[0].peer, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
     }
-    notice({.kind = Notice::Kind::abort, .id = at->first, .status = why});
+    notice(at->first, Notice::Abort{why});
     return sessions_.erase(at);
 }
 
@@ -582,7 +574,7 @@ Membership::Sessions::iterator Membership::close_if_over(Sessions::iterator at) 
     bool over = session.state == State::ended &&
                 std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ended; });
     if (!over) return std::next(at);
-    notice({.kind = Notice::Kind::close, .id = at->first});
+    notice(at->first, Notice::Close{});
     return sessions_.erase(at);
 }
 

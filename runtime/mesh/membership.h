@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "runtime/core/identity.h"
@@ -89,18 +90,45 @@ struct PeerState {
 /// What the daemon has to do.  Each find is followed by found(), each open is followed by exactly one start or abort, each start by exactly
 /// one close.
 struct Notice {
-    /// over: the others that are heard have ended a job that this node was still to join; or one has done the last step of a job that this
-    /// node asks to be in again.
-    enum class Kind : uint8_t { open, start, abort, close, submitted, find, found, drain, told, over } kind;
-    JobId id{};
-    std::shared_ptr<const JobPlan> plan = {};   // of open
-    Rank self = 0;                              // of open: our rank
-    Status status = {};     // of abort: why; of submitted: the outcome; of told: what people should know about a running job
-    Rank peer = 0;          // of find: who asks, by found(); of found: who has answered
-    uint64_t request = 0;   // of find, found: number of the search at the one who asks
-    Found found = {};
-    bool on = false, cancel = false;   // of drain: this node; cancel: also the jobs that cannot go on without it
-    uint64_t deadline_us = 0;          // of start: D, which is the same at all members
+    struct Open {   // the job at this node, by opened()
+        std::shared_ptr<const JobPlan> plan;
+        Rank self = 0;
+    };
+    struct Start {
+        uint64_t deadline_us = 0;   // D, which is the same at all members
+    };
+    struct Abort {
+        Status why;
+    };
+    struct Close {};
+    struct Submitted {
+        Status outcome;
+    };
+    struct Find {   // what this node has of the job, by found()
+        Rank asker = 0;
+        uint64_t request = 0;   // number of the search at the asker
+    };
+    struct Answer {   // to a search of this node
+        Rank peer = 0;
+        uint64_t request = 0;
+        Found found;
+    };
+    struct Drain {
+        bool on = false, cancel = false;   // cancel: also the jobs that cannot go on without this node
+    };
+    struct Warning {   // for people, about a running job
+        Status what;
+    };
+    /// The others that are heard have ended a job that this node was still to join; or one has done the last step of a job that this node
+    /// asks to be in again.
+    struct EndedElsewhere {};
+
+    JobId id{};   // all zero of Drain
+    std::variant<Open, Start, Abort, Close, Submitted, Find, Answer, Drain, Warning, EndedElsewhere> what;
+    template <typename What>
+    const What* is() const {
+        return std::get_if<What>(&what);
+    }
 };
 
 /// on() runs on the mesh's network thread; the other methods on any.  A Completion on its channel says that notices() has something.
@@ -171,28 +199,50 @@ private:
         Kind kind{};                 // of the message that is arriving
         std::vector<std::byte> message;
     };
-    struct Command {
-        enum class Kind : uint8_t { submit, opened, ended, find, found, drain, add } kind;
-        JobId id{};
-        std::shared_ptr<const JobPlan> plan = {};
-        Status status = {};
-        std::string kernel_set = {}, data_digest = {}, start_digest = {};
+    // What callers order, by the method of that name; it runs on the network thread.
+    struct Submit {
+        std::shared_ptr<const JobPlan> plan;
+    };
+    struct Opened {
+        Status status;
+        std::string kernel_set, data_digest, start_digest;
         uint64_t deadline_us = 0;
-        JobEnd end = {};
-        Rank peer = 0;
+    };
+    struct Ended {
+        JobEnd end;
+    };
+    struct FindAll {
         uint64_t request = 0;
-        Found found = {};
+    };
+    struct FoundHere {
+        Rank asker = 0;
+        uint64_t request = 0;
+        Found found;
+    };
+    struct DrainPeer {
+        Rank peer = 0;
         bool on = false, cancel = false;
-        std::string node = {};
+    };
+    struct Add {
+        std::string node;
+    };
+    struct Command {
+        JobId id{};
+        std::variant<Submit, Opened, Ended, FindAll, FoundHere, DrainPeer, Add> what;
     };
     void wake();
     void command(Command command);
-    void run(Command& command, Actions& actions);
+    void run(const JobId& id, Submit& order, Actions& actions);
+    void run(const JobId& id, Opened& order, Actions& actions);
+    void run(const JobId& id, Ended& order, Actions& actions);
+    void run(const JobId& id, FindAll& order, Actions& actions);
+    void run(const JobId& id, FoundHere& order, Actions& actions);
+    void run(const JobId& id, DrainPeer& order, Actions& actions);
+    void run(const JobId& id, Add& order, Actions& actions);
     void packet(const Packet& packet, Actions& actions);
     void message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions);
     void look(Rank peer, const JobId& id, uint64_t request);
     void drain_here(bool on, bool cancel);
-    void found_here(Rank peer, const JobId& id, uint64_t request, Found found);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void left(const Session& session, const JobEnd& end, uint64_t now_us);
@@ -207,7 +257,7 @@ private:
     void invite(Session& session, Actions& actions);
     void add_here(Session& session, const std::string& node);
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
-    void join(Sessions::iterator at, const Command& command, Actions& actions);
+    void join(Sessions::iterator at, const Opened& opened, Actions& actions);
     void tick(Actions& actions);
     void lost(Rank peer, const char* why, Actions& actions);
     void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
@@ -224,7 +274,10 @@ private:
     uint64_t send(Rank peer, Kind kind, std::vector<std::byte> bytes, Actions& actions);
     void send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions);
     Rank rank_of(const Session& session, Rank peer) const;   // its size: not in it
-    void notice(Notice notice) { notices_.push_back(std::move(notice)); }
+    template <typename What>
+    void notice(const JobId& id, What what) {
+        notices_.push_back({id, std::move(what)});
+    }
 
     const MembershipConfig config_;
     Host* host_ = nullptr;

@@ -112,7 +112,7 @@ void Membership::over_here(const JobId& id, uint64_t now_us) {
     const bool runs = sessions_.contains(id) || std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
                           return peer.alive && std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end();
                       });
-    if (!runs && returns_.over(id, now_us)) notice({.kind = Notice::Kind::over, .id = id});
+    if (!runs && returns_.over(id, now_us)) notice(id, Notice::EndedElsewhere{});
 }
 
 /// The nodes that are heard have ended a job that this one has not joined yet.
@@ -123,7 +123,7 @@ void Membership::told_over(const Session& session) {
         if (rank != session.self && !session.parts[rank].ended) return;
         said |= session.parts[rank].said_ended;   // that nobody is heard is no end
     }
-    if (said) notice({.kind = Notice::Kind::over, .id = session.plan->id});
+    if (said) notice(session.plan->id, Notice::EndedElsewhere{});
 }
 
 /// Those nodes that were started anew, or that ask to be members again, where this daemon is the lowest that runs the job.
@@ -199,7 +199,7 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
 }
 
 /// The engine of a job that runs elsewhere is open here.
-void Membership::join(Sessions::iterator at, const Command& command, Actions& actions) {
+void Membership::join(Sessions::iterator at, const Opened& opened, Actions& actions) {
     Session& session = at->second;
     const JobPlan& plan = *session.plan;
     const auto differs = [&](const char* what, const std::string& here, const std::string& there, std::string_view way) {
@@ -209,16 +209,15 @@ void Membership::join(Sessions::iterator at, const Command& command, Actions& ac
                 actions);
     };
     constexpr char files[] = "give it the files of the others";
-    if (command.data_digest != plan.data_digest) return differs("the digest of the data", command.data_digest, plan.data_digest, files);
-    if (command.start_digest != plan.start_digest)
-        return differs("the digest of net.start", command.start_digest, plan.start_digest, files);
-    if (command.kernel_set != plan.kernel_set)
-        return differs("the kernel set", command.kernel_set, plan.kernel_set,
+    if (opened.data_digest != plan.data_digest) return differs("the digest of the data", opened.data_digest, plan.data_digest, files);
+    if (opened.start_digest != plan.start_digest) return differs("the digest of net.start", opened.start_digest, plan.start_digest, files);
+    if (opened.kernel_set != plan.kernel_set)
+        return differs("the kernel set", opened.kernel_set, plan.kernel_set,
                        fmt::format("set {} as at the others, and start it again", config_.isa_setting));
     Part& own = session.parts[session.self];
-    own.kernel_set = command.kernel_set;
-    own.data_digest = command.data_digest;
-    own.start_digest = command.start_digest;
+    own.kernel_set = opened.kernel_set;
+    own.data_digest = opened.data_digest;
+    own.start_digest = opened.start_digest;
     start(at, plan.deadline_us);
     told_over(session);
 }

@@ -9,7 +9,6 @@
 #include "transport/sim/sim.h"
 
 namespace gradcast::membership_test {
-using Kind = Notice::Kind;
 constexpr uint64_t second = 1'000'000;
 
 inline std::string name_of(uint32_t i) { return std::string(1, static_cast<char>('a' + i % 26)) + (i < 26 ? "" : std::to_string(i / 26)); }
@@ -74,48 +73,40 @@ struct Node final : Protocol {
         });
     }
     void act(const Notice& notice) {
-        if (notice.kind == Kind::drain) {
-            orders.push_back(fmt::format("{}{}", notice.on ? "drain" : "undrain", notice.cancel ? " cancel" : ""));
-            return membership.draining(notice.on, notice.on ? "job 1" : "");
+        if (const auto* drain = notice.is<Notice::Drain>()) {
+            orders.push_back(fmt::format("{}{}", drain->on ? "drain" : "undrain", drain->cancel ? " cancel" : ""));
+            return membership.draining(drain->on, drain->on ? "job 1" : "");
         }
         Seen& job = seen[notice.id];
-        uint64_t now = host->now_us();
-        switch (notice.kind) {
-            case Kind::open:
-                ++job.open;
-                job.self = notice.self;
-                job.incarnations.push_back(notice.plan->members[notice.self].incarnation);
-                job.opened_us.push_back(now);
-                agenda.emplace(now + open_us, [this, id = notice.id] {
-                    membership.opened(id, open_status, kernel_set, data_digest, start_digest, needs_us);
-                });
-                break;
-            case Kind::start:
-                ++job.start;
-                job.started.push_back(job.incarnations.back());
-                if (trains) membership.trains(notice.id);
-                job.deadline_us = notice.deadline_us;
-                agenda.emplace(now + run_us,
-                               [this, id = notice.id] { membership.ended(id, {.done = done, .leaves = leaves, .returns = returns}); });
-                break;
-            case Kind::abort:
-                ++job.abort;
-                job.abort_status = notice.status;
-                break;
-            case Kind::close:
-                ++job.close;
-                job.closed_us = now;
-                break;
-            case Kind::told: job.told += notice.status.what; break;
-            case Kind::over: job.over = true; break;
-            case Kind::drain:
-            case Kind::find:
-            case Kind::found: break;
-            case Kind::submitted:
-                ++job.submitted;
-                job.submitted_status = notice.status;
-                job.submitted_us = now;
-                break;
+        const JobId id = notice.id;
+        const uint64_t now = host->now_us();
+        if (const auto* open = notice.is<Notice::Open>()) {
+            ++job.open;
+            job.self = open->self;
+            job.incarnations.push_back(open->plan->members[open->self].incarnation);
+            job.opened_us.push_back(now);
+            agenda.emplace(now + open_us,
+                           [this, id] { membership.opened(id, open_status, kernel_set, data_digest, start_digest, needs_us); });
+        } else if (const auto* start = notice.is<Notice::Start>()) {
+            ++job.start;
+            job.started.push_back(job.incarnations.back());
+            if (trains) membership.trains(id);
+            job.deadline_us = start->deadline_us;
+            agenda.emplace(now + run_us, [this, id] { membership.ended(id, {.done = done, .leaves = leaves, .returns = returns}); });
+        } else if (const auto* abort = notice.is<Notice::Abort>()) {
+            ++job.abort;
+            job.abort_status = abort->why;
+        } else if (notice.is<Notice::Close>()) {
+            ++job.close;
+            job.closed_us = now;
+        } else if (const auto* warning = notice.is<Notice::Warning>()) {
+            job.told += warning->what.what;
+        } else if (notice.is<Notice::EndedElsewhere>()) {
+            job.over = true;
+        } else if (const auto* submitted = notice.is<Notice::Submitted>()) {
+            ++job.submitted;
+            job.submitted_status = submitted->outcome;
+            job.submitted_us = now;
         }
     }
     void on(std::span<const Event> events, Actions& actions) override {

@@ -340,10 +340,10 @@ TEST(Membership, ARestartWhileItPreparesIsNamed) {
     Wire::carry(restarted, a, 1, 0, 2 * second);
     std::vector<Notice> notices = a.notices();
     ASSERT_EQ(notices.size(), 2u);
-    EXPECT_EQ(notices[0].kind, Kind::submitted);
-    EXPECT_STREQ(notices[0].status.what,
+    ASSERT_TRUE(notices[0].is<Notice::Submitted>());
+    EXPECT_STREQ(notices[0].is<Notice::Submitted>()->outcome.what,
                  "node b was lost while the job was prepared: it was restarted; look at its gradcastd and submit again");
-    EXPECT_EQ(notices[1].kind, Kind::abort);
+    EXPECT_TRUE(notices[1].is<Notice::Abort>());
     // PREPARE of the old incarnation reaches the new one: it refuses.
     for (const Send& send : actions.sends)
         if (body_of<JobBody>({send.type, 0, 0, 1, send.body, {}}).kind.get() == 2) Wire::give(restarted, 0, send, 2 * second);
@@ -383,7 +383,7 @@ TEST(Membership, ForgedMessagesDoNothing) {
     // A search is answered whoever asks; there are never many.
     const std::vector<Notice> notices = a.notices();
     EXPECT_LE(notices.size(), 64u);
-    for (const Notice& notice : notices) EXPECT_EQ(notice.kind, Notice::Kind::find);
+    for (const Notice& notice : notices) EXPECT_TRUE(notice.is<Notice::Find>());
     EXPECT_FALSE(a.peers()[1].alive);
 }
 
