@@ -1,23 +1,21 @@
 #include "runtime/job/run/engine.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 
 #include "algos/algorithm.h"
-#include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
-#include "runtime/job/model/model_file.h"
 #include "runtime/job/model/tensors.h"
-#include "runtime/job/report/transcript.h"
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/checkpoint.h"
 #include "runtime/job/run/exchange_choice.h"
+#include "runtime/job/run/orders.h"
 #include "runtime/job/run/resume.h"
 #include "runtime/job/run/session.h"
+#include "runtime/job/run/trained_model.h"
 #include "runtime/job/run/view_records_spread.h"
 #include "runtime/job/run/view_switch.h"
 
@@ -30,9 +28,6 @@ constexpr uint64_t patience_of_views = 10;
 class JobEngine final : public Engine {
 public:
     JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), report_(log) {}
-    ~JobEngine() override {
-        if (reserved_) ::unlink((model_path() + ".part").c_str());   // run() was never called
-    }
 
     Status prepare() {
         if (const uint32_t nodes = config_.nodes(); job_.min_nodes > nodes)
@@ -96,8 +91,8 @@ public:
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
         if (config_.resume.on && config_.resume.holder == config_.self)
             GC_TRY(resume_load(config_, parts_, *algorithm_, report_, &standing_));
-        describe();
-        GC_TRY(checkpoints_.open(config_, parts_, report_, model_));
+        model_.describe();
+        GC_TRY(checkpoints_.open(config_, parts_, report_, model_.described()));
         if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
         if (job_.survive && config_.until == 0) {
             views_.emplace(config_, parts_, choice_, *algorithm_, report_);
@@ -105,7 +100,7 @@ public:
             memory.insert(memory.end() - 1, views_->arena().use("state before another node's"));
         }
         report_.update([&](JobStatus& status) { status.memory = memory; });
-        if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(reserve_model());
+        if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(model_.reserve(*algorithm_));
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
                            layout.elements, layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
@@ -133,7 +128,7 @@ public:
     bool datagrams() const override { return choice_.datagrams(parts_.steps - std::min(config_.resume.steps, parts_.steps)); }
 
     Status run(Host& host) override {
-        reserved_ = false;
+        model_.run_begins();
         if (config_.lanes > 0) lane_start(0, config_.cpus);   // the network thread has been made
         Context context{.host = host,
                         .lanes = parts_.lanes,
@@ -156,17 +151,11 @@ public:
                         .since_us = host.now_us(),
                         .workers_did = WorkerAccounts(parts_.local ? parts_.block_sizes.size() : 0),
                         .replay_head = replay_head(parts_.facts(job_))};
-        {
-            std::lock_guard lock(host_mutex_);
-            run_host_ = &host;
-            for (const NodeId node : std::exchange(forced_, {})) ViewProtocol::force_dead(host, node);
-        }
+        host_ = &host;
+        orders_.begin(host);
         if (!config_.join) open(context, {});
         Status status = train(context);
-        if (views_ && views_->drained()) {
-            std::lock_guard lock(host_mutex_);
-            status = fail(Code::cancelled, "{}; the job goes on without it", leaves_);
-        }
+        if (views_ && views_->drained()) status = fail(Code::cancelled, "{}; the job goes on without it", orders_.leaves());
         if (views_) {
             report_.update([&](JobStatus& now) {
                 now.goes_on = views_->excluded();
@@ -174,10 +163,7 @@ public:
             });
             views_->stop(host);
         }
-        {
-            std::lock_guard lock(host_mutex_);
-            run_host_ = nullptr;
-        }
+        orders_.stop();
         if (const Profile* profile = parts_.profile.get(); profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
@@ -189,28 +175,25 @@ public:
                 report_.log().info("found here: {}", status.what);
             status = agreed;
         }
-        close();
+        orders_.close();
         if (!status.ok() && !ended_) rescue(context, status);
         checkpoints_.close();
         // What was reserved and is not needed, or has bits that are in doubt; not a model that could not be renamed.
-        if (!written_ || status.code == Code::conflict) ::unlink((model_path() + ".part").c_str());
-        if (status.ok() && config_.until == 0) write_transcript(context);
-        report_.end(status, context.step, digest_, host.now_us(), context.why_lost);
+        if (!model_.written() || status.code == Code::conflict) model_.discard();
+        if (status.ok() && config_.until == 0) model_.transcript(context);
+        report_.end(status, context.step, model_.digest(), host.now_us(), context.why_lost);
         return status;
     }
 
-    void cancel(const std::string& why) override { end(JobCommand::abort, why); }
+    void cancel(const std::string& why) override { orders_.end(JobCommand::abort, why); }
     void leave(const std::string& why) override {
-        must_leave_.store(true, std::memory_order_relaxed);
-        if (!drain(why).ok()) end(views_ ? JobCommand::abort : JobCommand::leave, why);
+        orders_.leave_in_any_case();
+        if (!drain(why).ok()) orders_.end(views_ ? JobCommand::abort : JobCommand::leave, why);
     }
     bool may_return() const override { return views_ && views_->may_return(); }
     Status drain(const std::string& why) override {
         GC_TRY(may_leave());
-        std::lock_guard lock(host_mutex_);
-        if (!leaves_.empty()) return {};
-        leaves_ = why;
-        if (host_) ViewProtocol::drain(*host_, config_.self);
+        orders_.leave(why);
         return {};
     }
     Status force_dead(const std::string& node) override {
@@ -224,10 +207,7 @@ public:
         if (at == config_.roster.size()) return fail(Code::invalid, "{} is no node of the job", node);
         if (node == own_name()) return fail(Code::invalid, "{} is this node, and it lives", node);
         report_.warn(fmt::format("an operator says that {} is dead", node));
-        const NodeId dead{static_cast<uint32_t>(at)};
-        std::lock_guard lock(host_mutex_);
-        if (run_host_) ViewProtocol::force_dead(*run_host_, dead);   // also between two sessions
-        else forced_.push_back(dead);
+        orders_.force_dead(NodeId{static_cast<uint32_t>(at)});
         return {};
     }
 
@@ -240,14 +220,7 @@ private:
         if (views_) views_->join(session_->dispatch());
         bytes_bound_ = session_->bytes_bound();
         report_.update([this](JobStatus& status) { status.may_send_less |= session_->losses_tolerated() > 0; });
-        std::lock_guard lock(host_mutex_);
-        host_ = &context.host;
-        if (!leaves_.empty() && may_leave().ok()) ViewProtocol::drain(*host_, config_.self);
-        else if (!leaves_.empty() && must_leave_.load(std::memory_order_relaxed) && cancel_.ok()) {
-            cancel_ = fail(Code::cancelled, "{}", leaves_);
-            cancel_command_ = JobCommand::abort;
-        }
-        if (!cancel_.ok()) Session::post(*host_, cancel_command_, cancel_);
+        orders_.open(context.host, may_leave().ok());
     }
     /// Whether the others can go on without this node.
     Status may_leave() const {
@@ -258,19 +231,6 @@ private:
         if (status.views.back().members.size() > least) return {};
         return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
     }
-    void end(JobCommand command, const std::string& why) {
-        std::lock_guard lock(host_mutex_);
-        if (!cancel_.ok()) return;
-        cancel_ = fail(Code::cancelled, "{}", why);
-        cancel_command_ = command;
-        if (host_) Session::post(*host_, command, cancel_);
-    }
-    /// cancel() is kept from here on, for the next session.
-    void close() {
-        std::lock_guard lock(host_mutex_);
-        host_ = nullptr;
-    }
-
     /// Between two steps: the session ends, and the next one has the same members and this exchange.
     Status change(Context& context, const Alternative& exchange, const std::string& why) {
         const uint64_t begin_us = context.host.now_us();
@@ -283,7 +243,7 @@ private:
         auto next = std::make_unique<Session>(config, config_, parts_, report_);
         GC_TRY(next->plan());
         GC_TRY(next->ready());
-        close();
+        orders_.close();
         GC_TRY(session_->end());
         if (views_) GC_TRY(views_->pending());
         const bool other_blocks = next->own_blocks() != session_->own_blocks();
@@ -300,7 +260,7 @@ private:
     }
 
     Status train(Context& context) {
-        const SessionPlace place{session_, [&] { open(context, {}); }, [&] { close(); }};
+        const SessionPlace place{session_, [&] { open(context, {}); }, [&] { orders_.close(); }};
         Status status = config_.join ? join(context, place) : begin(context);
         if (status.ok()) status = steps(context);
         while (views_ && views_->repeats(status) && session_->ended().ok()) {
@@ -386,7 +346,7 @@ private:
                 // A node that is killed may go on from another's checkpoint: these lines are written now, so that they are no gap then.
                 report_.hurry();
                 GC_TRY(gather(context));
-                if (session_->turn(number)) checkpoints_.snapshot(model(context), algorithm_->state());
+                if (session_->turn(number)) checkpoints_.snapshot(model_.of(context, standing_), algorithm_->state());
             }
         }
         return finish(context);
@@ -431,74 +391,15 @@ private:
     Status finish(Context& context) {
         trained_ = true;
         GC_TRY(gather(context));
-        digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
+        model_.compute_digest();
         const bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
-        if (lowest) GC_TRY(write_model(context, true));
+        if (lowest) GC_TRY(model_.write(context, standing_, *algorithm_, true));
         if (views_ && views_->protocol()) ViewProtocol::ending(context.host);
-        GC_TRY(session_->finish(digest_));
+        GC_TRY(session_->finish(model_.digest()));
         ended_ = true;
-        return lowest ? name_model() : Status{};
+        return lowest ? model_.name() : Status{};
     }
 
-    std::string model_path() const { return config_.folder + "/final.h5"; }
-    /// What all models of this job have in common.
-    void describe() {
-        model_.net = parts_.compute.net->spec();
-        model_.mean = parts_.train->info().mean;
-        model_.std = parts_.train->info().std;
-        model_.class_names = parts_.train->shards()[0].info.class_names;
-        if (std::vector<std::string> names = class_names_split(model_.class_names); names.size() > model_.net.classes)   // data.classes
-            names.resize(model_.net.classes), model_.class_names = fmt::format("{}", fmt::join(names, ","));
-        model_.job = job_.text;
-        model_.base = job_.base;
-        model_.kernel_set = parts_.kernel_set;
-        model_.data_digest = parts_.data_digest;
-        model_.id = hex(config_.id);
-    }
-    /// Of the present state.
-    Model& model(const Context& context) {
-        model_.digest = digest_;
-        model_.step = context.step;
-        model_.state = context.state;
-        model_.accuracy = standing_.accuracy;
-        model_.test_loss = standing_.test_loss;
-        model_.evaluated = standing_.evaluated;
-        model_.agreed = false;
-        return model_;
-    }
-    /// At the ranks that may come to write it.
-    Status reserve_model() {
-        const uint64_t values = parts_.compute.net->layout().elements + parts_.compute.optimiser->state_size();
-        GC_TRY(model_reserve(model_path() + ".part", model_,
-                             values * sizeof(float) + parts_.compute.codec->exponents().size_bytes() + algorithm_->state().size()));
-        reserved_ = true;
-        return {};
-    }
-    Status write_model(const Context& context, bool agreed) {
-        model(context).agreed = agreed;
-        GC_TRY(model_write(model_path() + ".part", model_, parts_.state(algorithm_->state())));
-        written_ = true;
-        return {};
-    }
-    Status name_model() {
-        GC_TRY(file_rename(model_path() + ".part", model_path()));
-        report_.update([this](JobStatus& status) { status.model = model_path(); });
-        return {};
-    }
-    /// The job has ended well.  Its steps are written, and nobody waits for this rank any more.
-    void write_transcript(const Context& context) {
-        report_.steps_end(context.step);
-        Transcript transcript;
-        transcript.id = hex(config_.id);
-        transcript.job = job_.text;
-        transcript.data_digest = parts_.data_digest;
-        transcript.kernel_set = parts_.kernel_set;
-        for (const ViewRecord& view : report_.views()) transcript.views.push_back({view.number, view.first_step, view.members});
-        transcript.steps = context.step;
-        transcript.digest = digest_;
-        if (Status status = transcript_write(config_.folder, transcript, config_.key); !status.ok())
-            report_.warn(fmt::format("no transcript: {}", status.what));
-    }
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
         if (!has_state_ || why.code == Code::conflict || session_->outvoted()) return;
@@ -507,13 +408,13 @@ private:
         // After an error in the middle of the optimiser's step, or where memory has lost a bit.
         if (context.digest(context.step, parts_.model_digest()) != context.state)
             return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
-        if (!trained_) return checkpoints_.rescue(model(context), algorithm_->state());
+        if (!trained_) return checkpoints_.rescue(model_.of(context, standing_), algorithm_->state());
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
         if (!good) return;
-        if (digest_.empty()) digest_ = sha256_hex(std::as_bytes(parts_.compute.net->parameters()));
-        Status status = written_ ? Status{} : write_model(context, false);
-        if (status.ok()) status = name_model();
-        if (status.ok()) report_.warn(fmt::format("the model of the last step is in {}; not every rank has confirmed it", model_path()));
+        if (model_.digest().empty()) model_.compute_digest();
+        Status status = model_.written() ? Status{} : model_.write(context, standing_, *algorithm_, false);
+        if (status.ok()) status = model_.name();
+        if (status.ok()) report_.warn(fmt::format("the model of the last step is in {}; not every rank has confirmed it", model_.path()));
         else report_.log().error("{}", status.what);
     }
 
@@ -580,12 +481,11 @@ private:
         return us;
     }
 
-    /// Trainer thread, the only one that sets run_host_.
     template <typename Run>
     Status evaluation(Run run) {
-        report_.evaluation_begin(*parts_.evaluator, run_host_->now_us());
+        report_.evaluation_begin(*parts_.evaluator, host_->now_us());
         const Status status = run();
-        report_.evaluation_end(run_host_->now_us());
+        report_.evaluation_end(host_->now_us());
         return status;
     }
     Status evaluate(StepId steps) {
@@ -630,25 +530,17 @@ private:
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_told_ = false;
     uint64_t bytes_bound_ = 0;   // of a step of the present session
-    std::string digest_;
-    Model model_;             // see model()
-    bool reserved_ = false;   // there is room for final.h5, and run() is still to come
-    Standing standing_;       // of it the last evaluation is kept
+    TrainedModel model_{config_, parts_, report_};
+    Standing standing_;   // of it the last evaluation is kept
     const std::function<Status(uint32_t)> try_worker_ = [this](uint32_t worker) { return try_worker(worker); };
     std::vector<std::pair<uint32_t, double>> tried_;   // own workers in this round, and their accuracies
     bool has_state_ = false;                           // what the next step begins from
     uint64_t gathered_ = ~uint64_t{0};                 // steps after which the algorithm's state was whole here
-    bool trained_ = false, written_ = false;           // all steps are done; the model is written
+    bool trained_ = false;                             // all steps are done
     bool ended_ = false;                               // all ranks have agreed that the job is done
 
-    std::mutex host_mutex_;      // of what follows, but the last: cancel() comes from any thread
-    Host* host_ = nullptr;       // while a session is open
-    Host* run_host_ = nullptr;   // while run() trains
-    Status cancel_;
-    JobCommand cancel_command_ = JobCommand::abort;
-    std::string leaves_;           // why this node is to leave; empty: it is not
-    std::vector<NodeId> forced_;   // said to be dead before run()
-    std::atomic<bool> must_leave_{false};
+    Host* host_ = nullptr;   // of run()
+    Orders orders_{config_.self};
 };
 
 }   // namespace

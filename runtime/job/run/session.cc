@@ -152,8 +152,9 @@ Status Session::leave() {
     return host_->close_view(host_->now_us() + parts_.deadline_us);
 }
 
-Status Session::finish(std::string& digest) {
-    return barrier(JobCommand::end, 0, {reinterpret_cast<std::byte*>(digest.data()), nullptr, digest.size()});
+Status Session::finish(const std::string& digest) {
+    const auto bytes = std::as_bytes(std::span(digest));
+    return barrier(JobCommand::end, 0, {const_cast<std::byte*>(bytes.data()), nullptr, bytes.size()});
 }
 
 Status Session::abort(Status found) {

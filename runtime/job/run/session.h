@@ -57,7 +57,7 @@ public:
     /// What this rank has found goes to all, and all end with one status, which is the return value.
     Status abort(Status found);
     /// The job is done, with this SHA-256 of the parameters in hex: blocks until all ranks are, with the same.
-    Status finish(std::string& digest);
+    Status finish(const std::string& digest);
 
     /// abort or leave, which others are told: any thread while it is open.
     static void post(Host& host, JobCommand command, const Status& why);

@@ -1,0 +1,68 @@
+#include "runtime/job/run/orders.h"
+
+#include <utility>
+
+#include "runtime/job/run/session.h"
+#include "runtime/view/protocol.h"
+
+namespace gradcast {
+
+void Orders::begin(Host& host) {
+    std::lock_guard lock(mutex_);
+    run_ = &host;
+    for (const NodeId node : std::exchange(dead_, {})) ViewProtocol::force_dead(host, node);
+}
+
+void Orders::open(Host& host, bool may_leave) {
+    std::lock_guard lock(mutex_);
+    session_ = &host;
+    if (!leaves_.empty() && may_leave) ViewProtocol::drain(host, self_);
+    else if (!leaves_.empty() && in_any_case_ && end_.ok()) {
+        end_ = fail(Code::cancelled, "{}", leaves_);
+        command_ = JobCommand::abort;
+    }
+    if (!end_.ok()) Session::post(host, command_, end_);
+}
+
+void Orders::close() {
+    std::lock_guard lock(mutex_);
+    session_ = nullptr;
+}
+
+void Orders::stop() {
+    std::lock_guard lock(mutex_);
+    run_ = nullptr;
+}
+
+std::string Orders::leaves() const {
+    std::lock_guard lock(mutex_);
+    return leaves_;
+}
+
+void Orders::end(JobCommand command, const std::string& why) {
+    std::lock_guard lock(mutex_);
+    if (!end_.ok()) return;
+    end_ = fail(Code::cancelled, "{}", why);
+    command_ = command;
+    if (session_) Session::post(*session_, command, end_);
+}
+
+void Orders::leave(const std::string& why) {
+    std::lock_guard lock(mutex_);
+    if (!leaves_.empty()) return;
+    leaves_ = why;
+    if (session_) ViewProtocol::drain(*session_, self_);
+}
+
+void Orders::leave_in_any_case() {
+    std::lock_guard lock(mutex_);
+    in_any_case_ = true;
+}
+
+void Orders::force_dead(NodeId node) {
+    std::lock_guard lock(mutex_);
+    if (run_) ViewProtocol::force_dead(*run_, node);   // also between two sessions
+    else dead_.push_back(node);
+}
+
+}   // namespace gradcast
