@@ -102,14 +102,15 @@ class Cluster:
             return False
         return all(node["alive"] or node["self"] for node in seen["nodes"])
 
-    def run(self, job, seconds, nodes=0):
-        """Each rank's lines of steps.jsonl, and the job's end.  The job runs on so many of the nodes; 0: on all."""
-        with open(f"{self.folder}/job.toml", "w") as file:
+    def run(self, job, seconds, nodes=0, first=0):
+        """Each rank's lines of steps.jsonl, and the job's end.  The job runs on so many of the nodes, from `first` on; 0: on all."""
+        with open(f"{self.folder}/job-{first}.toml", "w") as file:
             file.write(job)
-        names = ["--nodes", ",".join(f"host-{i:02}" for i in range(nodes))] if nodes else []
-        said = json.loads(command([ctl, "--socket", self.socket(0), "-o", "json", "submit", f"{self.folder}/job.toml", "--wait", *names], seconds))
+        hosts = range(first, first + (nodes or self.n))
+        names = ["--nodes", ",".join(f"host-{i:02}" for i in hosts)] if nodes else []
+        said = json.loads(command([ctl, "--socket", self.socket(first), "-o", "json", "submit", f"{self.folder}/job-{first}.toml", "--wait", *names], seconds))
         ranks = []
-        for i in range(nodes or self.n):
+        for i in hosts:
             folder = f"{self.folder}/{i}/state/jobs/{said['id']}"
             end = time.time() + 10
             while True:   # the last lines are written just after the end

@@ -70,7 +70,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
             if (!place_purposes[place]) continue;
             const uint64_t bytes = build.memory.bytes(Place{place});
             arena.plan(place_purposes[place], bytes, &lane.memory[place]);
-            if (device_.lanes()[number].gpu == 0 && Place{place} < Place::scratch) growing += bytes;
+            if (device_.lanes()[number].gpu == 0 && Place{place} <= Place::beside) growing += bytes;
         }
         arena.plan("samples", input_.bytes(most), &lane.input);
         arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)), &lane.staged);

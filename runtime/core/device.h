@@ -11,7 +11,7 @@
 namespace gradcast {
 
 /// What a job may ask for, see Computer::open().
-constexpr std::array device_names = {"cpu", "cuda", "auto"};
+inline constexpr std::array device_names = {"cpu", "cuda", "auto"};
 
 struct DeviceConfig {
     uint32_t lanes_max = 1;               // lane l uses GPU l % (number of GPUs)

@@ -26,7 +26,7 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
     const NetSpec spec = everything();
     Steps graphs(GetParam(), spec), launches(GetParam(), spec), whole(GetParam(), spec, true);
     launches.graphs = false;
-    EXPECT_EQ(whole.net->steps_ahead(), GetParam().gpus == 1 ? 2u : 0u);
+    EXPECT_EQ(whole.net->steps_ahead(), GetParam().gpus == 1 && GetParam().quantiser != Quantiser::fixed ? 2u : 0u);
     // The same gradients, quantised, summed and applied on the CPU.
     Rig cpu(spec, many_buckets(1), GetParam().optimiser);
     CudaRig gradients(spec, many_buckets(1));
@@ -121,8 +121,8 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
 }
 INSTANTIATE_TEST_SUITE_P(All, CudaSteps,
                          testing::Values(StepCase{1, 1, 1, Quantiser::auto32, sgd, false}, StepCase{2, 1, 2, Quantiser::auto16, adam, true},
-                                         StepCase{3, 2, 1, Quantiser::auto16, adam, false},
-                                         StepCase{3, 2, 2, Quantiser::auto32, sgd, true}),
+                                         StepCase{3, 2, 1, Quantiser::auto16, adam, false}, StepCase{3, 2, 2, Quantiser::auto32, sgd, true},
+                                         StepCase{2, 1, 1, Quantiser::fixed, sgd, false}),
                          [](const auto& each) {
                              const StepCase& c = each.param;
                              return fmt::format("{}_{}lanes_{}gpus_{}targets", quantiser_name(c.quantiser), c.lanes, c.gpus, c.targets);

@@ -18,6 +18,10 @@ inline NetConfig many_buckets(uint32_t lanes) {
     return config;
 }
 
+/// Of a target with several blocks.
+inline Word word_of(Quantiser quantiser) {
+    return quantiser == Quantiser::auto16 ? Word::i16 : quantiser == Quantiser::auto32 ? Word::i32 : Word::i64;
+}
 inline uint32_t target_of(uint32_t block, uint32_t targets) { return block * targets / block_count; }
 
 /// The words of all targets and their sum, as in an exchange.
@@ -56,7 +60,8 @@ struct Words {
         for (size_t t = 0; t < records.size(); ++t) {
             const Plan& plan = plans[t * buckets + bucket];
             if (word == Word::i16) add<int16_t>(plan, all.words);
-            else add<int32_t>(plan, all.words);
+            else if (word == Word::i32) add<int32_t>(plan, all.words);
+            else add<int64_t>(plan, all.words);
             for (size_t g = 0; t > 0 && g < plan.record->maxima.size(); ++g)
                 records[0][bucket].maxima[g] = std::max(records[0][bucket].maxima[g], plan.record->maxima[g]);
         }
@@ -96,7 +101,7 @@ public:
         const DataInfo info{
             .count = batch, .C = spec.C, .H = spec.H, .W = spec.W, .classes = spec.classes, .mean = {}, .std = {}, .source = {}};
         EXPECT_TRUE(!c.resident || ok(cuda::resident_plan(info, {}, device_, &resident_)));
-        words = std::make_unique<Words>(*codec, net->layout(), c.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32, c.targets);
+        words = std::make_unique<Words>(*codec, net->layout(), word_of(c.quantiser), c.targets);
         device_.share(words->whole);
         EXPECT_TRUE(ok(device_.seal()));
         EXPECT_TRUE(ok(cuda::codec_ready(*codec)));

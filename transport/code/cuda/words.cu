@@ -89,13 +89,8 @@ __host__ __device__ uint32_t lead_of(const QuantiseTask& task, const QuantiseGro
 
 // A thread rounds packs of four elements, which are 4 * threads apart; all its loads are under way before the first value is needed.
 template <typename Unsigned>
-__global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
+__device__ Share round_part(const QuantiseTask& task, const QuantiseNow& now, const QuantiseGroup& group, double factor) {
     constexpr uint32_t packs = per_block / (4 * threads);
-    const QuantiseNow now = now_of(task);
-    if (!now.words) return;
-    const uint32_t g = group_of(task);
-    const double factor = factor_of(task, g);
-    const QuantiseGroup& group = task.group[g];
     const uint32_t lead = lead_of(task, group);
     // Elements are counted from that boundary on.
     const uint64_t first = uint64_t{blockIdx.x - group.begin} * per_block, end = lead + group.count - first;
@@ -118,6 +113,17 @@ __global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
                     static_cast<Unsigned>(words[k].v[i] + static_cast<Unsigned>(round_to_even(x[k].v[i], group, factor, &share)));
         write(to + 4 * (threadIdx.x + k * threads), part[k], words[k]);
     }
+    return share;
+}
+
+__global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
+    const QuantiseNow now = now_of(task);
+    if (!now.words) return;
+    const uint32_t g = group_of(task);
+    const double factor = factor_of(task, g);
+    const QuantiseGroup& group = task.group[g];
+    const Share share =
+        now.word == Word::i32 ? round_part<uint32_t>(task, now, group, factor) : round_part<uint64_t>(task, now, group, factor);
     tell(now.found + task.first + g, share, now.block);
 }
 
@@ -285,8 +291,7 @@ Status quantise(QuantiseTask& task, cudaStream_t stream) {
     const auto blocks = static_cast<uint32_t>(grid);
     if (random) return GC_LAUNCH(quantise_random, blocks, threads, stream, task);
     if (!nearest) return GC_LAUNCH(quantise_digits, blocks, threads, stream, task);
-    if (task.now.word == Word::i32) return GC_LAUNCH(quantise_nearest<uint32_t>, blocks, threads, stream, task);
-    return GC_LAUNCH(quantise_nearest<uint64_t>, blocks, threads, stream, task);
+    return GC_LAUNCH(quantise_nearest, blocks, threads, stream, task);
 }
 
 Status sum(SumTask* task, uint64_t count, uint64_t first, cudaStream_t stream) {

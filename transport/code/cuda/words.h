@@ -34,7 +34,7 @@ struct QuantiseTask {
     const float* gradient;
     QuantiseNow now;
     // Of graphs, in device memory; null: the values are in the task.
-    const QuantiseNow* now_at;   // in place of `now`, except now.word
+    const QuantiseNow* now_at;   // in place of `now`, of which then only matters whether its word is i16: `now_at` has the width
     const uint32_t* step_at;     // in place of now.step
     const double* factors;       // [groups], in place of those of `group`
     uint64_t seed;
