@@ -133,6 +133,7 @@ public:
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
     MemoryPlan memory{256};
+    uint64_t columns = 0;                   // bytes of unfolded windows in Place::beside, of the largest layer and block
     uint64_t engines = 0;                   // Net::engines()
     std::vector<std::string> engine_list;   // Net::engine_list()
     /// By layer.

@@ -1,6 +1,7 @@
 // Convolution (cross-correlation) with bias:  y[n,p,q,k] = b[k] + sum over r,s,c of w[k,r,s,c] x[n, p stride + r - pad, q stride + s - pad,
 // c], by cuDNN.  Bias and a following ReLU are part of the same kernel where cuDNN offers that, else one pass over y; a following max
 // pooling adds the bias to the maxima instead.
+#include <algorithm>
 #include <string>
 
 #include "nn/cuda/plan.h"
@@ -49,6 +50,7 @@ Status weights_of_bf16(Build& b, const Tensor& x, const Tensor& dy) {
     GC_TRY(product->choose(b, {ProductPass::weights, rows, K, width}));
     const uint64_t bytes = (uint64_t{K} * width * sizeof(float) + 255) / 256 * 256;
     const Tensor gradient = b.weight(Place::gradient), dw = b.beside(bytes), columns = b.beside(rows * width * b.value_bytes(), bytes);
+    b.columns = std::max(b.columns, rows * width * b.value_bytes());
     b.operations->weights.emplace_back([=, shape = b.window()](const Frame& f) {
         GC_TRY(unfold(f.stream, f.values(columns), f.values(x), shape, width, by_pixel));
         GC_TRY(product->run(f, {f.at<void>(dy), f.at<void>(columns), f.at<void>(dw)}));

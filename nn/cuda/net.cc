@@ -70,12 +70,12 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
             if (!place_purposes[place]) continue;
             const uint64_t bytes = build.memory.bytes(Place{place});
             arena.plan(place_purposes[place], bytes, &lane.memory[place]);
-            if (device_.lanes()[number].gpu == 0 && Place{place} <= Place::beside) growing += bytes;
+            if (device_.lanes()[number].gpu == 0 && Place{place} < Place::scratch) growing += bytes;
         }
         arena.plan("samples", input_.bytes(most), &lane.input);
         arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)), &lane.staged);
         arena.plan_pinned("samples", sizeof(LossResult) + most * sizeof(int32_t), &lane.results);
-        if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sizeof(int32_t));
+        if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sizeof(int32_t)) + build.columns;
         arena.plan_pinned("gradients", layout_.elements * sizeof(float), &lane.gradient);
     }
     device_.grows(growing, most);

@@ -278,14 +278,14 @@ TEST(CudaNet, TracedBlocksHaveTheSameBits) {
     EXPECT_TRUE(same_bits(graph, rig.block(data.samples).gradient));
 }
 
-TEST(CudaNet, SaysWhatWouldFit) {
-    GC_NEED_GPU();
-    const NetSpec spec{.C = 1, .H = 16, .W = 16, .classes = 10, .layers = {fc(500), relu(), fc(10), loss()}};
+/// The number that is said fits, and `more` times it does not.
+void expect_fits(const NetSpec& spec, Precision precision, double more) {
     size_t free = 0, total = 0, left = 0;
     auto plan = [&](uint32_t samples, std::string* error) {
         cuda::CudaDevice device;
         std::unique_ptr<Net> net;
         NetConfig config = sizes({samples});
+        config.precision = precision;
         EXPECT_TRUE(device.open({}).ok());
         EXPECT_TRUE(cuda::net_plan(spec, config, device, &net).ok());
         const Status status = device.seal();
@@ -303,10 +303,17 @@ TEST(CudaNet, SaysWhatWouldFit) {
     if (on_host) {   // no other user of the GPU
         EXPECT_EQ(plan(fits, &error), Code::ok) << error;
         EXPECT_GE(left, free / 16);   // for the libraries' kernels
-        EXPECT_EQ(plan(fits + fits / 50 + 2, &error), Code::node_memory);
+        EXPECT_EQ(plan(static_cast<uint32_t>(fits * more) + 2, &error), Code::node_memory);
     } else {   // other processes may change the free memory
         EXPECT_EQ(plan(2 * fits, &error), Code::node_memory);
     }
+}
+
+TEST(CudaNet, SaysWhatWouldFit) {
+    GC_NEED_GPU();
+    expect_fits({.C = 1, .H = 16, .W = 16, .classes = 10, .layers = {fc(500), relu(), fc(10), loss()}}, Precision::f32, 1.02);
+    expect_fits({.C = 8, .H = 6, .W = 6, .classes = 10, .layers = {conv(8, 3), conv(8, 3), fc(10), loss()}}, Precision::bf16,
+                1.5);   // cuDNN's workspaces grow, too
 }
 
 TEST(CudaNet, KernelsAreNamed) {
