@@ -15,7 +15,7 @@ constexpr uint64_t tiled_weights = 128 * 1024;
 constexpr uint32_t tiled_rows = 64;   // of a piece on AMX
 // Parameters from which a gradient is offered in pieces: more than the second-level cache keeps, with several blocks more than the first.
 constexpr uint64_t in_pieces_from = 256 * 1024, in_pieces_of_several = 32 * 1024;
-constexpr uint32_t piece = 32 * 1024;   // parameters
+constexpr uint32_t piece = 16 * 1024;   // parameters
 
 Status inner_float(Build& b) {
     const Layer& l = *b.layer;
@@ -45,9 +45,10 @@ Status inner_float(Build& b) {
     });
     if (!b.training) return {};
 
-    // Scratch from the first piece to the last: packed x of each block, and the rows of a piece.  Rows are an odd number of cache lines
-    // apart, or their beginnings would share a few sets of the first-level cache.
-    const uint64_t packs = kernels.packed({b.most, C, K}), made = packs * b.together, apart = (C + 15) / 16 / 2 * 32 + 16;
+    // Scratch from the first piece to the last: packed x of each block, and the rows of a piece.  The codec takes rows in one run where they
+    // follow one another.  Tiles of AMX need an odd number of cache lines from row to row: else the rows of a tile share sets of the
+    // first-level cache.
+    const uint64_t packs = kernels.packed({b.most, C, K}), made = packs * b.together, apart = tiled ? (C + 15) / 16 / 2 * 32 + 16 : C;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
     const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
     const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));

@@ -176,7 +176,8 @@ private:
         for (uint64_t begin = 0, count = 0; begin < range.count; begin += count, ++pieces) {
             std::scoped_lock mine(access.pieces[pieces % lanes_most]);   // all lanes take the same pieces in the same order
             for (uint32_t i = 0; i < blocks.size(); ++i) {
-                const GradientPart here = piece(i, begin);
+                GradientPart here = piece(i, begin);
+                if (here.apart == here.count) here = {here.x, here.rows * here.count};
                 count = here.rows * here.count;
                 GC_ASSERT(count > 0 && begin + count <= range.count);
                 const std::atomic_ref written(blocks[i].plan.record->written);   // only the first lane at a piece changes it
