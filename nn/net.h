@@ -45,8 +45,8 @@ struct GradientSink {
     }
 };
 
-/// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  A layer that is computed
-/// with another has no passes of its own.
+/// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0; `backward_data` has what
+/// serves both backward passes, and may come twice.  A layer that is computed with another has no passes of its own.
 struct Layer;   // nn/graph/layers.h; it lives as long as the net
 const std::string& layer_name(const Layer& layer);
 enum class Pass : uint8_t { input, forward, backward_weights, backward_data };
@@ -74,6 +74,9 @@ Precision precision_of(std::string_view name);
 /// A whole step is one graph, whose size is in proportion to its blocks.
 constexpr uint32_t step_blocks_max = 64;
 
+/// Of Net::backward(): both passes layer by layer, or one of them.
+enum class Backward : uint8_t { both, data, weights };
+
 struct NetConfig {
     uint32_t lanes = 1;
     uint32_t samples_max = 0;   // the most of an evaluation batch, and of a block if block_sizes is empty
@@ -86,6 +89,8 @@ struct NetConfig {
     bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
     /// The size of each block of a whole step (Net::step_begin), step_blocks_max at most; empty: no whole steps.
     std::vector<uint32_t> step_blocks = {};
+    uint32_t slots = 1;          // micro-batches in flight of a lane (CPUs)
+    bool passes_apart = false;   // gradients of activations stay until the slot's weights pass, which costs their memory
 };
 
 /// What a whole step has found (Net::step_end).  Valid until the next step_end().
@@ -120,6 +125,21 @@ struct Net {
     virtual Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) {
         for (const Block& each : all) GC_TRY(block(lane, each.id, each.samples, sink));
         return {};
+    }
+    // Micro-batches in flight.  A slot is memory of a lane: that of a forward pass until its backward passes are done.  A lane does one
+    // call at a time; its slots take turns in any order.
+    /// Of each lane; 0: this net has no passes as calls.
+    virtual uint32_t slots() const { return 0; }
+    /// Forward pass of up to together() blocks.  Hands in losses and statistics.  The samples are free again on return.
+    virtual Status forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) {
+        (void)lane, (void)slot, (void)all, (void)sink;
+        return fail(Code::unsupported, "this net computes whole blocks");
+    }
+    /// Backward pass of the slot's blocks.  `data` computes gradients of activations; `weights` computes those of parameters and hands them
+    /// in, at any time after `data` and before the slot's next forward pass.  Both need NetConfig::passes_apart.
+    virtual Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) {
+        (void)lane, (void)slot, (void)passes, (void)sink;
+        return fail(Code::unsupported, "this net computes whole blocks");
     }
     /// block() of that step returns Code::cancelled between two layers, until the next call: cancel(no_step) allows every step.  Any
     /// thread.

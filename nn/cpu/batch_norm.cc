@@ -67,16 +67,22 @@ Status batch_norm(Build& b) {
     if (!b.training) return {};
 
     Tensor dweight = b.weight(Place::gradient, Build::plain({channels})), dbias = b.bias(Place::gradient);
-    list.weights.emplace_back([=, &kernels](Frame& frame) {
+    list.gradient.emplace_back([=, &kernels](Frame& frame) {
         Values v = values(frame);
         kernels.channel_products(v.sums, v.products, frame.at(y.gradient), frame.at(x.value), v.mean, shape);
         std::fill_n(v.of_value, 2 * padded, 0.0f);
         for (uint32_t c = 0; c < channels; ++c) {
             double inverse = v.inverse[c], scale = v.scale[c];
-            frame.at(dbias)[c] = static_cast<float>(v.sums[c]);
-            frame.at(dweight)[c] = static_cast<float>(v.products[c] * inverse);
             v.of_value[c] = static_cast<float>(-scale * inverse * inverse * v.products[c] / count);
             v.constant[c] = static_cast<float>(-scale * v.sums[c] / count);
+        }
+        return Status{};
+    });
+    list.weights.emplace_back([=](Frame& frame) {
+        const Values v = values(frame);
+        for (uint32_t c = 0; c < channels; ++c) {
+            frame.at(dbias)[c] = static_cast<float>(v.sums[c]);
+            frame.at(dweight)[c] = static_cast<float>(v.products[c] * static_cast<double>(v.inverse[c]));
         }
         return Status{};
     });

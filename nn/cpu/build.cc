@@ -24,7 +24,7 @@ Status Call::bind(std::span<const Frame> frames, dnnl_engine_t engine) {
 Status Call::run(const Frame& frame) const {
     size_t count = tensors.size();
     dnnl_status_t status =
-        dnnl_primitive_execute(primitive.get(), frame.stream, static_cast<int>(count), arguments.data() + frame.lane * count);
+        dnnl_primitive_execute(primitive.get(), frame.stream, static_cast<int>(count), arguments.data() + frame.number * count);
     if (status != dnnl_success) return fail(Code::node_memory, "oneDNN cannot run a kernel: {}", dnnl_status2str(status));
     return {};
 }
@@ -62,7 +62,7 @@ void Build::add_up(uint32_t which, const Activation& output, std::vector<Tensor>
         for (size_t part = 2; part < from.size(); ++part) kernels.add(frame.at(to), frame.at(to), frame.at(from[part]), count);
         return Status{};
     };
-    std::vector<Operation>& list = (*all_)[which].weights;
+    std::vector<Operation>& list = (*all_)[which].gradient;
     list.insert(list.begin(), sum);
 }
 
@@ -162,6 +162,10 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
 }
 
 Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list) {
+    if (dnnl_memory_desc_equal(&from.desc, &to.desc)) {
+        list.emplace_back([from, to](Frame& frame) { return std::memcpy(frame.at(to), frame.at(from), to.bytes()), Status{}; });
+        return {};
+    }
     if (from.desc.ndims == 4 && std::max(from.place, to.place) <= Place::odd) {   // activations of a frame's samples
         const dnnl_dim_t* const dims = from.desc.dims;
         const Shape shape{static_cast<uint32_t>(dims[1]), static_cast<uint32_t>(dims[2]), static_cast<uint32_t>(dims[3])};
@@ -186,7 +190,7 @@ Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operatio
 
 Activation Build::flows(const dnnl_memory_desc_t& desc, bool learns) {
     Activation made{.value = kept(desc), .gradient = {}, .learns = learns && training};
-    if (made.learns) made.gradient = reserve(memory.turn(), desc);
+    if (made.learns) made.gradient = passes_apart ? kept(desc) : reserve(memory.turn(), desc);
     return made;
 }
 

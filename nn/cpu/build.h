@@ -40,12 +40,17 @@ struct Tensor {
     uint64_t bytes() const { return dnnl_memory_desc_get_size(&desc); }
 };
 
-/// One lane at work.
+struct Program;   // nn/cpu/net.h
+
+/// A slot of a lane, and what it is at.
 struct Frame {
     uint32_t lane = 0;
+    uint32_t number = 0;   // of all frames
+    const Program* program = nullptr;
     dnnl_stream_t stream = nullptr;
     std::array<std::byte*, place_count> base{};
-    std::span<const Block> blocks;                  // whose samples lie one behind the other
+    std::span<const Block> blocks;   // whose samples lie one behind the other; in `own`
+    std::array<Block, together_most> own{};
     uint32_t samples = 0;                           // of the blocks; without blocks together, the program's size
     bool training = false;                          // blocks, not an evaluation
     int32_t* predicted = nullptr;                   // results of the loss layer
@@ -69,9 +74,11 @@ struct Operations {
     /// the samples of one block alone.  0: blocks cannot.
     uint32_t unit = 0;
     std::vector<Operation> forward;
-    std::vector<Operation> weights;                               // backward: dweight and dbias of one block, of layers that have them
-    std::function<GradientPart(Frame&, uint64_t first)> pieces;   // the same in pieces: that from element `first` on
-    std::vector<Operation> data;                                  // backward: dinput, after `weights`
+    // Backward: `gradient` first, which both others read; those in any order, also with other layers' passes in between.
+    std::vector<Operation> gradient;                              // of this layer's output: complete, in the orders that kernels take
+    std::vector<Operation> data;                                  // dinput
+    std::vector<Operation> weights;                               // dweight and dbias of one block, of layers that have them
+    std::function<GradientPart(Frame&, uint64_t first)> pieces;   // `weights` in pieces: that from element `first` on
 };
 
 /// What flows between two layers: a value and, where somebody before it learns, its gradient in the same order.
@@ -81,12 +88,12 @@ struct Activation {
     bool shared = false;   // other layers read the value later, so none works in place; the gradient is this layer's alone
 };
 
-/// A oneDNN primitive with its arguments, bound once to the memory of every lane.
+/// A oneDNN primitive with its arguments, bound once to the memory of every frame.
 struct Call {
     Primitive primitive;
     std::vector<std::pair<int, Tensor>> tensors;
     std::vector<Memory> memories;
-    std::vector<dnnl_exec_arg_t> arguments;   // tensors.size() for each lane
+    std::vector<dnnl_exec_arg_t> arguments;   // tensors.size() for each frame
     Status bind(std::span<const Frame> frames, dnnl_engine_t engine);
     Status run(const Frame& frame) const;
 };
@@ -104,6 +111,7 @@ public:
     Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all, const Layout& of, const std::vector<bool>& merged)
         : seed(config.seed),
           type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32),
+          passes_apart(config.passes_apart),
           layers(all),
           layout(of),
           weight_copies(all.size()),
@@ -111,6 +119,7 @@ public:
           merged_(merged) {}
     const uint64_t seed;
     const dnnl_data_type_t type;   // what convolutions and inner products multiply
+    const bool passes_apart;       // gradients of activations live until the weights pass
     const std::span<const Layer> layers;
     const Layout& layout;
 

@@ -44,7 +44,7 @@ Status conv(Build& b) {
         dy2 = y.gradient;
     } else if (b.type == dnnl_bf16 && Build::isa() == Isa::amx && l.window.kernel == 1 && l.window.stride == 1 && l.window.pad == 0) {
         GC_TRY(b.consume({x.value, x1}, b.channels_last(l.in, dnnl_bf16), list.weights, &x2));
-        GC_TRY(b.consume({y.gradient}, b.channels_last(l.out, dnnl_bf16), list.weights, &dy2));
+        GC_TRY(b.consume({y.gradient}, b.channels_last(l.out, dnnl_bf16), list.gradient, &dy2));
         const NarrowShape shape{b.samples * l.in.H * l.in.W, l.in.C, l.out.C};
         const NarrowKernels& kernels = amx::narrow_kernels;
         const Tensor scratch = b.scratch(kernels.scratch(shape)), db = l.biases ? b.bias(Place::gradient) : Tensor{};
@@ -59,7 +59,7 @@ Status conv(Build& b) {
                                                               pad, pad) == dnnl_success);
         GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
         GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
-        GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.weights, &dy2));
+        GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.gradient, &dy2));
         GC_TRY(b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw));
         tensors = {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}};
         if (l.biases) tensors.emplace_back(DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient));

@@ -134,10 +134,14 @@ Status conv_few(Build& b) {
         if (pools) kernels.backward_weights_pooled(to, db, dy, winners_at(frame, won), from, scratch, shape);
         else kernels.backward_weights(to, db, dy, from, scratch, shape);
     };
+    if (pools)
+        list.gradient.emplace_back([=, &plain](Frame& frame) {
+            plain.relu_backward(frame.at(y.gradient), frame.at(y.value), (frame.samples + 15) / 16 * y_cut.image_floats());
+            return Status{};
+        });
     list.weights.emplace_back([=, &plain](Frame& frame) {
         const uint64_t group = frame.first / 16, place = group * y_cut.image_floats();
         float* dy = frame.at(y.gradient) + place;
-        if (pools) plain.relu_backward(dy, frame.at(y.value) + place, (frame.count + 15) / 16 * y_cut.image_floats());
         if (whole.groups > 0) weights(frame, frame.at(dw), dy, place, frame.at(x1) + group * x_cut.image_floats(), of(frame.count));
         if (strips.count == 1) return Status{};
         float *dy2 = frame.at(memory) + sums, *more = dy2 + y_cut.strip_floats();

@@ -45,8 +45,8 @@ Status inner_float(Build& b) {
     });
     if (!b.training) return {};
 
-    // Scratch from the first piece to the last: packed x of each block, and the rows of a piece.  The codec takes rows in one run where they
-    // follow one another.  Tiles of AMX need an odd number of cache lines from row to row: else the rows of a tile share sets of the
+    // Scratch from the first piece to the last: packed x of each block, and the rows of a piece.  The codec takes rows in one run where
+    // they follow one another.  Tiles of AMX need an odd number of cache lines from row to row: else the rows of a tile share sets of the
     // first-level cache.
     const uint64_t packs = kernels.packed({b.most, C, K}), made = packs * b.together, apart = tiled ? (C + 15) / 16 / 2 * 32 + 16 : C;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
@@ -123,7 +123,7 @@ Status inner_product(Build& b) {
     Pd backward;
     dnnl_memory_desc_t ddst = Build::plain({b.samples, l.out.C}, b.type);
     Tensor dy;
-    GC_TRY(b.consume({y.gradient}, ddst, list.weights, &dy));
+    GC_TRY(b.consume({y.gradient}, ddst, list.gradient, &dy));
     GC_ASSERT(dnnl_inner_product_backward_weights_desc_init(&op, &flat, &canonical, with_bias, &ddst) == dnnl_success);
     GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
     tensors = {{DNNL_ARG_SRC, x1}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, b.weight(Place::gradient, canonical)}};

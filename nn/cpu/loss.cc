@@ -16,7 +16,10 @@ Status loss(Build& b, Sample sample) {
     dnnl_memory_desc_t plain = Build::plain({b.samples, classes, 1, 1});
     Activation x = b.activation;
     GC_TRY(b.consume({b.activation.value}, plain, b.operations->forward, &x.value));
-    if (x.learns) GC_TRY(b.produce(b.activation.gradient, plain, b.operations->data, &x.gradient));
+    if (x.learns) {   // the forward pass makes the gradient, so it is kept until the backward pass
+        x.gradient = b.kept(plain);
+        GC_TRY(b.reorder(x.gradient, b.activation.gradient, b.operations->data));
+    }
     b.operations->forward.emplace_back([x, classes, sample](Frame& frame) {
         const float* row = frame.at(x.value);
         float* drow = x.learns ? frame.at(x.gradient) : nullptr;

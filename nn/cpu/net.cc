@@ -15,9 +15,9 @@ constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"}
 OneThread::OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
 OneThread::~OneThread() { omp_set_num_threads(before_); }
 
-void CpuNet::input(const Program& program, Frame& frame) {
+void CpuNet::input(Frame& frame) {
     Shape padded = layers_[0].in;
-    float* image = frame.at(program.input);
+    float* image = frame.at(frame.program->input);
     const uint64_t plane = uint64_t{padded.H} * padded.W, lines = spec_.pad ? spec_.H : 1, row = uint64_t{spec_.H} * spec_.W / lines;
     // Padding is written for each block, as lanes' memory has other uses in between.
     if (spec_.pad && !input_beside_) std::fill_n(image, padded.elements() * frame.samples, 0.0f);
@@ -60,17 +60,17 @@ Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t laye
     return {};
 }
 
-Status CpuNet::forward(const Program& program, Frame& frame, StepId step) {
+Status CpuNet::layers_forward(Frame& frame, StepId step) {
     const bool traced = trace_ && frame.training;
     const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
-    input(program, frame);
+    input(frame);
     if (traced) trace_->pass(frame.lane, layers_[0], Pass::input, begin_ns, trace_->now_ns());
     frame.loss.fill(0);
     frame.right = 0;
     for (uint32_t i = 0, first = 0; i < frame.blocks.size(); first += frame.blocks[i++].samples.count) frame.begins[i] = first;
     for (size_t i = 0; i < layers_.size(); ++i) {
         if (cancelled(step)) return step_cancelled;
-        GC_TRY(run(program.layers[i].forward, frame, i, Pass::forward));
+        GC_TRY(run(frame.program->layers[i].forward, frame, i, Pass::forward));
     }
     return {};
 }
@@ -113,58 +113,75 @@ Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& fram
     return status;
 }
 
-Status CpuNet::blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) {
+Status CpuNet::weights(Frame& frame, size_t layer, GradientSink& sink) {
+    const Operations& operations = frame.program->layers[layer];
+    bool taken = false;
+    GC_TRY(in_pieces(operations, layer, frame, sink, &taken));
+    for (uint32_t i = 0; !taken && i < frame.blocks.size(); ++i) {
+        turn_to(frame, i, layer, i);
+        GC_TRY(run(operations.weights, frame, layer, Pass::backward_weights));
+        if (const uint32_t bucket = bucket_of_layer_[layer]; bucket != ~0u)
+            GC_TRY(sink.bucket(frame.lane, frame.blocks[i].id, bucket, gradient_of(frame, bucket, i)));
+    }
+    return {};
+}
+
+Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) {
     OneThread one;
-    GC_ASSERT(lane < frames_.size() && all.size() >= 1 && all.size() <= together_);
-    Frame& frame = frames_[lane];
-    frame.blocks = all;
+    GC_ASSERT(lane < memory_.size() && slot < config_.slots && all.size() >= 1 && all.size() <= together_);
+    Frame& frame = frame_of(lane, slot);
+    std::ranges::copy(all, frame.own.begin());
+    frame.blocks = std::span(frame.own).first(all.size());
     frame.predicted = nullptr;
     frame.outputs = nullptr;
     frame.training = true;
     frame.samples = 0;
-    Program* program = &all_;
+    frame.program = &all_;
     const StepId step = all[0].id.step;
     for (const auto& [id, samples] : all) {
         GC_ASSERT(id.step == step);
         GC_TRY(samples_check(spec_, samples));
         Program* own = nullptr;
         GC_TRY(program_find(programs_, samples.count, true, &own));
-        if (together_ == 1) program = own;
+        if (together_ == 1) frame.program = own;
         frame.samples += samples.count;
     }
-    GC_TRY(forward(*program, frame, step));
+    GC_TRY(layers_forward(frame, step));
     for (size_t i = 0; i < all.size(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
     if (statistics_) GC_TRY(sink.bucket(lane, all[0].id, 0, gradient_of(frame, 0, 0)));   // the forward pass has made them
+    return {};
+}
+
+Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) {
+    OneThread one;
+    GC_ASSERT(lane < memory_.size() && slot < config_.slots && (passes == Backward::both || config_.passes_apart));
+    Frame& frame = frame_of(lane, slot);
+    const StepId step = frame.blocks[0].id.step;
     for (size_t layer = layers_.size(); layer-- > 0;) {
         if (cancelled(step)) return step_cancelled;
-        const Operations& operations = program->layers[layer];
-        bool taken = false;
-        GC_TRY(in_pieces(operations, layer, frame, sink, &taken));
-        for (uint32_t i = 0; !taken && i < all.size(); ++i) {
-            turn_to(frame, i, layer, i);
-            GC_TRY(run(operations.weights, frame, layer, Pass::backward_weights));
-            if (const uint32_t bucket = bucket_of_layer_[layer]; bucket != ~0u)
-                GC_TRY(sink.bucket(lane, all[i].id, bucket, gradient_of(frame, bucket, i)));
-        }
-        GC_TRY(run(operations.data, frame, layer, Pass::backward_data));
+        const Operations& operations = frame.program->layers[layer];
+        if (passes != Backward::weights) GC_TRY(run(operations.gradient, frame, layer, Pass::backward_data));
+        if (passes != Backward::data) GC_TRY(weights(frame, layer, sink));
+        if (passes != Backward::weights) GC_TRY(run(operations.data, frame, layer, Pass::backward_data));
     }
     return {};
 }
 
 Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
     OneThread one;
-    GC_ASSERT(lane < frames_.size());
+    GC_ASSERT(lane < memory_.size());
     GC_TRY(samples_check(spec_, samples));
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, false, &program));
-    Frame& frame = frames_[lane];
-    const Block only{{}, samples};
-    frame.blocks = {&only, 1};
+    Frame& frame = frame_of(lane, 0);
+    frame.own[0] = {{}, samples};
+    frame.blocks = std::span(frame.own).first(1);
+    frame.program = program;
     frame.samples = program->samples;
     frame.predicted = predicted;
     frame.outputs = outputs;
     frame.training = false;
-    GC_TRY(forward(*program, frame, no_step - 1));   // a step that is never cancelled
+    GC_TRY(layers_forward(frame, no_step - 1));   // a step that is never cancelled
     *right = frame.right;
     *loss = frame.loss[0];
     return {};

@@ -41,7 +41,13 @@ public:
         return blocks(lane, {&one, 1}, sink);
     }
     uint32_t together() const override { return together_; }
-    Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) override;
+    Status blocks(uint32_t lane, std::span<const Block> all, GradientSink& sink) override {
+        GC_TRY(forward(lane, 0, all, sink));
+        return backward(lane, 0, Backward::both, sink);
+    }
+    uint32_t slots() const override { return config_.slots; }
+    Status forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) override;
+    Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) override;
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override;
@@ -49,9 +55,12 @@ public:
 
 private:
     Status make(Build& build, Program& program);
+    Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
     /// Fills the input and runs all layers forward.
-    Status forward(const Program& program, Frame& frame, StepId step);
-    void input(const Program& program, Frame& frame);
+    Status layers_forward(Frame& frame, StepId step);
+    void input(Frame& frame);
+    /// Computes and hands in the layer's gradients of weights, block by block.
+    Status weights(Frame& frame, size_t layer, GradientSink& sink);
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
     /// Gradients of weights are those of that block from now on; the layer's are written at the place of block `place`.
     void turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const;
@@ -89,7 +98,7 @@ private:
     std::vector<std::unique_ptr<Call>> calls_;
     std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
     std::vector<Stream> streams_;
-    std::vector<Frame> frames_;
+    std::vector<Frame> frames_;   // those of a lane one behind the other
     Buffer parameters_, copies_memory_;
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};

@@ -72,7 +72,7 @@ void CpuNet::plan_gradients(Build& build) {
 
 Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
     OneThread one;
-    GC_ASSERT(config.lanes >= 1 && config.samples_max >= 1);
+    GC_ASSERT(config.lanes >= 1 && config.slots >= 1 && config.samples_max >= 1);
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
@@ -126,24 +126,31 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     memory_.resize(config.lanes);
     for (auto& lane : memory_)
         for (uint8_t place = 0; place < place_count; ++place)
-            if (place_purposes[place]) arena.plan(place_purposes[place], build.memory.bytes(Place{place}), &lane[place]);
+            if (place_purposes[place])
+                arena.plan(place_purposes[place], build.memory.bytes(Place{place}) * (Place{place} == Place::kept ? config.slots : 1),
+                           &lane[place]);
     arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
     arena.plan("copies of weights", build.memory.bytes(Place::copies), &copies_memory_);
     return {};
 }
 
 Status CpuNet::ready() {
+    frames_.resize(memory_.size() * config_.slots);
     for (uint32_t lane = 0; lane < config_.lanes; ++lane) {
         dnnl_stream_t stream = nullptr;
         if (dnnl_stream_create(&stream, engine_.get(), dnnl_stream_default_flags) != dnnl_success)
             return fail(Code::node_memory, "oneDNN cannot make a stream");
         streams_.emplace_back(stream);
-        Frame& frame = frames_.emplace_back();
-        frame.lane = lane;
-        frame.stream = stream;
-        for (size_t place = 0; place < place_count; ++place) frame.base[place] = memory_[lane][place].host;
-        frame.base[static_cast<size_t>(Place::parameters)] = parameters_.host;
-        frame.base[static_cast<size_t>(Place::copies)] = copies_memory_.host;
+        for (uint32_t slot = 0; slot < config_.slots; ++slot) {
+            Frame& frame = frame_of(lane, slot);
+            frame.lane = lane;
+            frame.number = lane * config_.slots + slot;
+            frame.stream = stream;
+            for (size_t place = 0; place < place_count; ++place) frame.base[place] = memory_[lane][place].host;
+            frame.base[static_cast<size_t>(Place::kept)] += slot * (memory_[lane][static_cast<size_t>(Place::kept)].bytes / config_.slots);
+            frame.base[static_cast<size_t>(Place::parameters)] = parameters_.host;
+            frame.base[static_cast<size_t>(Place::copies)] = copies_memory_.host;
+        }
     }
     for (auto& call : calls_) GC_TRY(call->bind(frames_, engine_.get()));
     weights_initial(spec_, layout_, config_.seed, parameters());

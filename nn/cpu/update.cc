@@ -14,7 +14,7 @@ constexpr uint64_t apply_alone = 128 * 1024;   // elements of a net that one thr
 void CpuNet::refresh_layer(uint32_t lane, size_t layer) {
     OneThread one;
     for (const Operation& operation : copies_[layer].refresh)
-        GC_ASSERT(operation(frames_[lane]).ok());   // no block is running: the lane's scratch is free
+        GC_ASSERT(operation(frame_of(lane, 0)).ok());   // no block is running: the lane's scratch is free
 }
 
 void CpuNet::refresh() {
@@ -48,7 +48,7 @@ void CpuNet::apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& fr
 }
 
 Status CpuNet::apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) {
-    GC_ASSERT(sums.size() == layout_.buckets.size() && lanes.count() <= frames_.size());
+    GC_ASSERT(sums.size() == layout_.buckets.size() && lanes.count() <= memory_.size());
     const bool alone = lanes.count() == 1 || layout_.elements < apply_alone;
     auto run = [&lanes, alone](size_t items, const std::function<void(uint32_t, uint32_t)>& task) {
         if (!alone) return lanes.run(static_cast<uint32_t>(items), task);

@@ -326,7 +326,7 @@ TEST(Net, GradientsInPiecesAreTheSame) {
                      {.kind = "inner_product", .name = "b", .values = {{"outputs", 300}}},
                      {.kind = "add", .from = "a"},
                      {.kind = "inner_product", .values = {{"outputs", 7}}}};
-    for (const auto& [spec, buckets] : {std::pair{&mlp, 3u}, {&without, 1u}, {&shared, 0u}}) {
+    for (const auto& [spec, buckets] : {std::pair{&mlp, 3u}, {&without, 1u}, {&shared, 1u}}) {
         NetSpec whole = *spec;
         if (spec != &mlp) whole.layers.push_back({.kind = "softmax_cross_entropy"});
         Rig rig(whole, sizes({5, 64}));

@@ -1,0 +1,126 @@
+// Micro-batches in flight: whatever order the passes of several slots take, each block has the bits of Net::block().
+#include "tests/nn/nets.h"
+
+namespace gradcast {
+namespace {
+
+struct Call {
+    enum Pass { forward, both, data, weights } pass;
+    uint32_t block;
+};
+
+const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything"};
+
+NetSpec net_of(const std::string& name) {
+    if (name == "everything") return everything();
+    return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
+}
+
+/// Blocks take the slots in turn.
+void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_t blocks, const std::vector<Call>& calls) {
+    const uint32_t samples = config.block_sizes[0];
+    std::vector<std::unique_ptr<Data>> data;
+    std::vector<Gather> wanted, found;
+    Rig rig(spec, sizes({samples}));
+    for (uint32_t b = 0; b < blocks; ++b) {
+        data.push_back(std::make_unique<Data>(spec, samples, b + 1));
+        Gather& one = wanted.emplace_back(rig.net->layout());
+        ASSERT_TRUE(rig.net->block(0, {3, b}, data[b]->samples, one).ok());
+        found.emplace_back(rig.net->layout());
+    }
+    Rig cut(spec, config);
+    ASSERT_EQ(cut.net->slots(), config.slots);
+    const uint32_t lane = config.lanes - 1;
+    for (const auto& [pass, b] : calls) {
+        const Block block{{3, b}, data[b]->samples};
+        const uint32_t slot = b % config.slots;
+        const Status status = pass == Call::forward ? cut.net->forward(lane, slot, {&block, 1}, found[b])
+                                                    : cut.net->backward(lane, slot,
+                                                                        pass == Call::both   ? Backward::both
+                                                                        : pass == Call::data ? Backward::data
+                                                                                             : Backward::weights,
+                                                                        found[b]);
+        ASSERT_TRUE(status.ok()) << status.what;
+        if (pass == Call::forward) std::ranges::fill(data[b]->images, uint8_t{0});   // nobody reads them again
+    }
+    for (uint32_t b = 0; b < blocks; ++b) {
+        EXPECT_EQ(found[b].next, cut.net->layout().buckets.size());
+        EXPECT_EQ(found[b].total, wanted[b].total);
+        EXPECT_TRUE(same_bits(found[b].gradient, wanted[b].gradient)) << "block " << b;
+    }
+}
+
+TEST(Slots, AllForwardThenAllBackward) {
+    for (const char* name : nets) {
+        SCOPED_TRACE(name);
+        NetConfig config = sizes({7}, 2);
+        config.slots = 3;
+        expect_bits_of_blocks(net_of(name), config, 3,
+                              {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
+    }
+}
+
+TEST(Slots, OneForwardOneBackward) {
+    for (const char* name : nets) {
+        SCOPED_TRACE(name);
+        NetConfig config = sizes({7});
+        config.slots = 2;
+        expect_bits_of_blocks(net_of(name), config, 4,
+                              {{Call::forward, 0},
+                               {Call::forward, 1},
+                               {Call::both, 0},
+                               {Call::forward, 2},
+                               {Call::both, 1},
+                               {Call::forward, 3},
+                               {Call::both, 2},
+                               {Call::both, 3}});
+    }
+}
+
+// A data pass depends on no weights pass: all weights passes come last, and those of different slots in another order.
+TEST(Slots, WeightsPassesComeLast) {
+    for (const char* name : nets) {
+        SCOPED_TRACE(name);
+        NetConfig config = sizes({7});
+        config.slots = 3;
+        config.passes_apart = true;
+        expect_bits_of_blocks(net_of(name), config, 3,
+                              {{Call::forward, 0},
+                               {Call::forward, 1},
+                               {Call::data, 0},
+                               {Call::forward, 2},
+                               {Call::data, 2},
+                               {Call::data, 1},
+                               {Call::weights, 1},
+                               {Call::weights, 2},
+                               {Call::weights, 0}});
+    }
+}
+
+// In bf16 conversions of a gradient serve both passes.
+TEST(Slots, WeightsPassesComeLastInBf16) {
+    if (isa_best() < Isa::avx512_bf16) GTEST_SKIP() << "this CPU has no bf16";
+    for (const char* name : {"lenet5", "nin", "resnet9"}) {
+        SCOPED_TRACE(name);
+        const NetSpec spec = net_of(name);
+        NetConfig config = sizes({16});
+        config.precision = Precision::bf16;
+        Rig whole(spec, config);
+        config.slots = 2;
+        config.passes_apart = true;
+        Rig apart(spec, config);
+        Data first(spec, 16, 1), second(spec, 16, 2);
+        Gather wanted(whole.net->layout()), found(whole.net->layout()), other(whole.net->layout());
+        ASSERT_TRUE(whole.net->block(0, {0, 0}, first.samples, wanted).ok());
+        const Block a{{0, 0}, first.samples}, b{{0, 1}, second.samples};
+        ASSERT_TRUE(apart.net->forward(0, 0, {&a, 1}, found).ok());
+        ASSERT_TRUE(apart.net->backward(0, 0, Backward::data, found).ok());
+        ASSERT_TRUE(apart.net->forward(0, 1, {&b, 1}, other).ok());
+        ASSERT_TRUE(apart.net->backward(0, 1, Backward::data, other).ok());
+        ASSERT_TRUE(apart.net->backward(0, 0, Backward::weights, found).ok());
+        EXPECT_TRUE(same_bits(found.gradient, wanted.gradient));
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
