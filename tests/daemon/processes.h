@@ -1,6 +1,7 @@
 // Real gradcastd processes on loopback for tests.  Each has its own folder; tests wait for a state, never for a time.
 #pragma once
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
 #include <netinet/in.h>
@@ -136,23 +137,39 @@ private:
     std::string log_;
 };
 
-/// A free port of loopback, a new one each time, outside the kernel's range for connections.
-inline uint16_t free_port() {
-    static uint16_t random = [] {
-        uint16_t first;
-        random_bytes({reinterpret_cast<uint8_t*>(&first), sizeof first});
-        return first;
-    }();
-    for (;; ++random) {
+/// The first of `count` free ports of loopback that follow one another; others at each call, outside the kernel's range for connections.
+inline uint16_t free_port(uint16_t count = 1) {
+    // Test programs that run side by side take ports of different blocks: a port is free while a daemon is down that will be started again.
+    // A name in the abstract namespace reserves a block until this program ends.
+    constexpr uint32_t block = 100;
+    static std::vector<Fd> reserved;
+    static uint32_t next = 0, end = 0;
+    const auto is_free = [](uint32_t port) {
         sockaddr_in address{};
         address.sin_family = AF_INET;
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        address.sin_port = htons(static_cast<uint16_t>(10'000 + random % 20'000));
-        Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
-            ++random;
-            return ntohs(address.sin_port);
+        address.sin_port = htons(static_cast<uint16_t>(port));
+        const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    };
+    for (;; ++next) {
+        while (next + count > end) {
+            uint16_t random;
+            random_bytes({reinterpret_cast<uint8_t*>(&random), sizeof random});
+            const uint32_t first = 10'000 + random % 200 * block;
+            sockaddr_un name{};
+            name.sun_family = AF_UNIX;
+            const std::string text = "gradcast-test-ports-" + std::to_string(first);
+            text.copy(name.sun_path + 1, sizeof name.sun_path - 1);
+            const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+            Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+            if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&name), bytes) != 0) continue;
+            reserved.push_back(std::move(fd));
+            next = first, end = first + block;
         }
+        uint32_t found = 0;
+        while (found < count && is_free(next + found)) ++found;
+        if (found == count) return static_cast<uint16_t>(std::exchange(next, next + count));
     }
 }
 
@@ -267,7 +284,7 @@ struct Cluster {
         key("key", "\"" + folder + "/key\"");
         key("state", "\"state\"");
         key("socket", "\"run/control.sock\"");
-        key("cpus", "[0]");
+        key("cpus", fmt::format("[{}]", static_cast<uint32_t>(node.name[0]) % std::max(1u, std::thread::hardware_concurrency())));
         EXPECT_TRUE(file_write(node.folder + "/gradcastd.toml", text + more).ok());
     }
     void start(Node& node, int listen_fd = -1) {

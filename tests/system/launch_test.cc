@@ -12,7 +12,7 @@ namespace {
 
 struct SystemLaunch : testing::Test {
     std::string folder = testing::TempDir() + "gc-launch-XXXXXX";
-    uint16_t port = free_port();
+    uint16_t port = free_port(3);   // of the ranks, in turn
 
     void SetUp() override {
         ASSERT_NE(::mkdtemp(folder.data()), nullptr);
