@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 #include <string>
 
 namespace {
@@ -104,6 +106,61 @@ TEST_F(Runner, FailuresCrashesAndTimeOutsFail) {
     EXPECT_TRUE(has(text, "hang did not end within 1 s")) << text;
     EXPECT_TRUE(has(text, "  [  FAILED  ] Suite.Wrong")) << text;
     EXPECT_TRUE(has(text, "\n6 passed, 4 failed, 0 skipped\n")) << text;
+}
+
+/// What a program with these tests, of which GoogleTest gives each shard its own, says of those that it is given.
+constexpr char sharded[] = R"sh(echo "$TEST_TMPDIR" >>"$0.folders"
+for test in 0 1 2 3 4; do
+    [ $((test % GTEST_TOTAL_SHARDS)) = "$GTEST_SHARD_INDEX" ] || continue
+    echo "[ RUN      ] Suite.Test$test"
+    case $test in
+        1) echo 'some_test.cc:18: Skipped'; echo 'no device'; echo; echo "[  SKIPPED ] Suite.Test$test (0 ms)"; s=1 ;;
+        [$FAILS]) echo "wrong by $test"; echo "[  FAILED  ] Suite.Test$test (2 ms)"; f=1 ;;
+        [$CRASHES]) kill -SEGV $$ ;;
+        *) echo "[       OK ] Suite.Test$test ($((test + 1))000 ms)"; p=$((p + 1)) ;;
+    esac
+done
+echo "[  PASSED  ] $((p)) tests."
+[ -z "$s" ] || echo '[  SKIPPED ] 1 test, listed below:'
+[ -z "$f" ] || { echo '[  FAILED  ] 1 test, listed below:'; exit 1; })sh";
+
+TEST_F(Runner, ShardsOfAProgramAreOneLine) {
+    program("system", sharded);
+    std::string text = run("[true]\n^system Suite.Test1: no device$\n", "FAILS=x CRASHES=x");
+    EXPECT_EQ(code_, 0) << text;
+    EXPECT_TRUE(has(text, "system           4 passed   0 failed   1 skipped")) << text;
+    EXPECT_EQ(text.find("skipped  "), text.rfind("skipped  ")) << text;
+    EXPECT_TRUE(has(text, "slowest tests:\n    5.0 s  system Suite.Test4\n    4.0 s  system Suite.Test3\n    3.0 s  ")) << text;
+    EXPECT_TRUE(has(text, "\n4 passed, 0 failed, 1 skipped\n")) << text;
+    // All that was said is in one file, and no two shards share a folder.
+    std::stringstream log, folders;
+    log << std::ifstream(root_ / "build/tests/system.log").rdbuf();
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(has(log.str(), "Suite.Test" + std::to_string(i))) << log.str();
+    EXPECT_FALSE(fs::exists(root_ / "build/tests/system.0.log"));
+    std::ifstream in(root_ / "build/tests/system.folders");
+    std::set<std::string> different;
+    size_t shards = 0;
+    for (std::string line; std::getline(in, line); ++shards) different.insert(line);
+    EXPECT_GT(shards, 1u);
+    EXPECT_EQ(different.size(), shards);
+}
+
+TEST_F(Runner, AShardThatFailsOrCrashesFailsTheProgram) {
+    program("system", sharded);
+    const std::string expected = "[true]\n^system Suite.Test1: no device$\n";
+    std::string text = run(expected, "FAILS=23 CRASHES=x");
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_TRUE(has(text, "system           2 passed   2 failed   1 skipped")) << text;
+    for (const char* wrong : {"  wrong by 2\n  [  FAILED  ] Suite.Test2", "  wrong by 3\n  [  FAILED  ] Suite.Test3"})
+        EXPECT_TRUE(has(text, wrong)) << text;
+    text = run(expected, "FAILS=x CRASHES=3");
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_TRUE(has(text, "\n3 passed, 1 failed, 1 skipped\n")) << text;
+    program("ctl", "[ $GTEST_SHARD_INDEX = 0 ] || sleep 1000; echo '[  PASSED  ] 2 tests.'");
+    EXPECT_TRUE(has(run(expected, "FAILS=x CRASHES=x TEST_SECONDS=1"), "  ctl did not end within 1 s"));
+    fs::remove(root_ / "build/tests/ctl");
+    text = run(expected, "FAILS=x CRASHES=23");
+    EXPECT_TRUE(has(text, "\n2 passed, 2 failed, 1 skipped\n")) << text;
 }
 
 TEST_F(Runner, NothingThatPassesFails) {
