@@ -49,10 +49,7 @@ Status Arbiter::judge(Status found, StepId at) {
         outvoted_ = true;
         return verdict;
     }
-    Event event = command_event(job_rank_lost);
-    event.rank = wrong;
-    event.status = verdict;
-    context_.host.post(static_cast<uint16_t>(Channel::job), event);
+    context_.host.post(static_cast<uint16_t>(Channel::job), command_event(WrongRank{wrong, verdict}));
     return {};
 }
 

@@ -41,7 +41,7 @@ void Dispatch::rank_lost(const Completion& completion) {
         return;
     }
     // The link and all protocols hear of it, whoever found it out.
-    host_.post(job_channel, lost_event(rank, fail(Code::peer_lost, "rank {} is lost", rank)));
+    host_.post(job_channel, {Event::PeerLost{rank, fail(Code::peer_lost, "rank {} is lost", rank)}});
 }
 
 Status Dispatch::wait_job(uint64_t id) {
@@ -55,7 +55,7 @@ Status Dispatch::wait_job(uint64_t id) {
 }
 
 void Dispatch::cut_expelled() {
-    for (Rank rank : expelled_) host_.post(job_channel, lost_event(rank, fail(Code::peer_lost, "rank {} computes wrongly", rank)));
+    for (Rank rank : expelled_) host_.post(job_channel, {Event::PeerLost{rank, fail(Code::peer_lost, "rank {} computes wrongly", rank)}});
     expelled_.clear();
 }
 

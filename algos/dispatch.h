@@ -10,8 +10,13 @@
 
 namespace gradcast {
 
-/// Command on Channel::job: Event::rank computes wrongly, as status says.  Completion::id of what follows from that or any other loss:
-/// Completion::rank is lost, for the reason in `status`, and the job goes on without it.
+/// A command on Channel::job: the rank computes wrongly, as `verdict` says.
+struct WrongRank {
+    Rank rank = 0;
+    Status verdict = {};
+};
+/// Completion::id on Channel::job after WrongRank or any other loss: Completion::rank is lost, for the reason in `status`, and the job goes
+/// on without it.
 constexpr uint32_t job_rank_lost = 4;
 
 /// Takes what is completed on one channel.  Trainer thread, from within Dispatch::collect().

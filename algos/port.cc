@@ -53,7 +53,7 @@ Status Port::begin() {
     return {};
 }
 
-void Port::ready(uint32_t bucket) { context_.host.post(gradient_channel, ready_event(step_, bucket)); }
+void Port::ready(uint32_t bucket) { context_.host.post(gradient_channel, {Event::Ready{step_, bucket}}); }
 
 Status Port::wait(uint32_t first, std::span<const Sum*> into, uint64_t deadlines) {
     Waiting waiting(context_.progress);
@@ -75,7 +75,7 @@ Status Port::wait(uint32_t first, std::span<const Sum*> into, uint64_t deadlines
 }
 
 void Port::applied() {
-    if (step_ > first_step_) command(ExchangeCommand::release, step_ - 1, 0);
+    if (step_ > first_step_) command({ExchangeCommand::Release{step_ - 1}});
     ++step_;
 }
 
@@ -109,21 +109,14 @@ Status Port::taken(Status so_far) {
     return judge_ ? judge_->judge(conflict.status, conflict.step) : conflict.status;
 }
 
-void Port::expelled(Rank rank) {
-    Event event = command_event(ExchangeCommand::expel);
-    event.rank = rank;
-    event.status = fail(Code::peer_lost, "rank {} is lost", rank);
-    context_.host.post(gradient_channel, event);
-}
+void Port::expelled(Rank rank) { command({ExchangeCommand::Expel{rank, fail(Code::peer_lost, "rank {} is lost", rank)}}); }
 
-void Port::command(ExchangeCommand command, StepId step, uint32_t bucket) {
-    context_.host.post(gradient_channel, command_event(command, step, bucket));
-}
+void Port::command(const ExchangeCommand& command) { context_.host.post(gradient_channel, command_event(command)); }
 
 /// Asks the exchange what is missing.
 Status Port::overdue(uint64_t us) {
     missing_ = {};
-    command(ExchangeCommand::explain, step_, 0);
+    command({ExchangeCommand::Explain{step_}});
     (void)dispatch_.collect(context_.host.now_us() + 1'000'000);
     GC_TRY(dispatch_.ended());
     const double seconds = static_cast<double>(us) / 1e6;

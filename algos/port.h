@@ -32,7 +32,7 @@ public:
     /// The bucket's words and records are complete.  Any thread.
     void ready(uint32_t bucket);
     /// The bucket's sum is complete without this rank, and no thread writes its words any more.
-    void abandon(uint32_t bucket) { command(ExchangeCommand::abandon, step_, bucket); }
+    void abandon(uint32_t bucket) { command({ExchangeCommand::Abandon{step_, bucket}}); }
     /// Blocks until buckets first .. first + into.size() - 1 of the present step are summed.  `patience`: deadlines without any packet.
     /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or the error that has ended the job
     /// elsewhere.
@@ -49,7 +49,7 @@ public:
 private:
     class Patience;
     Status overdue(uint64_t us);
-    void command(ExchangeCommand command, StepId step, uint32_t bucket);
+    void command(const ExchangeCommand& command);
 
     Context& context_;
     Dispatch& dispatch_;
@@ -60,7 +60,7 @@ private:
     std::array<std::vector<const Sum*>, step_slots> come_;   // by step % step_slots and bucket: not yet taken by wait()
     uint64_t poll_us_ = 0;                                   // of the next poll()
     Completion conflict_, early_;                            // early_: a conflict in the next step, which this rank has not begun
-    Status missing_;                                         // the answer of the exchange to `explain`
+    Status missing_;                                         // the answer of the exchange to Explain
 };
 
 }   // namespace gradcast

@@ -5,12 +5,24 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/core/overloads.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
 namespace {
 
-enum class BroadcastCommand : uint32_t { send = 1, receive = 2 };
+struct BroadcastCommand {
+    struct Send {
+        Buffer message;
+        uint64_t ticket = 0;
+    };
+    struct Receive {
+        Rank from = 0;
+        Buffer message;
+        uint64_t ticket = 0;
+    };
+    std::variant<Send, Receive> what;
+};
 
 class BroadcastProtocol final : public Protocol {
 public:
@@ -31,23 +43,17 @@ public:
     }
 
     void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) {
-            switch (event.kind) {
-                case Event::Kind::packet: take(*event.packet, actions); break;
-                case Event::Kind::sent: complete(event.id, event.status, actions); break;
-                case Event::Kind::command:
-                    switch (static_cast<BroadcastCommand>(event.command)) {
-                        case BroadcastCommand::send: send(event, actions); break;
-                        case BroadcastCommand::receive: receive(event, actions); break;
-                    }
-                    break;
-                case Event::Kind::peer_lost: lost(event, actions); break;
-                case Event::Kind::peer_up:
-                case Event::Kind::timer:
-                case Event::Kind::computed:
-                case Event::Kind::ready: break;
-            }
-        }
+        for (const Event& event : events)
+            std::visit(Overloads{[&](const Event::Received& it) { take(*it.packet, actions); },
+                                 [&](const Event::Sent& it) { complete(it.ticket, it.status, actions); },
+                                 [&](const Event::Command& it) {
+                                     std::visit(Overloads{[&](const BroadcastCommand::Send& command) { send(command, actions); },
+                                                          [&](const BroadcastCommand::Receive& command) { receive(command, actions); }},
+                                                it.as<BroadcastCommand>().what);
+                                 },
+                                 [&](const Event::PeerLost& it) { lost(it.rank, it.status, actions); },
+                                 [](const OneOf<Event::PeerUp, Event::TimerExpired, Event::Computed, Event::Ready> auto&) {}},
+                       event.what);
     }
 
 private:
@@ -81,28 +87,29 @@ private:
         receives_.erase(receives_.begin() + (receive - receives_.data()));
     }
 
-    void send(const Event& event, Actions& actions) {
-        GC_ASSERT(event.buffer.bytes > 0);
+    void send(const BroadcastCommand::Send& command, Actions& actions) {
+        GC_ASSERT(command.message.bytes > 0);
         DataBody body{};
         body.step.set(sent_++);
         body.phase = static_cast<uint8_t>(Phase::gather);
-        actions.sends.push_back({{0, others_.data()}, PacketType::words, body_bytes(body), event.buffer, event.ticket, 0});
+        actions.sends.push_back({{0, others_.data()}, PacketType::words, body_bytes(body), command.message, command.ticket, 0});
     }
 
-    void receive(const Event& event, Actions& actions) {
-        GC_ASSERT(event.rank < peers_.size() && event.rank != self_ && event.buffer.bytes > 0);
-        Peer& peer = peers_[event.rank];
+    void receive(const BroadcastCommand::Receive& command, Actions& actions) {
+        const auto& [from, message, ticket] = command;
+        GC_ASSERT(from < peers_.size() && from != self_ && message.bytes > 0);
+        Peer& peer = peers_[from];
         const uint32_t number = peer.posted++;
-        if (!peer.lost.ok()) return complete(event.ticket, peer.lost, actions);
-        receives_.push_back({event.rank, number, event.ticket, event.buffer});
+        if (!peer.lost.ok()) return complete(ticket, peer.lost, actions);
+        receives_.push_back({from, number, ticket, message});
     }
 
-    void lost(const Event& event, Actions& actions) {
-        if (event.rank >= peers_.size()) return;
-        Status& status = peers_[event.rank].lost;
-        status = event.status.ok() ? fail(Code::peer_lost, "rank {} is lost", event.rank) : event.status;
+    void lost(Rank rank, const Status& why, Actions& actions) {
+        if (rank >= peers_.size()) return;
+        Status& status = peers_[rank].lost;
+        status = why.ok() ? fail(Code::peer_lost, "rank {} is lost", rank) : why;
         std::erase_if(receives_, [&](const Receive& each) {
-            if (each.from != event.rank) return false;
+            if (each.from != rank) return false;
             complete(each.ticket, status, actions);
             return true;
         });
@@ -116,23 +123,17 @@ private:
     std::vector<Peer> peers_;
 };
 
-void broadcast_post(Host& host, uint16_t channel, BroadcastCommand command, Rank rank, Buffer message, uint64_t ticket) {
-    Event event = command_event(command);
-    event.rank = rank;
-    event.buffer = message;
-    event.ticket = ticket;
-    host.post(channel, event);
-}
-
 }   // namespace
 
 std::unique_ptr<Protocol> broadcast_protocol(Rank self, uint32_t ranks, uint32_t segment_bytes) {
     return std::make_unique<BroadcastProtocol>(self, ranks, segment_bytes);
 }
 
-void Broadcast::send(Buffer message, uint64_t ticket) { broadcast_post(host_, channel_, BroadcastCommand::send, 0, message, ticket); }
+void Broadcast::send(Buffer message, uint64_t ticket) {
+    host_.post(channel_, command_event<BroadcastCommand>({BroadcastCommand::Send{message, ticket}}));
+}
 void Broadcast::receive(Rank from, Buffer message, uint64_t ticket) {
-    broadcast_post(host_, channel_, BroadcastCommand::receive, from, message, ticket);
+    host_.post(channel_, command_event<BroadcastCommand>({BroadcastCommand::Receive{from, message, ticket}}));
 }
 
 }   // namespace gradcast

@@ -12,12 +12,25 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/core/overloads.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
 namespace {
 
-enum class MailCommand : uint32_t { send = 1, receive = 2 };
+struct MailCommand {
+    struct Send {
+        RankSet to;
+        uint64_t tag = 0, ticket = 0;
+        Buffer message;
+    };
+    struct Receive {
+        Rank from = 0;
+        uint64_t tag = 0, ticket = 0;
+        Buffer message;
+    };
+    std::variant<Send, Receive> what;
+};
 
 class MailProtocol : public Protocol {
 public:
@@ -43,23 +56,18 @@ public:
     }
 
     void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) {
-            switch (event.kind) {
-                case Event::Kind::packet: take(*event.packet, actions); break;
-                case Event::Kind::sent: sent(event, actions); break;
-                case Event::Kind::command:
-                    switch (static_cast<MailCommand>(event.command)) {
-                        case MailCommand::send: send(event, actions); break;
-                        case MailCommand::receive: receive(event, actions); break;
-                    }
-                    break;
-                case Event::Kind::peer_up: up(event.rank); break;
-                case Event::Kind::peer_lost: lost(event, actions); break;
-                case Event::Kind::timer:
-                case Event::Kind::computed:
-                case Event::Kind::ready: break;
-            }
-        }
+        for (const Event& event : events)
+            std::visit(
+                Overloads{[&](const Event::Received& it) { take(*it.packet, actions); }, [&](const Event::Sent& it) { sent(it, actions); },
+                          [&](const Event::Command& it) {
+                              std::visit(Overloads{[&](const MailCommand::Send& command) { send(command, actions); },
+                                                   [&](const MailCommand::Receive& command) { receive(command, actions); }},
+                                         it.as<MailCommand>().what);
+                          },
+                          [&](const Event::PeerUp& it) { up(it.rank); },
+                          [&](const Event::PeerLost& it) { lost(it.rank, it.status, actions); },
+                          [](const OneOf<Event::TimerExpired, Event::Computed, Event::Ready> auto&) {}},
+                event.what);
     }
 
 private:
@@ -178,36 +186,38 @@ private:
         word(from, MailWord::room, std::exchange(peer.taken, 0), actions);
     }
 
-    void receive(const Event& event, Actions& actions) {
-        GC_ASSERT(event.rank < ranks_ && event.rank != self_);
+    void receive(const MailCommand::Receive& command, Actions& actions) {
+        const auto& [from, tag, ticket, message] = command;
+        GC_ASSERT(from < ranks_ && from != self_);
         for (auto early = early_.begin(); early != early_.end(); ++early) {
-            if (early->from != event.rank || early->tag != event.tag) continue;
-            const bool fits = early->bytes.size() == event.buffer.bytes;
-            if (fits) std::copy(early->bytes.begin(), early->bytes.end(), event.buffer.host);
-            complete(event.ticket, fits ? Status{} : wrong_size(event.rank, event.tag, early->bytes.size(), event.buffer.bytes), actions);
+            if (early->from != from || early->tag != tag) continue;
+            const bool fits = early->bytes.size() == message.bytes;
+            if (fits) std::copy(early->bytes.begin(), early->bytes.end(), message.host);
+            complete(ticket, fits ? Status{} : wrong_size(from, tag, early->bytes.size(), message.bytes), actions);
             spare_.push_back(std::move(early->bytes));
             early_.erase(early);
-            --peers_[event.rank].early;
-            return taken(event.rank, actions);
+            --peers_[from].early;
+            return taken(from, actions);
         }
-        const Status& lost = peers_[event.rank].lost;
-        if (!lost.ok()) return complete(event.ticket, lost, actions);
-        receives_.push_back({event.rank, event.tag, event.ticket, event.buffer});
-        if (!small(event.buffer.bytes)) word(event.rank, MailWord::ask, event.tag, actions);
+        const Status& lost = peers_[from].lost;
+        if (!lost.ok()) return complete(ticket, lost, actions);
+        receives_.push_back({from, tag, ticket, message});
+        if (!small(message.bytes)) word(from, MailWord::ask, tag, actions);
     }
 
     // ---- of the sender ----
 
-    void send(const Event& event, Actions& actions) {
-        GC_ASSERT(event.buffer.bytes <= UINT32_MAX);
+    void send(const MailCommand::Send& command, Actions& actions) {
+        const auto& [to, tag, ticket, message] = command;
+        GC_ASSERT(message.bytes <= UINT32_MAX);
         const auto free = std::find_if(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.left == 0; });
         const auto index = static_cast<uint32_t>(free - outgoing_.begin());
         if (free == outgoing_.end()) outgoing_.emplace_back();
         GC_ASSERT(index < 1u << index_bits);
-        outgoing_[index] = {event.ticket, event.tag, event.buffer, 1, {}};   // 1: while it is handed out
-        if (!event.to.bits) send_to(event.to.rank, index, actions);
-        for (Rank rank = 0; event.to.bits && rank < ranks_; ++rank)
-            if (event.to.bits[rank / 64] >> rank % 64 & 1) send_to(rank, index, actions);
+        outgoing_[index] = {ticket, tag, message, 1, {}};   // 1: while it is handed out
+        if (!to.bits) send_to(to.rank, index, actions);
+        for (Rank rank = 0; to.bits && rank < ranks_; ++rank)
+            if (to.bits[rank / 64] >> rank % 64 & 1) send_to(rank, index, actions);
         release(index, {}, actions);
     }
 
@@ -253,8 +263,8 @@ private:
         if (--out.left == 0) complete(out.ticket, out.status, actions);
     }
 
-    void sent(const Event& event, Actions& actions) {
-        release(static_cast<uint32_t>(event.id & ((1u << index_bits) - 1)), event.status, actions);
+    void sent(const Event::Sent& event, Actions& actions) {
+        release(static_cast<uint32_t>(event.ticket & ((1u << index_bits) - 1)), event.status, actions);
     }
 
     /// The first message that waits for this rank, if `which` says so, goes to the link.
@@ -302,15 +312,15 @@ private:
         peer.early = peer.taken = 0;
     }
 
-    void lost(const Event& event, Actions& actions) {
-        Status& status = peers_[event.rank].lost;
-        status = event.status.ok() ? fail(Code::peer_lost, "rank {} is lost", event.rank) : event.status;
+    void lost(Rank rank, const Status& why, Actions& actions) {
+        Status& status = peers_[rank].lost;
+        status = why.ok() ? fail(Code::peer_lost, "rank {} is lost", rank) : why;
         for (size_t i = 0; i < receives_.size();) {
-            if (receives_[i].from == event.rank) complete(receives_[i], status, actions);
+            if (receives_[i].from == rank) complete(receives_[i], status, actions);
             else ++i;
         }
         for (size_t i = 0; i < waiting_.size();) {
-            if (waiting_[i].to != event.rank) {
+            if (waiting_[i].to != rank) {
                 ++i;
                 continue;
             }
@@ -337,21 +347,11 @@ std::unique_ptr<Protocol> mail_protocol(Rank self, uint32_t ranks, uint32_t segm
     return std::make_unique<MailProtocol>(self, ranks, segment_bytes);
 }
 
-static void mail_post(Host& host, uint16_t channel, MailCommand command, uint64_t ticket, RankSet to, uint64_t tag, Buffer message) {
-    Event event = command_event(command);
-    event.ticket = ticket;
-    event.to = to;
-    event.rank = to.rank;
-    event.tag = tag;
-    event.buffer = message;
-    host.post(channel, event);
-}
-
 void Mail::send(RankSet to, uint64_t tag, Buffer message, uint64_t ticket) {
-    mail_post(host_, channel_, MailCommand::send, ticket, to, tag, message);
+    host_.post(channel_, command_event<MailCommand>({MailCommand::Send{to, tag, ticket, message}}));
 }
 void Mail::receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
-    mail_post(host_, channel_, MailCommand::receive, ticket, {from}, tag, message);
+    host_.post(channel_, command_event<MailCommand>({MailCommand::Receive{from, tag, ticket, message}}));
 }
 
 }   // namespace gradcast

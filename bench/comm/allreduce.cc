@@ -211,7 +211,7 @@ Status Cell::contribute(StepId step, uint64_t pause_us) {
             sums_word = plan.word;
             if (i + 1 == own.size() || exchange->target_of(own[i + 1]) != target) GC_TRY(codec->finish(step, b, plan));
         }
-        station.post(ready_event(step, b));
+        station.post({Event::Ready{step, b}});
         sched_yield();   // as training does
     }
     return {};
@@ -230,7 +230,7 @@ Status Cell::collect(StepId step, uint64_t start_us) {
     for (; left > 0; completions.clear()) {
         if (Status status = station.wait(&completions, start_us + deadline_us); !status.ok()) {
             if (status.code != Code::deadline) return status;
-            station.post(command_event(ExchangeCommand::explain, step));
+            station.post(command_event<ExchangeCommand>({ExchangeCommand::Explain{step}}));
             const char* missing =
                 station.wait(&completions, clock_us() + 1'000'000).ok() ? completions.front().status.what : "nothing is missing";
             return fail(Code::deadline, "{}: no sum within {} s: {}", kind.name, deadline_us / 1'000'000, missing);
@@ -243,7 +243,7 @@ Status Cell::collect(StepId step, uint64_t start_us) {
     return {};
 }
 
-void Cell::release(StepId step) { station.post(command_event(ExchangeCommand::release, step)); }
+void Cell::release(StepId step) { station.post(command_event<ExchangeCommand>({ExchangeCommand::Release{step}})); }
 
 uint64_t page_faults() {
     rusage usage;

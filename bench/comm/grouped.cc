@@ -43,20 +43,22 @@ public:
     void on(std::span<const Event> events, Actions& actions) override {
         if (!begun_) begin(actions);
         for (const Event& event : events) {
-            if (event.kind != Event::Kind::packet || event.packet->type != PacketType::words) continue;
-            const DataBody body = body_of<DataBody>(*event.packet);
-            const Buffer& payload = event.packet->payload;
+            const auto* received = event.is<Event::Received>();
+            if (!received || received->packet->type != PacketType::words) continue;
+            const Packet& packet = *received->packet;
+            const DataBody body = body_of<DataBody>(packet);
+            const Buffer& payload = packet.payload;
             const std::span<const int32_t> words(payload.as<int32_t>(), payload.bytes / 4);
             const uint64_t at = uint64_t{body.index.get()} * segment_words();
             if (body.bucket.get() != 0) {
                 if (reduce_left_ > 0) early_.push_back({body, {words.begin(), words.end()}});   // the group's sum is not complete yet
                 else ring(body, words, actions);
             } else if (static_cast<Phase>(body.phase) == Phase::reduce) {
-                decode(event.packet->sender - first_, at, words);
+                decode(packet.sender - first_, at, words);
                 reduce_left_ -= words.size();
                 if (reduce_left_ == 0) reduced(actions);
             } else {
-                const Rank from = event.packet->sender - first_;
+                const Rank from = packet.sender - first_;
                 for (size_t i = 0; i < words.size(); ++i) compare(from, at + i, words[i]);
                 gather_left_ -= words.size();
                 finish(actions);

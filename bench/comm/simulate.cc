@@ -117,7 +117,7 @@ Status run_real(const ExchangeKind& kind, const BenchOptions& options, ExchangeC
                 std::fill(plan.record->maxima.begin(), plan.record->maxima.end(), 1.0f);
             }
             if (block_us > 0) host.spend(static_cast<uint64_t>(block_us));
-            host.post(1, ready_event(0, 0));
+            host.post(1, {Event::Ready{0, 0}});
             std::vector<Completion> completions;
             GC_TRY(host.wait(&completions, end_us));
             GC_TRY(completions.front().status);
@@ -151,7 +151,7 @@ Status run_grouped(const BenchOptions& options, uint32_t n, uint64_t count, doub
     for (Rank rank = 0; rank < n; ++rank) {
         ranks.push_back(grouped_create(plan, rank));
         simulator->attach_datagrams(rank, 1, ranks.back().get());
-        simulator->host(rank).post(1, ready_event(0, 0));
+        simulator->host(rank).post(1, {Event::Ready{0, 0}});
     }
     GC_TRY(simulator->run());
     if (plan.done != n) return fail(Code::deadline, "{} of {} nodes have no whole sum when nothing is left to happen", n - plan.done, n);

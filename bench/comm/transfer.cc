@@ -48,10 +48,14 @@ const Column p2p_columns[] = {{"path", "path", 1, 0, 9},
                               {"repair_percent", "repair %", 1, 3, 8},
                               {"wrong_elements", "wrong", 1, 0, 6}};
 
-// On a command (step, to) sends this rank's buffer, and receives the others', one per step and sender.  Completions: the sender whose
+// On Go sends this rank's buffer, and receives the others', one per step and sender.  Completions: the sender whose
 // buffer has arrived; this rank, when its own has arrived everywhere.
 class Courier final : public Protocol {
 public:
+    struct Go {
+        StepId step = 0;
+        RankSet to;
+    };
     Courier(Rank self, uint32_t ranks, uint64_t bytes, uint32_t segment_bytes, Arena& arena)
         : self_(self), bytes_(bytes), segment_bytes_(segment_bytes), in_(ranks), steps_(ranks), missing_(ranks, bytes) {
         for (Buffer& buffer : in_) arena.plan("buffers", bytes, &buffer);
@@ -69,34 +73,30 @@ public:
         return Landing::place;
     }
     void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) switch (event.kind) {
-                case Event::Kind::command: {
-                    DataBody body{};
-                    body.step.set(static_cast<uint32_t>(event.step));
-                    body.phase = static_cast<uint8_t>(Phase::reduce);
-                    actions.sends.push_back({.to = event.to,
-                                             .type = PacketType::words,
-                                             .body = body_bytes(body),
-                                             .payload = in_[self_],
-                                             .ticket = event.step + 1});
-                    break;
-                }
-                case Event::Kind::packet: {
-                    const Rank sender = event.packet->sender;
-                    missing_[sender] -= event.packet->payload.bytes;
-                    if (missing_[sender] > 0) break;
-                    missing_[sender] = bytes_;
-                    ++steps_[sender];
-                    complete(sender, {}, actions);
-                    break;
-                }
-                case Event::Kind::sent: complete(self_, {}, actions); break;
-                case Event::Kind::peer_lost: complete(event.rank, event.status, actions); break;
-                default: break;
-            }
+        for (const Event& event : events) {
+            if (const auto* command = event.is<Event::Command>()) send(command->as<Go>(), actions);
+            if (const auto* received = event.is<Event::Received>()) take(*received->packet, actions);
+            if (event.is<Event::Sent>()) complete(self_, {}, actions);
+            if (const auto* lost = event.is<Event::PeerLost>()) complete(lost->rank, lost->status, actions);
+        }
     }
 
 private:
+    void send(const Go& go, Actions& actions) {
+        DataBody body{};
+        body.step.set(static_cast<uint32_t>(go.step));
+        body.phase = static_cast<uint8_t>(Phase::reduce);
+        actions.sends.push_back(
+            {.to = go.to, .type = PacketType::words, .body = body_bytes(body), .payload = in_[self_], .ticket = go.step + 1});
+    }
+    void take(const Packet& packet, Actions& actions) {
+        const Rank sender = packet.sender;
+        missing_[sender] -= packet.payload.bytes;
+        if (missing_[sender] > 0) return;
+        missing_[sender] = bytes_;
+        ++steps_[sender];
+        complete(sender, {}, actions);
+    }
     static void complete(Rank rank, const Status& status, Actions& actions) {
         Completion completion;
         completion.id = rank;
@@ -139,13 +139,7 @@ struct Cell {
         if (bench.options.spoil && self == 0) courier.buffer(self).as<uint32_t>()[bytes / 8] ^= 1;
         return station.open(bulk ? *bulk : static_cast<Protocol&>(courier), arena.whole(), bulk != nullptr);
     }
-    void send(StepId step, RankSet to) {
-        Event event;
-        event.kind = Event::Kind::command;
-        event.step = step;
-        event.to = to;
-        station.post(event);
-    }
+    void send(StepId step, RankSet to) { station.post(command_event(Courier::Go{step, to})); }
     // Waits until `arrivals` buffers have arrived and, if told, the own one has arrived everywhere.  *arrived_us: time of the last arrival.
     Status wait(uint32_t arrivals, bool own, uint64_t* arrived_us) {
         const uint64_t end = clock_us() + deadline_us;

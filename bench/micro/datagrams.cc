@@ -53,16 +53,17 @@ struct Tally {
 
 class Pourer : public Protocol {
 public:
+    struct Go {};   // sends an iteration
     Pourer() : memory_(window * size_t{payload_bytes}) {}
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            if (event.kind == Event::Kind::command) {
+            if (event.is<Event::Command>()) {
                 to_send_ = iteration_datagrams;
                 under_way_ = 0;
             }
-            if (event.kind == Event::Kind::sent) --under_way_;
-            if (event.kind == Event::Kind::packet) received.fetch_add(1, std::memory_order_relaxed);
-            if (event.kind == Event::Kind::sent && !to_send_ && !under_way_) actions.completions.emplace_back();
+            if (event.is<Event::Sent>()) --under_way_;
+            if (event.is<Event::Received>()) received.fetch_add(1, std::memory_order_relaxed);
+            if (event.is<Event::Sent>() && !to_send_ && !under_way_) actions.completions.emplace_back();
         }
         for (; to_send_ && under_way_ < window; --to_send_, ++under_way_) {
             Send send;
@@ -130,9 +131,7 @@ void driver_run(benchmark::State& state, LinkKind kind, Protect protect) {
     for (auto _ : state) {
         const uint64_t before = pourers[1].received, start = clock_us();
         const double cpu = cpu_seconds(RUSAGE_SELF);
-        Event go;
-        go.kind = Event::Kind::command;
-        drivers[0]->host().post(1, go);
+        drivers[0]->host().post(1, command_event(Pourer::Go{}));
         std::vector<Completion> completions;
         status = drivers[0]->host().wait(&completions, start + wait_us);
         const uint64_t took = clock_us() - start;

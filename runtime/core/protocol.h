@@ -4,17 +4,20 @@
 //  * The driver calls on() on the network thread with a batch of events and executes the actions after it returns.
 //  * A payload on a stream is received where land() says, then its tag is checked, then the packet comes as an event.  A datagram's tag is
 //    checked in the receive buffer, before the payload is copied: nobody without the key can overwrite a protocol's memory.
-//  * The link owns a sent payload until the event `sent` with its ticket; it copies payloads of at most inline_bytes_max at once.  Between
+//  * The link owns a sent payload until the event Sent with its ticket; it copies payloads of at most inline_bytes_max at once.  Between
 //  two
 //    ranks packets of one channel arrive in order and exactly once on streams; datagrams may be lost, doubled and reordered
 //    (transport/bulk makes them reliable).
 //  * A Send of words or record may be longer than the link's segment: the link cuts it into packets of segment bytes, the last one shorter,
 //    with DataBody::index counting up from the Send's.  Its ticket is for all of them.
-//  * Protocols do no arithmetic on gradients: that is a Compute action, whose event is `computed` with its ticket.
+//  * Protocols do no arithmetic on gradients: that is a Compute action, whose event is Computed with its ticket.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <new>
 #include <span>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "runtime/core/limits.h"
@@ -56,85 +59,79 @@ enum class Landing : uint8_t {
     foreign,   // a multicast whose Send::to does not have this rank: drop, and keep or report nothing about it
 };
 
+/// What has happened.
 struct Event {
-    enum class Kind : uint8_t {
-        packet,      // packet; rank: its sender
-        sent,        // id: the ticket of a Send; its payload is free again
-        timer,       // id: as given to Actions::timer
-        computed,    // id: the ticket of a Compute
-        ready,       // step, bucket: this rank's contribution is complete
-        peer_up,     // rank: its stream is open
-        peer_lost,   // rank, status: its stream did not open again in time, or its process is dead.  May come twice.
-                     // Posted to any channel (Host::post): the link gives that rank up and tells all channels.
-        command,     // command, and the fields it uses: posted by the protocol's handle
+    struct Received {   // a packet, valid until on() returns
+        const Packet* packet = nullptr;
     };
-    Kind kind{};
-    uint64_t id = 0;        // sent, computed, timer
-    uint32_t command = 0;   // an enum of the protocol
-    const Packet* packet = nullptr;
-    StepId step = 0;
-    uint32_t bucket = 0;
-    Rank rank = 0;
-    Status status;
-    // for some commands
-    RankSet to;
-    uint64_t tag = 0, ticket = 0;
-    Buffer buffer;
+    struct Sent {   // the payload of the Send with this ticket is free again
+        uint64_t ticket = 0;
+        Status status = {};
+    };
+    struct TimerExpired {
+        uint64_t id = 0;   // as given to Actions::timers
+    };
+    struct Computed {   // the Compute with this ticket is done
+        uint64_t ticket = 0;
+    };
+    struct Ready {   // this rank's contribution to the bucket is complete
+        StepId step = 0;
+        uint32_t bucket = 0;
+    };
+    struct PeerUp {   // its stream is open
+        Rank rank = 0;
+        uint64_t incarnation = 0;   // of the peer; 0: not known
+    };
+    /// Its stream did not open again in time, or its process is dead.  May come twice.  Posted to any channel (Host::post): the link gives
+    /// that rank up and tells all channels.
+    struct PeerLost {
+        Rank rank = 0;
+        Status status = {};
+    };
+    /// What a protocol's handle orders of the protocol: a value of a type that the protocol defines, copied.  It takes no memory and no
+    /// lock.
+    class Command {
+    public:
+        template <typename Payload>
+        explicit Command(const Payload& payload) : type_(&type<Payload>) {
+            static_assert(std::is_trivially_copyable_v<Payload> && sizeof(Payload) <= sizeof bytes_ &&
+                          alignof(Payload) <= alignof(uint64_t));
+            new (bytes_.data()) Payload(payload);
+        }
+        /// Null: a value of another type.
+        template <typename Payload>
+        const Payload* is() const {
+            return type_ == &type<Payload> ? std::launder(reinterpret_cast<const Payload*>(bytes_.data())) : nullptr;
+        }
+        /// For a protocol that defines one type alone.
+        template <typename Payload>
+        const Payload& as() const {
+            GC_ASSERT(is<Payload>());
+            return *is<Payload>();
+        }
+
+    private:
+        template <typename Payload>
+        static constexpr char type = 0;   // its address tells the types apart, because there is no RTTI
+
+        const char* type_;
+        alignas(uint64_t) std::array<std::byte, 72> bytes_;   // the longest: JobCommand::End
+    };
+
+    std::variant<Received, Sent, TimerExpired, Computed, Ready, PeerUp, PeerLost, Command> what;
+    template <typename What>
+    const What* is() const {
+        return std::get_if<What>(&what);
+    }
+    template <typename What>
+    What* is() {
+        return std::get_if<What>(&what);
+    }
 };
-inline Event packet_event(const Packet& packet) {
-    Event event;
-    event.kind = Event::Kind::packet;
-    event.packet = &packet;
-    event.rank = packet.sender;
-    return event;
-}
-inline Event sent_event(uint64_t ticket, Status status = {}) {
-    Event event;
-    event.kind = Event::Kind::sent;
-    event.id = ticket;
-    event.status = status;
-    return event;
-}
-inline Event timer_event(uint64_t id) {
-    Event event;
-    event.kind = Event::Kind::timer;
-    event.id = id;
-    return event;
-}
-inline Event computed_event(uint64_t ticket) {
-    Event event;
-    event.kind = Event::Kind::computed;
-    event.id = ticket;
-    return event;
-}
-inline Event up_event(Rank rank) {
-    Event event;
-    event.kind = Event::Kind::peer_up;
-    event.rank = rank;
-    return event;
-}
-inline Event ready_event(StepId step, uint32_t bucket) {
-    Event event;
-    event.kind = Event::Kind::ready;
-    event.step = step;
-    event.bucket = bucket;
-    return event;
-}
-inline Event lost_event(Rank rank, Status why) {
-    Event event;
-    event.kind = Event::Kind::peer_lost;
-    event.rank = rank;
-    event.status = why;
-    return event;
-}
-template <typename Command>
-Event command_event(Command command, StepId step = 0, uint32_t bucket = 0) {
-    Event event;
-    event.kind = Event::Kind::command;
-    event.command = static_cast<uint32_t>(command);
-    event.step = step;
-    event.bucket = bucket;
-    return event;
+/// The event that gives `payload` to the protocol.
+template <typename Payload>
+Event command_event(const Payload& payload) {
+    return {Event::Command(payload)};
 }
 
 struct Send {
@@ -142,7 +139,7 @@ struct Send {
     PacketType type{};
     std::array<std::byte, 16> body{};
     Buffer payload;
-    uint64_t ticket = 0;    // 0: no `sent` event; the payload must be inline, or live as long as the view
+    uint64_t ticket = 0;    // 0: no event Sent; the payload must be inline, or live as long as the view
     uint16_t channel = 0;   // set by the driver, like view
     uint32_t view = 0;
     uint64_t sequence = 0;   // datagrams: 1, 2, … below 2^48; the nonce, so used once by a sender on a channel of a view
@@ -170,7 +167,7 @@ enum class Kernel : uint8_t {
 struct DeviceWords;   // transport/code/codec.h
 /// out[o][x] = sum over i of weights[o][i] * in[i][x] mod prime, for every x < Compute::count (transport/code/field.h).  Words have 2 bytes
 /// if prime < 2^16, else 4: residues in 0 .. prime-1, or signed, where a residue above (prime-1)/2 stands for itself - prime.  No out
-/// overlaps an in.  The protocol owns the memory and must not touch it until `computed`.
+/// overlaps an in.  The protocol owns the memory and must not touch it until Computed.
 struct Combine {
     uint32_t prime = 0, outs = 0, ins = 0;
     const uint32_t* weights = nullptr;   // [outs][ins], residues
@@ -239,7 +236,7 @@ struct Host {
     virtual uint64_t now_us() = 0;                                 // monotonic; virtual time in the simulator
     virtual void post(uint16_t channel, const Event& event) = 0;   // to the protocol on that channel; any thread, does not block
     /// Opens view `number`, larger than all before, with these protocols.  They and their memory must live until close_view() has returned
-    /// ok or the driver is destroyed.  At most one view is open.  Each protocol gets peer_up or peer_lost for the ranks that are up or
+    /// ok or the driver is destroyed.  At most one view is open.  Each protocol gets PeerUp or PeerLost for the ranks that are up or
     /// lost.  Packets of an older view are dropped; those of a newer one wait (streams) or are lost (datagrams).  Events that are posted to
     /// a channel while its view is not open are dropped.  Trainer thread; does not block.
     virtual void open_view(uint32_t number, std::span<const Attachment> attachments) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/overloads.h"
 #include "runtime/mesh/membership_messages.h"
 #include "transport/wire/packet.h"
 
@@ -43,7 +44,7 @@ void Membership::start(Host& host, uint16_t channel) {
     wake();   // the first event sets the timer
 }
 
-void Membership::wake() { host_->post(channel_, command_event(0)); }
+void Membership::wake() { host_->post(channel_, command_event(Wake{})); }
 
 void Membership::command(Command command) {
     {
@@ -103,27 +104,27 @@ uint64_t Membership::ticks() const {
 void Membership::on(std::span<const Event> events, Actions& actions) {
     std::lock_guard lock(mutex_);
     size_t before = notices_.size();
-    for (const Event& event : events) {
-        if (event.kind == Event::Kind::peer_lost && event.rank == peers_.size()) take_peer();
-        switch (event.kind) {
-            case Event::Kind::packet: packet(*event.packet, actions); break;
-            case Event::Kind::sent: flights_.erase(event.id); break;
-            case Event::Kind::timer: tick(actions); break;
-            case Event::Kind::peer_up: peers_[event.rank].hello_ticket = peers_[event.rank].over_ticket = 0; break;
-            case Event::Kind::peer_lost: lost(event.rank, event.status.what, actions); break;
-            case Event::Kind::command:
-                while (!commands_.empty()) {
-                    std::visit([&](auto& order) { run(commands_.front().id, order, actions); }, commands_.front().what);
-                    commands_.pop_front();
-                }
-                if (ticks_ == 0) tick(actions);
-                break;
-            case Event::Kind::computed:
-            case Event::Kind::ready: break;
-        }
-    }
+    for (const Event& event : events)
+        std::visit(
+            Overloads{[&](const Event::Received& it) { packet(*it.packet, actions); },
+                      [&](const Event::Sent& it) { flights_.erase(it.ticket); }, [&](const Event::TimerExpired&) { tick(actions); },
+                      [&](const Event::PeerUp& it) { peers_[it.rank].hello_ticket = peers_[it.rank].over_ticket = 0; },
+                      [&](const Event::PeerLost& it) {
+                          if (it.rank == peers_.size()) take_peer();
+                          lost(it.rank, it.status.what, actions);
+                      },
+                      [&](const Event::Command&) { run_commands(actions); }, [](const OneOf<Event::Computed, Event::Ready> auto&) {}},
+            event.what);
     peers_[config_.self].jobs = static_cast<uint32_t>(sessions_.size());
     if (notices_.size() > before) actions.completions.push_back({});
+}
+
+void Membership::run_commands(Actions& actions) {
+    while (!commands_.empty()) {
+        std::visit([&](auto& order) { run(commands_.front().id, order, actions); }, commands_.front().what);
+        commands_.pop_front();
+    }
+    if (ticks_ == 0) tick(actions);
 }
 
 void Membership::tick(Actions& actions) {

@@ -230,8 +230,10 @@ private:
         JobId id{};
         std::variant<Submit, Opened, Ended, FindAll, FoundHere, DrainPeer, Add> what;
     };
+    struct Wake {};   // commands_ has something
     void wake();
     void command(Command command);
+    void run_commands(Actions& actions);
     void run(const JobId& id, Submit& order, Actions& actions);
     void run(const JobId& id, Opened& order, Actions& actions);
     void run(const JobId& id, Ended& order, Actions& actions);
@@ -276,7 +278,7 @@ private:
     Rank rank_of(const Session& session, Rank peer) const;   // its size: not in it
     template <typename What>
     void notice(const JobId& id, What what) {
-        notices_.push_back({id, std::move(what)});
+        notices_.emplace_back(id, std::move(what));
     }
 
     const MembershipConfig config_;

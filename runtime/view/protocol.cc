@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/overloads.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -13,6 +14,34 @@ constexpr uint64_t timer_tick = 1, news_come = 1;
 constexpr size_t sending_max = 4096;   // messages that the link has not taken: more are lost, and sent again by ViewChange
 
 }   // namespace
+
+struct ViewProtocol::Command {
+    struct Join {};
+    struct Watch {};
+    struct Returned {
+        ViewState state;
+    };
+    struct CaughtUp {
+        uint64_t digest = 0;
+    };
+    struct Patience {
+        NodeId node{};
+        uint32_t factor = 0;
+    };
+    struct Suspect {
+        NodeId node{};
+        Suspicion why{};
+    };
+    struct Ending {};
+    struct Drain {
+        NodeId self{};
+    };
+    struct ForceDead {
+        NodeId node{};
+    };
+    struct Stop {};
+    std::variant<Join, Watch, Returned, CaughtUp, Patience, Suspect, Ending, Drain, ForceDead, Stop> what;
+};
 
 ViewProtocol::ViewProtocol(const ViewConfig& config, const AgreedView* first, const Roster& roster)
     : change_(config), first_(first ? std::optional(*first) : std::nullopt), heard_us_(config.nodes), lost_(config.nodes) {
@@ -30,26 +59,22 @@ void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
     for (uint32_t node = 0; actions.heard_us && node < heard_us_.size(); ++node)
         if (std::exchange(heard_us_[node], actions.heard_us[node]) < actions.heard_us[node])
             change_.heard(NodeId{node}, incarnations_[node], now_us);
-    for (const Event& event : events) {
-        if (event.kind == Event::Kind::peer_lost) grow(event.rank + 1);
-        switch (event.kind) {
-            case Event::Kind::packet: packet(*event.packet, now_us); break;
-            case Event::Kind::sent: sending_.erase(event.id); break;
-            case Event::Kind::command: command(event, now_us); break;
-            case Event::Kind::peer_up:
-                lost_[event.rank] = false;
-                incarnations_[event.rank] = std::max(incarnations_[event.rank], event.tag);
-                change_.heard(NodeId{event.rank}, incarnations_[event.rank], now_us);
-                break;
-            case Event::Kind::peer_lost:
-                lost_[event.rank] = true;
-                if (watching_ && !stopped_) change_.suspect(NodeId{event.rank}, Suspicion::silent, now_us);
-                break;
-            case Event::Kind::timer:
-            case Event::Kind::computed:
-            case Event::Kind::ready: break;
-        }
-    }
+    for (const Event& event : events)
+        std::visit(Overloads{[&](const Event::Received& it) { packet(*it.packet, now_us); },
+                             [&](const Event::Sent& it) { sending_.erase(it.ticket); },
+                             [&](const Event::Command& it) { run(it.as<Command>(), now_us); },
+                             [&](const Event::PeerUp& it) {
+                                 lost_[it.rank] = false;
+                                 incarnations_[it.rank] = std::max(incarnations_[it.rank], it.incarnation);
+                                 change_.heard(NodeId{it.rank}, incarnations_[it.rank], now_us);
+                             },
+                             [&](const Event::PeerLost& it) {
+                                 grow(it.rank + 1);
+                                 lost_[it.rank] = true;
+                                 if (watching_ && !stopped_) change_.suspect(NodeId{it.rank}, Suspicion::silent, now_us);
+                             },
+                             [](const OneOf<Event::TimerExpired, Event::Computed, Event::Ready> auto&) {}},
+                   event.what);
     if (!stopped_ && change_.next_us() > 0 && now_us >= change_.next_us()) change_.tick(now_us);
     carry_out(actions);
 }
@@ -76,30 +101,29 @@ void ViewProtocol::packet(const Packet& packet, uint64_t now_us) {
     change_.receive(said, now_us);
 }
 
-void ViewProtocol::command(const Event& event, uint64_t now_us) {
+void ViewProtocol::run(const Command& command, uint64_t now_us) {
     if (stopped_) return;
-    switch (static_cast<Command>(event.command)) {
-        case Command::watch:
-            watching_ = true;
-            for (uint32_t node = 0; node < lost_.size(); ++node)
-                if (lost_[node]) change_.suspect(NodeId{node}, Suspicion::silent, now_us);
-            return;
-        case Command::join: return change_.join(now_us);
-        case Command::returned: return change_.returned({.known = event.id != 0, .applied = event.step, .digest = event.tag}, now_us);
-        case Command::caught_up: return change_.caught_up(event.tag, now_us);
-        case Command::patience: return change_.patience(NodeId{event.rank}, static_cast<uint32_t>(event.tag));
-        case Command::suspect:
-            if (static_cast<Suspicion>(event.tag) == Suspicion::silent &&
-                now_us - heard_us_[event.rank] < change_.patience_us(NodeId{event.rank}, 4))
-                return;
-            if (watching_) change_.suspect(NodeId{event.rank}, static_cast<Suspicion>(event.tag), now_us);
-            return;
-        case Command::ending: return change_.ending();
-        case Command::drain: return change_.ask({.kind = ViewAction::Kind::drain, .node = NodeId{event.rank}, .exchange = {}}, now_us);
-        case Command::force_dead: (void)change_.force_dead(NodeId{event.rank}, now_us); return;
-        case Command::stop: stopped_ = true; return;
-    }
-    GC_ASSERT(!"an unknown command");
+    std::visit(Overloads{[&](const Command::Join&) { change_.join(now_us); },
+                         [&](const Command::Watch&) {
+                             watching_ = true;
+                             for (uint32_t node = 0; node < lost_.size(); ++node)
+                                 if (lost_[node]) change_.suspect(NodeId{node}, Suspicion::silent, now_us);
+                         },
+                         [&](const Command::Returned& it) { change_.returned(it.state, now_us); },
+                         [&](const Command::CaughtUp& it) { change_.caught_up(it.digest, now_us); },
+                         [&](const Command::Patience& it) { change_.patience(it.node, it.factor); },
+                         [&](const Command::Suspect& it) {
+                             if (it.why == Suspicion::silent && now_us - heard_us_[index_of(it.node)] < change_.patience_us(it.node, 4))
+                                 return;
+                             if (watching_) change_.suspect(it.node, it.why, now_us);
+                         },
+                         [&](const Command::Ending&) { change_.ending(); },
+                         [&](const Command::Drain& it) {
+                             change_.ask({.kind = ViewAction::Kind::drain, .node = it.self, .exchange = {}}, now_us);
+                         },
+                         [&](const Command::ForceDead& it) { (void)change_.force_dead(it.node, now_us); },
+                         [&](const Command::Stop&) { stopped_ = true; }},
+               command.what);
 }
 
 void ViewProtocol::carry_out(Actions& actions) {
@@ -140,42 +164,16 @@ std::vector<ViewNews> ViewProtocol::take() {
     return std::exchange(news_, {});
 }
 
-void ViewProtocol::join(Host& host) { host.post(channel, command_event(Command::join)); }
-void ViewProtocol::watch(Host& host) { host.post(channel, command_event(Command::watch)); }
-void ViewProtocol::returned(Host& host, const ViewState& state) {
-    Event event = command_event(Command::returned, state.applied);
-    event.id = state.known;
-    event.tag = state.digest;
-    host.post(channel, event);
-}
-void ViewProtocol::caught_up(Host& host, uint64_t digest) {
-    Event event = command_event(Command::caught_up);
-    event.tag = digest;
-    host.post(channel, event);
-}
-void ViewProtocol::patience(Host& host, NodeId node, uint32_t factor) {
-    Event event = command_event(Command::patience);
-    event.rank = index_of(node);
-    event.tag = factor;
-    host.post(channel, event);
-}
-void ViewProtocol::suspect(Host& host, NodeId node, Suspicion why) {
-    Event event = command_event(Command::suspect);
-    event.rank = index_of(node);
-    event.tag = static_cast<uint64_t>(why);
-    host.post(channel, event);
-}
-void ViewProtocol::ending(Host& host) { host.post(channel, command_event(Command::ending)); }
-void ViewProtocol::drain(Host& host, NodeId self) {
-    Event event = command_event(Command::drain);
-    event.rank = index_of(self);
-    host.post(channel, event);
-}
-void ViewProtocol::force_dead(Host& host, NodeId node) {
-    Event event = command_event(Command::force_dead);
-    event.rank = index_of(node);
-    host.post(channel, event);
-}
-void ViewProtocol::stop(Host& host) { host.post(channel, command_event(Command::stop)); }
+void ViewProtocol::post(Host& host, const Command& command) { host.post(channel, command_event(command)); }
+void ViewProtocol::join(Host& host) { post(host, {Command::Join{}}); }
+void ViewProtocol::watch(Host& host) { post(host, {Command::Watch{}}); }
+void ViewProtocol::returned(Host& host, const ViewState& state) { post(host, {Command::Returned{state}}); }
+void ViewProtocol::caught_up(Host& host, uint64_t digest) { post(host, {Command::CaughtUp{digest}}); }
+void ViewProtocol::patience(Host& host, NodeId node, uint32_t factor) { post(host, {Command::Patience{node, factor}}); }
+void ViewProtocol::suspect(Host& host, NodeId node, Suspicion why) { post(host, {Command::Suspect{node, why}}); }
+void ViewProtocol::ending(Host& host) { post(host, {Command::Ending{}}); }
+void ViewProtocol::drain(Host& host, NodeId self) { post(host, {Command::Drain{self}}); }
+void ViewProtocol::force_dead(Host& host, NodeId node) { post(host, {Command::ForceDead{node}}); }
+void ViewProtocol::stop(Host& host) { post(host, {Command::Stop{}}); }
 
 }   // namespace gradcast

@@ -22,7 +22,7 @@ struct ViewNews {
 class ViewProtocol final : public Protocol {
 public:
     /// A member of `first`, the job's first view; null: join().  `roster` by NodeId: a message counts only if it is of that incarnation,
-    /// or of a later one that the link has told (peer_up).  A node behind it counts from the link's first word of it on.
+    /// or of a later one that the link has told (PeerUp).  A node behind it counts from the link's first word of it on.
     ViewProtocol(const ViewConfig& config, const AgreedView* first, const Roster& roster);
 
     /// D of the first view, and until a view tells it; before it is attached.
@@ -56,9 +56,10 @@ public:
     static constexpr uint16_t channel = static_cast<uint16_t>(Channel::view);
 
 private:
-    enum class Command : uint32_t { join, watch, returned, caught_up, patience, suspect, ending, drain, force_dead, stop };
+    struct Command;   // what those functions order
+    static void post(Host& host, const Command& command);
+    void run(const Command& command, uint64_t now_us);
     void grow(uint32_t nodes);
-    void command(const Event& event, uint64_t now_us);
     void packet(const Packet& packet, uint64_t now_us);
     void carry_out(Actions& actions);
 

@@ -87,20 +87,17 @@ struct Crowd {
         void on(std::span<const Event> events, Actions& actions) override {
             now_us = actions.now_us;
             for (const Event& event : events) {
-                switch (event.kind) {
-                    case Event::Kind::peer_up: ++up; break;
-                    case Event::Kind::packet: packet(*event.packet); break;
-                    case Event::Kind::sent: {
-                        ++sent;
-                        done_us = sent_us[event.id - 1] = now_us;
-                        std::vector<std::byte>& bytes = out[event.id - 1];
-                        EXPECT_TRUE(!bytes.empty() || crowd->transfers[event.id - 1].bytes == 0) << "told twice";
-                        std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
-                        crowd->check_everybody_has(event.id - 1);
-                        std::vector<std::byte>().swap(bytes);
-                        break;
-                    }
-                    default: break;
+                if (event.is<Event::PeerUp>()) ++up;
+                if (const auto* received = event.is<Event::Received>()) packet(*received->packet);
+                if (const auto* done = event.is<Event::Sent>()) {
+                    ++sent;
+                    const auto index = static_cast<uint32_t>(done->ticket - 1);
+                    done_us = sent_us[index] = now_us;
+                    std::vector<std::byte>& bytes = out[index];
+                    EXPECT_TRUE(!bytes.empty() || crowd->transfers[index].bytes == 0) << "told twice";
+                    std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
+                    crowd->check_everybody_has(index);
+                    std::vector<std::byte>().swap(bytes);
                 }
             }
             if (up + 1 < crowd->config.ranks) return;

@@ -45,33 +45,29 @@ private:
     }
 
     void step() {
-        Event event;
+        Event event{Event::Received{}};
         Packet packet;
         std::vector<std::byte> lease;
         switch (byte() % 8) {
             case 0:
                 if (tickets_.empty()) return;
-                event.kind = Event::Kind::sent;
-                event.id = tickets_.front();
+                event.what = Event::Sent{tickets_.front()};
                 tickets_.pop_front();
                 break;
             case 1:
                 now_us_ += number(0) % 100'000;
                 if (timer_us_ == 0 || now_us_ < timer_us_) return;
-                event.kind = Event::Kind::timer;
-                event.id = timer_;
+                event.what = Event::TimerExpired{timer_};
                 timer_us_ = 0;
                 break;
             case 2: return order(byte());
             case 3:
                 if (byte()) return;
-                event.kind = Event::Kind::peer_lost;
-                event.rank = number(ranks);
+                event.what = Event::PeerLost{number(ranks)};
                 break;
             default:
                 if (!forge(&packet, &lease)) return;
-                event.kind = Event::Kind::packet;
-                event.packet = &packet;
+                event.what = Event::Received{&packet};
         }
         feed(event);
     }
@@ -187,9 +183,7 @@ private:
     void order(uint32_t what) {
         ordered_ = true;
         what_ = what;
-        Event event;
-        event.kind = Event::Kind::command;
-        feed(event);
+        feed(command_event(0));
     }
 
     void feed(const Event& event) {
@@ -224,10 +218,10 @@ private:
     }
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events)
-            if (event.kind == Event::Kind::packet) {
+            if (const auto* received = event.is<Event::Received>()) {
+                const Buffer& payload = received->packet->payload;
                 ++given;
-                for (uint64_t i = 0; i < event.packet->payload.bytes; ++i)
-                    sink_ = sink_ + static_cast<uint64_t>(event.packet->payload.host[i]);
+                for (uint64_t i = 0; i < payload.bytes; ++i) sink_ = sink_ + static_cast<uint64_t>(payload.host[i]);
             }
         if (!std::exchange(ordered_, false)) return;
         static const uint64_t both = 0b110;

@@ -138,7 +138,7 @@ struct Watched final : Protocol {
     }
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events)
-            if (event.kind == Event::Kind::packet && event.packet->sender == 0) set(got, event.packet->sequence);
+            if (const auto* it = event.is<Event::Received>(); it && it->packet->sender == 0) set(got, it->packet->sequence);
         const size_t before = actions.sends.size();
         inner->on(events, actions);
         for (size_t i = before; i < actions.sends.size(); ++i) {

@@ -113,7 +113,8 @@ struct Node final : Protocol {
         constexpr uint32_t invite = 11;
         std::vector<Event> left;
         for (const Event& event : events) {
-            const bool invited = event.kind == Event::Kind::packet && body_of<JobBody>(*event.packet).kind.get() == invite;
+            const auto* received = event.is<Event::Received>();
+            const bool invited = received && body_of<JobBody>(*received->packet).kind.get() == invite;
             if (invited && invites_lost > 0) --invites_lost;
             else left.push_back(event);
         }

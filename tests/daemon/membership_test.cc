@@ -269,15 +269,11 @@ struct Wire {   // carries what one Membership sends to another, which takes it 
     static void carry(Membership& source, Membership& target, Rank from, Rank to, uint64_t now_us) {
         Actions actions;
         actions.now_us = now_us;
-        Event timer;
-        timer.kind = Event::Kind::timer;
+        const Event timer{Event::TimerExpired{}};
         source.on({&timer, 1}, actions);
         std::vector<Event> sent;
         for (Send& send : actions.sends) {
-            Event event;
-            event.kind = Event::Kind::sent;
-            event.id = send.ticket;
-            sent.push_back(event);
+            sent.push_back({Event::Sent{send.ticket}});
             if (send.to.rank != to) continue;
             give(target, from, send, now_us);
         }
@@ -285,9 +281,7 @@ struct Wire {   // carries what one Membership sends to another, which takes it 
     }
     static void give(Membership& target, Rank from, const Send& send, uint64_t now_us) {
         Packet packet{send.type, 0, from, 1, send.body, send.payload};
-        Event event;
-        event.kind = Event::Kind::packet;
-        event.packet = &packet;
+        const Event event{Event::Received{&packet}};
         Actions answer;
         answer.now_us = now_us;
         target.on({&event, 1}, answer);
@@ -328,8 +322,7 @@ TEST(Membership, ARestartWhileItPreparesIsNamed) {
     plan->deadline_us = 4 * second;
     for (uint32_t i = 0; i < 2; ++i) plan->members.push_back({name_of(i), identity_of(i).uuid, identity_of(i).incarnation});
     ASSERT_TRUE(a.submit(plan).ok());
-    Event command;
-    command.kind = Event::Kind::command;
+    const Event command = command_event(0);
     Actions actions;
     actions.now_us = second;
     a.on({&command, 1}, actions);

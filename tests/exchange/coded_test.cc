@@ -425,10 +425,7 @@ struct Rank1 : One {
     }
     void run(Compute compute) {
         compute_now(compute);
-        Event event;
-        event.kind = Event::Kind::computed;
-        event.id = compute.ticket;
-        on(event);
+        on({Event::Computed{compute.ticket}});
     }
 };
 
@@ -520,17 +517,14 @@ struct Honest : One {
     void drive() {
         while (!silent()) {
             const Actions now = std::exchange(actions, {});
-            Event event;
             for (const Compute& compute : now.computes) {
                 compute_now(compute);
-                event.kind = Event::Kind::computed;
-                event.id = compute.ticket;
+                const Event event{Event::Computed{compute.ticket}};
                 exchange->on({&event, 1}, actions);
             }
             for (const Send& send : now.sends) {
                 say(send);
-                event.kind = Event::Kind::sent;
-                event.id = send.ticket;
+                const Event event{Event::Sent{send.ticket}};
                 exchange->on({&event, 1}, actions);
             }
             for (const Completion& completion : now.completions) check(completion);
@@ -589,9 +583,7 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
                 one->actions.clear();
                 if (one->exchange->land(packet, bytes.size(), &packet.payload) != Landing::place) continue;
                 std::memcpy(packet.payload.host, bytes.data(), bytes.size());
-                Event event;
-                event.kind = Event::Kind::packet;
-                event.packet = &packet;
+                const Event event{Event::Received{&packet}};
                 one->on(event), one->drive();
             }
     }
@@ -613,9 +605,7 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
             std::vector<std::byte> elsewhere(bytes);
             Buffer place;
             const Landing landing = one.exchange->land(packet, bytes, &place);
-            Event event;
-            event.kind = Event::Kind::packet;
-            event.packet = &packet;
+            const Event event{Event::Received{&packet}};
             packet.payload = {elsewhere.data(), nullptr, bytes};
             one.on(event);
             EXPECT_TRUE(one.silent()) << "a packet that is not in its place";
@@ -703,10 +693,7 @@ struct FewRooms : One {
         ready(1);
         while (!actions.computes.empty()) {
             compute_now(actions.computes[0]);
-            Event event;
-            event.kind = Event::Kind::computed;
-            event.id = actions.computes[0].ticket;
-            on(event);
+            on({Event::Computed{actions.computes[0].ticket}});
         }
     }
     Landing words(Rank sender, uint32_t part, Phase phase) {
@@ -726,7 +713,7 @@ TEST(Coded, WordsWithoutARoomAreSentOnceMoreToWhoNeedsThem) {
     EXPECT_EQ(one.words(3, 0, Phase::again), Landing::place);   // others ask for the parts of rank 0
     EXPECT_EQ(one.words(3, 2, Phase::again), Landing::drop);    // and for those of rank 2: one more than there are buffers
     EXPECT_EQ(one.words(3, 2, Phase::reply), Landing::drop);    // a reply that was not requested
-    one.on(lost_event(2, fail(Code::peer_lost, "gone")));
+    one.on({Event::PeerLost{2, fail(Code::peer_lost, "gone")}});
     EXPECT_EQ(one.sends(PacketType::record, Phase::want_reply, 2), 1u);
     EXPECT_EQ(one.sends(PacketType::words, Phase::again, 2), 1u);
     EXPECT_EQ(one.words(4, 2, Phase::again), Landing::drop);   // these arrive as a reply too

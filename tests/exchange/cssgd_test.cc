@@ -341,10 +341,7 @@ TEST(Cssgd, NoiseDoesNoHarm) {
         one.deliver(packet, sizes[b[3] % 8], static_cast<uint8_t>(b[3] >> 8));
         const std::vector<Compute> computes = one.actions.computes;
         for (const Compute& compute : computes) {
-            Event event;
-            event.kind = Event::Kind::computed;
-            event.id = compute.ticket;
-            one.on(event);
+            one.on({Event::Computed{compute.ticket}});
         }
     }
     EXPECT_GT(one.placed, 0u);
@@ -355,7 +352,7 @@ TEST(Cssgd, ExplainsWhatIsMissing) {
     One one("cssgd", 1, 4, 6);
     one.ready(1);
     EXPECT_EQ(one.deliver(packet_make(PacketType::words, 0, 0, 1, 0, 0), 64), Landing::place);
-    one.on(command_event(ExchangeCommand::explain));
+    one.on(command_event<ExchangeCommand>({ExchangeCommand::Explain{}}));
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_STREQ(one.actions.completions[0].status.what,
                  "step 1, bucket 0: not computed here, no record of ranks 0, 1, 2, 3; "

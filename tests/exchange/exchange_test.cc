@@ -293,10 +293,7 @@ TEST(Malformed, ARecordOfNoSizeIsNamed) {
     ASSERT_EQ(one.exchange->land(packet, sizeof(RecordHeader) + 4, &packet.payload), Landing::place);
     std::memset(packet.payload.host, 0, packet.payload.bytes);
     packet.payload.part(sizeof(RecordHeader), 4).as<float>()[0] = -1.0f;
-    Event event;
-    event.kind = Event::Kind::packet;
-    event.packet = &packet;
-    one.on(event);
+    one.on({Event::Received{&packet}});
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_STREQ(one.actions.completions[0].status.what, "step 1: rank 0 (node0) sent a record whose maximum of layer layer0 is no size");
 }
@@ -313,10 +310,7 @@ TEST(Malformed, NoiseDoesNoHarm) {
             one.deliver(packet, sizes[b[3] % 8], static_cast<uint8_t>(b[3] >> 8));
             const std::vector<Compute> computes = one.actions.computes;
             for (const Compute& compute : computes) {
-                Event event;
-                event.kind = Event::Kind::computed;
-                event.id = compute.ticket;
-                one.on(event);
+                one.on({Event::Computed{compute.ticket}});
             }
         }
         EXPECT_GT(one.placed, 0u);
@@ -327,7 +321,7 @@ TEST(Malformed, NoiseDoesNoHarm) {
 TEST(Exchange, ExplainsWhatIsMissing) {
     One one("ring");
     one.ready(0), one.ready(1);
-    one.on(command_event(ExchangeCommand::explain));
+    one.on(command_event<ExchangeCommand>({ExchangeCommand::Explain{}}));
     ASSERT_EQ(one.actions.completions.size(), 1u);
     EXPECT_EQ(one.actions.completions[0].status.code, Code::deadline);
     EXPECT_STREQ(one.actions.completions[0].status.what, "step 1, bucket 0: 4 of 4 segments and records (64 bytes a segment) are missing");
@@ -348,10 +342,7 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
             for (const Completion& each : actions.completions) told[r].push_back(each);
             for (const Compute& each : actions.computes) {
                 compute_now(each);
-                Event done;
-                done.kind = Event::Kind::computed;
-                done.id = each.ticket;
-                self(r, done, self);
+                self(r, {Event::Computed{each.ticket}}, self);
             }
             for (const Send& each : actions.sends) {
                 Packet packet;
@@ -363,14 +354,9 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
                 later |= landing == Landing::later;
                 if (landing == Landing::place) {
                     std::memcpy(packet.payload.host, each.payload.host, each.payload.bytes);
-                    Event arrival;
-                    arrival.kind = Event::Kind::packet;
-                    arrival.packet = &packet;
-                    self(1 - r, arrival, self);
+                    self(1 - r, {Event::Received{&packet}}, self);
                 }
-                Event sent;
-                sent.kind = Event::Kind::sent;
-                sent.id = each.ticket;
+                const Event sent{Event::Sent{each.ticket}};
                 if (r == 0) held[body_of<DataBody>(packet).step.get()].push_back(each.ticket);
                 else self(r, sent, self);
             }
@@ -379,7 +365,7 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
             for (uint32_t bucket : {0u, 1u}) {
                 Plan plan = ranks[r].exchange->plan(number, bucket);
                 std::memset(plan.words.host, 0, plan.words.bytes);
-                feed(r, ready_event(number, bucket), feed);
+                feed(r, {Event::Ready{number, bucket}}, feed);
             }
         };
         for (StepId number : {0, 1, 2}) step(number, 0), step(number, 1);
@@ -392,9 +378,7 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
         EXPECT_TRUE(later);
         EXPECT_EQ(told[0].size(), 4u);
         for (uint64_t ticket : held[0]) {
-            Event sent;
-            sent.kind = Event::Kind::sent;
-            sent.id = ticket;
+            const Event sent{Event::Sent{ticket}};
             feed(0, sent, feed);
         }
         EXPECT_EQ(told[0].size(), 6u);

@@ -29,7 +29,7 @@ struct One {
         actions.clear();
         exchange->on({&event, 1}, actions);
     }
-    void ready(uint32_t bucket) { on(ready_event(0, bucket)); }
+    void ready(uint32_t bucket) { on({Event::Ready{0, bucket}}); }
     /// As a driver: calls land(), fills the place, delivers the event.  Returns the result of land().
     Landing deliver(Packet packet, uint64_t bytes, uint8_t fill = 1) {
         actions.clear();
@@ -40,10 +40,7 @@ struct One {
         EXPECT_LE(packet.payload.host + bytes, arena.whole().host + arena.whole().bytes);
         ++placed;
         std::memset(packet.payload.host, fill, bytes);
-        Event event;
-        event.kind = Event::Kind::packet;
-        event.packet = &packet;
-        on(event);
+        on({Event::Received{&packet}});
         return landing;
     }
     /// land() refuses the packet, and its event would change nothing.
@@ -51,10 +48,7 @@ struct One {
         EXPECT_EQ(deliver(packet, bytes), as) << why;
         std::vector<std::byte> memory(bytes);
         packet.payload = {memory.data(), nullptr, bytes};
-        Event event;
-        event.kind = Event::Kind::packet;
-        event.packet = &packet;
-        on(event);
+        on({Event::Received{&packet}});
         EXPECT_TRUE(silent()) << why;
     }
     bool silent() const {

@@ -19,7 +19,8 @@ public:
         if (batches == 0)
             actions.sends.reserve(4096), actions.computes.reserve(4096), actions.completions.reserve(64), actions.timers.reserve(64);
         for (const Event& event : events)
-            if (event.kind == Event::Kind::packet && event.packet->type == PacketType::words) taken_bytes += event.packet->payload.bytes;
+            if (const auto* it = event.is<Event::Received>(); it && it->packet->type == PacketType::words)
+                taken_bytes += it->packet->payload.bytes;
         allocations_counted = ++batches > quiet_after && quiet_after != 0;
         protocol_.on(events, actions);
         allocations_counted = false;

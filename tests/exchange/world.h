@@ -184,7 +184,7 @@ private:
                     record.maxima[g] = std::max(record.maxima[g], maximum(step, block, range.group + g));
             }
         }
-        host.post(1, ready_event(step, bucket));
+        host.post(1, {Event::Ready{step, bucket}});
     }
 
     void check(StepId step, const Sum& sum, Rank rank) {
@@ -236,7 +236,7 @@ private:
                 if (config_.abandons && std::any_of(completions.begin(), completions.end(), [&](const Completion& each) {
                         return each.sum && each.step == step && each.id == b;
                     })) {
-                    host.post(1, command_event(ExchangeCommand::abandon, step, b));
+                    host.post(1, command_event<ExchangeCommand>({ExchangeCommand::Abandon{step, b}}));
                     ++abandoned_[rank];
                 } else {
                     contribute(host, rank, step, b);
@@ -247,10 +247,9 @@ private:
                     if (config_.goes_on && each.status.code == Code::conflict) {
                         const Conflict* conflict = exchanges_[rank]->conflict(each.step);
                         if (!conflict->outvoted || conflict->spoiled || conflict->ranks[1] == rank) return each.status;
-                        Event event = command_event(ExchangeCommand::expel);
-                        event.rank = conflict->ranks[1];
-                        expelled[event.rank] = each.status;
-                        host.post(1, event);
+                        const Rank wrong = conflict->ranks[1];
+                        expelled[wrong] = each.status;
+                        host.post(1, command_event<ExchangeCommand>({ExchangeCommand::Expel{wrong}}));
                         continue;
                     }
                     GC_TRY(each.status);
@@ -263,20 +262,14 @@ private:
                 std::erase_if(completions, [&](const Completion& each) { return each.step == step || !each.sum; });
                 if (missing == 0) break;
                 if (Status status = host.wait(&completions, host.now_us() + config_.deadline_us); !status.ok()) {
-                    host.post(1, command_event(ExchangeCommand::explain, step));
+                    host.post(1, command_event<ExchangeCommand>({ExchangeCommand::Explain{step}}));
                     if (status.code == Code::deadline) GC_TRY(host.wait(&completions, host.now_us() + 1000));
                     return completions.empty() ? status : completions.back().status;
                 }
             }
-            if (step > 0) host.post(1, command_event(ExchangeCommand::release, step - 1));
+            if (step > 0) host.post(1, command_event<ExchangeCommand>({ExchangeCommand::Release{step - 1}}));
             done_[rank] = step + 1;
-            for (auto& [wrong, status] : expelled) {
-                Event event;
-                event.kind = Event::Kind::peer_lost;
-                event.rank = wrong;
-                event.status = status;
-                host.post(1, event);
-            }
+            for (auto& [wrong, status] : expelled) host.post(1, {Event::PeerLost{wrong, status}});
             expelled.clear();
         }
         return {};

@@ -70,13 +70,7 @@ struct World {
         }
         (void)simulator->run();   // the first trainer's error; each is looked at below
     }
-    static void command(Host& host, JobCommand command, uint64_t tag = 0, std::string* text = nullptr, Status status = {}) {
-        Event event = command_event(command);
-        event.tag = tag;
-        if (text) event.buffer = {reinterpret_cast<std::byte*>(text->data()), nullptr, text->size()};
-        event.status = status;
-        host.post(0, event);
-    }
+    static void command(Host& host, const JobCommand& command) { host.post(0, command_event(command)); }
     /// What the job protocol said by then, if anything.
     static std::optional<Status> heard(Host& host, uint64_t until_us, Script& self) {
         for (;;) {
@@ -93,17 +87,22 @@ struct World {
     static Status await(Host& host, Script& self) {
         return heard(host, host.now_us() + 20 * deadline_us, self).value_or(fail(Code::node_io, "the job protocol never answers"));
     }
+    static JobCommand::End end_of(const std::string& digest) {
+        JobCommand::End end;
+        std::copy(digest.begin(), digest.end(), end.digest.begin());
+        return end;
+    }
     static Status train(Host& host, Script& self, Progress& progress, StepId first) {
-        if (self.begins) command(host, JobCommand::begin, self.state);
+        if (self.begins) command(host, {JobCommand::Begin{self.state}});
         GC_TRY(await(host, self));
         for (uint32_t at = 0; at < self.steps; ++at) {
             const StepId step = first + at;
             if (step == self.fails_at) {
-                command(host, JobCommand::abort, 0, nullptr, self.failure);
+                command(host, {JobCommand::Abort{self.failure}});
                 return await(host, self);
             }
             if (step == self.leaves_at) {
-                command(host, JobCommand::leave, 0, nullptr, fail(Code::cancelled, "node {} leaves", self.name));
+                command(host, {JobCommand::Leave{fail(Code::cancelled, "node {} leaves", self.name)}});
                 return await(host, self);
             }
             progress.waiting.store(step >= self.waits_from, std::memory_order_relaxed);
@@ -113,9 +112,9 @@ struct World {
             progress.advance();
         }
         progress.waiting.store(true, std::memory_order_relaxed);
-        if (self.pauses) command(host, JobCommand::pause, *self.pauses);
-        else command(host, JobCommand::end, 0, &self.digest);
-        if (self.cancels) command(host, JobCommand::abort, 0, nullptr, fail(Code::cancelled, "cancelled too late"));
+        if (self.pauses) command(host, {JobCommand::Pause{*self.pauses}});
+        else command(host, {end_of(self.digest)});
+        if (self.cancels) command(host, {JobCommand::Abort{fail(Code::cancelled, "cancelled too late")}});
         return await(host, self);
     }
     /// All living ranks ended with this code and one and the same line.
@@ -442,9 +441,7 @@ TEST(JobProtocol, ForgedNewsIsDropped) {
             packet.body[0] = std::byte{1};
             packet.body[8] = std::byte{9};
             packet.payload = {bytes.data(), nullptr, length};
-            Event event;
-            event.kind = Event::Kind::packet;
-            event.packet = &packet;
+            const Event event{Event::Received{&packet}};
             Actions actions;
             protocol->on({&event, 1}, actions);
             EXPECT_TRUE(actions.completions.empty() && actions.sends.empty());

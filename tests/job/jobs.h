@@ -24,7 +24,8 @@ class OneRank final : public Host {
 public:
     uint64_t now_us() override { return alone_.now_us(); }
     void post(uint16_t channel, const Event& event) override {
-        if (event.kind != Event::Kind::ready || swallow != event.step || event.bucket != 0) alone_.post(channel, event);
+        const auto* ready = event.is<Event::Ready>();
+        if (!ready || swallow != ready->step || ready->bucket != 0) alone_.post(channel, event);
     }
     Status wait(std::vector<Completion>* out, uint64_t until_us) override { return alone_.wait(out, until_us); }
     void open_view(uint32_t number, std::span<const Attachment> attachments) override { alone_.open_view(number, attachments); }

@@ -22,7 +22,7 @@ struct Spoiler : Protocol {
     Exchange* inner = nullptr;
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events)
-            if (event.kind == Event::Kind::ready && event.step == 2 && event.bucket == 0)
+            if (const auto* ready = event.is<Event::Ready>(); ready && ready->step == 2 && ready->bucket == 0)
                 inner->plan(2, 0).words.as<uint32_t>()[5] ^= 1u << 20;
         inner->on(events, actions);
     }

@@ -116,7 +116,8 @@ struct DiesAtTheEnd : Protocol {
     DiesAtTheEnd(Protocol* protocol, Simulator& simulator, Rank rank) : inner(*protocol), sim(simulator), self(rank) {}
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events)
-            if (event.kind == Event::Kind::command && event.command == static_cast<uint32_t>(JobCommand::end))
+            if (const auto* command = event.is<Event::Command>();
+                command && std::holds_alternative<JobCommand::End>(command->as<JobCommand>().what))
                 return sim.kill(self, actions.now_us);
         inner.on(events, actions);
     }

@@ -26,7 +26,8 @@ struct Spoiler : Protocol {
     bool spoiled = false, nan = false;
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            if (event.kind != Event::Kind::ready || event.step != step_wrong || event.bucket != 0) continue;
+            const auto* ready = event.is<Event::Ready>();
+            if (!ready || ready->step != step_wrong || ready->bucket != 0) continue;
             const Plan plan = inner->plan(step_wrong, 0);
             plan.words.as<int32_t>()[0] ^= 1 << 9;
             ++plan.record->digest;

@@ -27,41 +27,26 @@ public:
     }
 
     void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) switch (event.kind) {
-                case Event::Kind::command:
-                    if (event.command == static_cast<uint32_t>(ChatterCommand::forget)) {
-                        sent_ = received_ = losses_ = 0;
-                        told_ = false;
-                        lost_ = {};
-                        next_.assign(ranks_, 0);
-                        break;
-                    }
-                    if (event.command == static_cast<uint32_t>(ChatterCommand::await)) {
-                        awaited_ = true;
-                        break;
-                    }
-                    start(actions);
-                    [[fallthrough]];
-                case Event::Kind::timer:   // an event after which packets answered `later` are asked again
-                    if (landing_ == Landing::later && !told_) actions.timers.push_back({1, actions.now_us + 500});
-                    break;
-                case Event::Kind::packet: check(*event.packet); break;
-                case Event::Kind::sent:
-                    ++sent_;
-                    EXPECT_TRUE(rails_ || event.id == sent_) << event.id;   // in order, exactly once
-                    EXPECT_TRUE(event.status.ok()) << event.status.what;
-                    break;
-                case Event::Kind::peer_up:
-                    ++ups_;
-                    up_ = true;
-                    break;
-                case Event::Kind::peer_lost:
-                    lost_ = event.status;
-                    ++losses_;
-                    up_ = false;
-                    break;
-                default: break;
+        for (const Event& event : events) {
+            if (const auto* command = event.is<Event::Command>()) run(command->as<ChatterCommand>(), actions);
+            // An event after which packets answered `later` are asked again.
+            if (event.is<Event::TimerExpired>()) ask_again(actions);
+            if (const auto* received = event.is<Event::Received>()) check(*received->packet);
+            if (const auto* sent = event.is<Event::Sent>()) {
+                ++sent_;
+                EXPECT_TRUE(rails_ || sent->ticket == sent_) << sent->ticket;   // in order, exactly once
+                EXPECT_TRUE(sent->status.ok()) << sent->status.what;
             }
+            if (event.is<Event::PeerUp>()) {
+                ++ups_;
+                up_ = true;
+            }
+            if (const auto* lost = event.is<Event::PeerLost>()) {
+                lost_ = lost->status;
+                ++losses_;
+                up_ = false;
+            }
+        }
         if (awaited_ && up_) {
             awaited_ = false;
             actions.completions.emplace_back();
@@ -91,6 +76,21 @@ public:
     bool rails_ = false;   // whose acknowledgements come in any order
 
 private:
+    void run(ChatterCommand command, Actions& actions) {
+        switch (command) {
+            case ChatterCommand::forget:
+                sent_ = received_ = losses_ = 0;
+                told_ = false;
+                lost_ = {};
+                next_.assign(ranks_, 0);
+                return;
+            case ChatterCommand::await: awaited_ = true; return;
+            case ChatterCommand::talk: start(actions); ask_again(actions);
+        }
+    }
+    void ask_again(Actions& actions) const {
+        if (landing_ == Landing::later && !told_) actions.timers.push_back({1, actions.now_us + 500});
+    }
     void start(Actions& actions) {
         for (size_t i = 0; i < sizes_.size(); ++i) {
             MailBody body{};

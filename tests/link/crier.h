@@ -25,28 +25,15 @@ public:
         place_.resize(65536);
     }
     void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) switch (event.kind) {
-                case Event::Kind::command:
-                    for (size_t i = 0; i < cries_.size(); ++i) {
-                        Send send;
-                        if (cries_[i].to < 0) send.to.bits = bits_.data();
-                        else send.to.rank = static_cast<Rank>(cries_[i].to);
-                        send.type = PacketType::parity;
-                        send.body = body(i);
-                        send.sequence = ++sequence_;
-                        send.payload = {payloads_[i].data(), nullptr, payloads_[i].size()};
-                        send.ticket = ++asked_;
-                        actions.sends.push_back(send);
-                    }
-                    break;
-                case Event::Kind::sent: EXPECT_EQ(event.id, ++sent_); break;
-                case Event::Kind::packet: check(*event.packet); break;
-                case Event::Kind::peer_lost:
-                    ++losses;
-                    last_loss = event.status.what;
-                    break;
-                default: break;
+        for (const Event& event : events) {
+            if (event.is<Event::Command>()) cry(actions);
+            if (const auto* sent = event.is<Event::Sent>()) EXPECT_EQ(sent->ticket, ++sent_);
+            if (const auto* received = event.is<Event::Received>()) check(*received->packet);
+            if (const auto* lost = event.is<Event::PeerLost>()) {
+                ++losses;
+                last_loss = lost->status.what;
             }
+        }
         if (!told_ && sent_ == asked_ && (asked_ || !sends_) && received_ >= expected_) {
             told_ = true;
             actions.completions.emplace_back();
@@ -75,6 +62,19 @@ public:
     uint64_t received() const { return received_; }
 
 private:
+    void cry(Actions& actions) {
+        for (size_t i = 0; i < cries_.size(); ++i) {
+            Send send;
+            if (cries_[i].to < 0) send.to.bits = bits_.data();
+            else send.to.rank = static_cast<Rank>(cries_[i].to);
+            send.type = PacketType::parity;
+            send.body = body(i);
+            send.sequence = ++sequence_;
+            send.payload = {payloads_[i].data(), nullptr, payloads_[i].size()};
+            send.ticket = ++asked_;
+            actions.sends.push_back(send);
+        }
+    }
     static std::array<std::byte, 16> body(uint64_t index) {
         MailBody body{};
         body.tag.set(index);

@@ -63,11 +63,7 @@ struct Company {
         criers[rank]->expect(expected, !cries.empty());
         nodes[rank].driver->attach_datagrams(5, criers[rank].get());
     }
-    void go(Rank rank) {
-        Event event;
-        event.kind = Event::Kind::command;
-        nodes[rank].driver->host().post(5, event);
-    }
+    void go(Rank rank) { nodes[rank].driver->host().post(5, command_event(0)); }
     void await(Rank rank) {
         std::vector<Completion> completions;
         const Status status = nodes[rank].driver->host().wait(&completions, clock_us() + wait_us);

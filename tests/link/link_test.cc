@@ -58,9 +58,7 @@ public:
             nodes[rank].driver->attach(5, chatters.back().get());
         }
         for (Node& node : nodes) node.start();
-        Event go;
-        go.kind = Event::Kind::command;
-        for (Node& node : nodes) node.driver->host().post(5, go);
+        for (Node& node : nodes) node.driver->host().post(5, command_event(ChatterCommand::talk));
         for (Node& node : nodes) {
             std::vector<Completion> completions;
             Status status = node.driver->host().wait(&completions, clock_us() + wait_us);
@@ -506,7 +504,7 @@ TEST_P(Link, OneRankNeedsNoSocket) {
         int sums = 0;
         void on(std::span<const Event> events, Actions& actions) override {
             for (const Event& event : events) {
-                if (event.kind == Event::Kind::command) {
+                if (event.is<Event::Command>()) {
                     actions.timers = {{1, actions.now_us + 20'000},
                                       {2, actions.now_us + 10'000},
                                       {3, actions.now_us + 5'000},
@@ -514,9 +512,9 @@ TEST_P(Link, OneRankNeedsNoSocket) {
                                       {1, actions.now_us + 5'000}};
                     actions.computes.push_back({Kernel::add_i32, buffer(a), buffer(b), 3, 77});
                 }
-                if (event.kind == Event::Kind::timer) rang.push_back(event.id);
-                if (event.kind == Event::Kind::computed) sums += event.id == 77 && a == std::vector<int32_t>{11, 22, 33};
-                if (event.kind == Event::Kind::timer && rang.size() == 2) actions.completions.push_back({0, 9, 4, nullptr, {}});
+                if (const auto* timer = event.is<Event::TimerExpired>()) rang.push_back(timer->id);
+                if (const auto* done = event.is<Event::Computed>()) sums += done->ticket == 77 && a == std::vector<int32_t>{11, 22, 33};
+                if (event.is<Event::TimerExpired>() && rang.size() == 2) actions.completions.push_back({0, 9, 4, nullptr, {}});
             }
         }
         static Buffer buffer(std::vector<int32_t>& words) {
@@ -527,9 +525,7 @@ TEST_P(Link, OneRankNeedsNoSocket) {
     ASSERT_TRUE(node.open(test_config(kind(), protect(), 0, {"127.0.0.1:1"})).ok());
     node.driver->attach(8, &alone);
     node.start();
-    Event event;
-    event.kind = Event::Kind::command;
-    node.driver->host().post(8, event);
+    node.driver->host().post(8, command_event(0));
     std::vector<Completion> completions;
     ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + wait_us).ok());
     EXPECT_EQ(completions[0].channel, 8);
@@ -625,9 +621,7 @@ TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
         ASSERT_TRUE(nodes[rank].open(test_config(LinkKind::uring_tcp, Protect::auth, rank, addresses)).ok());
         nodes[rank].driver->attach(5, chatters[rank].get());
         nodes[rank].start();
-        Event go;
-        go.kind = Event::Kind::command;
-        nodes[rank].driver->host().post(5, go);
+        nodes[rank].driver->host().post(5, command_event(ChatterCommand::talk));
     }
     for (Node& node : nodes) {
         std::vector<Completion> completions;

@@ -33,14 +33,15 @@ public:
     PingPong(Rank self, bool datagrams) : self_(self), datagrams_(datagrams), memory_(300'000) { at_.reserve(windows + 1); }
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            if (event.kind == Event::Kind::command || (event.kind == Event::Kind::packet && self_ == 0 && ++answers_ % burst == 0)) {
+            const auto* received = event.is<Event::Received>();
+            if (event.is<Event::Command>() || (received && self_ == 0 && ++answers_ % burst == 0)) {
                 if (answers_ % (window_rounds * burst) == 0) at_.push_back(allocations.load());
                 if (at_.size() == windows + 1) actions.completions.emplace_back();
                 else
                     for (uint32_t i = 0; i < burst; ++i) send(actions, i % 4 ? 100 * i : datagrams_ ? 1432 : 100'000);
                 actions.timers.push_back({1, actions.now_us + 100'000'000});
             }
-            if (event.kind == Event::Kind::packet && self_ == 1) send(actions, static_cast<uint32_t>(event.packet->payload.bytes));
+            if (received && self_ == 1) send(actions, static_cast<uint32_t>(received->packet->payload.bytes));
         }
     }
     Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
@@ -81,9 +82,7 @@ void steady_state(bool datagrams) {
             else nodes[rank].driver->attach(1, &players[rank]);
             nodes[rank].start();
         }
-        Event go;
-        go.kind = Event::Kind::command;
-        nodes[0].driver->host().post(1, go);
+        nodes[0].driver->host().post(1, command_event(0));
         std::vector<Completion> completions;
         ASSERT_TRUE(nodes[0].driver->host().wait(&completions, clock_us() + 20'000'000).ok());
         for (Node& node : nodes) node.stop();

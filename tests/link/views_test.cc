@@ -35,11 +35,11 @@ public:
     }
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            if (event.kind == Event::Kind::command || (event.kind == Event::Kind::timer && datagrams_)) {
+            if (event.is<Event::Command>() || (event.is<Event::TimerExpired>() && datagrams_)) {
                 shout(actions);
                 if (datagrams_) actions.timers.push_back({1, actions.now_us + 20'000});
             }
-            if (event.kind == Event::Kind::packet) take(*event.packet);
+            if (const auto* received = event.is<Event::Received>()) take(*received->packet);
         }
         if (left_ != 0 || told_) return;
         told_ = true;
@@ -98,8 +98,7 @@ Status change_views(Host& host, Rank self, uint32_t ranks, bool datagrams, uint3
         std::vector<Attachment> attachments{{stream_channel, stream.get(), false}};
         if (datagrams) attachments.push_back({datagram_channel, datagram.get(), true});
         host.open_view(number, attachments);
-        Event go;
-        go.kind = Event::Kind::command;
+        const Event go = command_event(0);
         for (const Attachment& each : attachments) host.post(each.channel, go);
         std::vector<Completion> completions;
         // A rank that has left a view does not repeat its datagrams; if ranks may leave early, only streams are awaited.
@@ -174,25 +173,22 @@ class Standing final : public Protocol {
 public:
     Standing(Rank self, uint32_t ranks) : bits_(ranks_but(self, ranks)), heard_(ranks), lost_(ranks) { lost_[self] = true; }
     void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) switch (event.kind) {
-                case Event::Kind::command: {
-                    MailBody body{};
-                    body.tag.set(++told_);
-                    Send send;
-                    send.to.bits = bits_.data();
-                    send.type = PacketType::mail;
-                    send.body = body_bytes(body);
-                    actions.sends.push_back(send);
-                    break;
-                }
-                case Event::Kind::packet: {
-                    const uint64_t number = body_of<MailBody>(*event.packet).tag.get();
-                    EXPECT_EQ(number, ++heard_[event.rank]);
-                    break;
-                }
-                case Event::Kind::peer_lost: lost_[event.rank] = true; break;
-                default: break;
+        for (const Event& event : events) {
+            if (event.is<Event::Command>()) {
+                MailBody body{};
+                body.tag.set(++told_);
+                Send send;
+                send.to.bits = bits_.data();
+                send.type = PacketType::mail;
+                send.body = body_bytes(body);
+                actions.sends.push_back(send);
             }
+            if (const auto* received = event.is<Event::Received>()) {
+                const uint64_t number = body_of<MailBody>(*received->packet).tag.get();
+                EXPECT_EQ(number, ++heard_[received->packet->sender]);
+            }
+            if (const auto* lost = event.is<Event::PeerLost>()) lost_[lost->rank] = true;
+        }
         for (; answered_ < told_; ++answered_) {
             for (Rank rank = 0; rank < heard_.size(); ++rank)
                 if (!lost_[rank] && heard_[rank] <= answered_) return;
@@ -212,9 +208,7 @@ constexpr uint16_t standing_channel = 9;
 /// A word on the standing channel with a view open and one with none, each view with packets of its own under way.
 Status stand(Host& host, Rank self, uint32_t ranks, uint32_t views) {
     auto word = [&]() -> Status {
-        Event go;
-        go.kind = Event::Kind::command;
-        host.post(standing_channel, go);
+        host.post(standing_channel, command_event(0));
         std::vector<Completion> completions;
         for (const uint64_t until_us = host.now_us() + wait_us;;) {
             completions.clear();
@@ -227,9 +221,7 @@ Status stand(Host& host, Rank self, uint32_t ranks, uint32_t views) {
         Shouter shouter(self, ranks, number, false);
         const Attachment attachment{stream_channel, &shouter, false};
         host.open_view(number, {&attachment, 1});
-        Event go;
-        go.kind = Event::Kind::command;
-        host.post(stream_channel, go);
+        host.post(stream_channel, command_event(0));
         GC_TRY(word());
         GC_TRY(host.close_view(host.now_us() + wait_us));
         GC_TRY(word());
@@ -330,8 +322,7 @@ TEST_P(Views, OneIsClosedInTheMiddleOfAPayload) {
         }
         Shouter sender(1, 2, 1, false), receiver(0, 2, 1, false);
         const Attachment sends{stream_channel, &sender, false}, receives{stream_channel, &receiver, false};
-        Event go;
-        go.kind = Event::Kind::command;
+        const Event go = command_event(0);
         nodes[1].driver->host().open_view(1, {&sends, 1});
         nodes[1].driver->host().post(stream_channel, go);
         Host& host = nodes[0].driver->host();
@@ -352,8 +343,8 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
     struct Late final : Protocol {
         void on(std::span<const Event> events, Actions& actions) override {
             for (const Event& event : events) {
-                heard += event.kind == Event::Kind::sent || event.kind == Event::Kind::timer;
-                if (event.kind != Event::Kind::command) continue;
+                heard += event.is<Event::Sent>() || event.is<Event::TimerExpired>();
+                if (!event.is<Event::Command>()) continue;
                 actions.timers.push_back({7, actions.now_us + 10'000});
                 Send send;
                 send.to.rank = 1 - self;
@@ -376,8 +367,7 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
             std::vector<Completion> completions;
             Late first, second;
             first.self = second.self = r;
-            Event go;
-            go.kind = Event::Kind::command;
+            const Event go = command_event(0);
             const Attachment one{stream_channel, &first, false}, two{stream_channel, &second, false};
             host.open_view(1, {&one, 1});
             host.post(stream_channel, go);

@@ -26,6 +26,18 @@ std::vector<std::byte> vector_of(Rank from, uint32_t number, size_t bytes) {
 }
 Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
+/// A Host that hands every event straight to the protocol.
+struct Direct : Host {
+    Direct(Protocol& target, Actions& into) : one(target), actions(into) {}
+    uint64_t now_us() override { return 0; }
+    void post(uint16_t, const Event& event) override { one.on({&event, 1}, actions); }
+    Status wait(std::vector<Completion>*, uint64_t) override { return {}; }
+    void open_view(uint32_t, std::span<const Attachment>) override {}
+    Status close_view(uint64_t) override { return {}; }
+    Protocol& one;
+    Actions& actions;
+};
+
 /// n ranks with a broadcast each, by bulk.
 struct Ranks {
     std::unique_ptr<Simulator> sim;
@@ -147,12 +159,9 @@ TEST(Broadcast, ADeathEndsWhatWaitsForIt) {
 TEST(Broadcast, RefusesWhatCannotBe) {
     const std::unique_ptr<Protocol> one = broadcast_protocol(1, 3, segment_bytes);
     std::vector<std::byte> memory(segment_bytes + 10);
-    Event event = command_event(2u);
-    event.rank = 0;
-    event.buffer = buffer_of(memory);
-    event.ticket = 5;
     Actions actions;
-    one->on({&event, 1}, actions);
+    Direct host(*one, actions);
+    Broadcast(host, channel).receive(0, buffer_of(memory), 5);
     Buffer place;
     const auto land = [&](Rank from, uint32_t number, uint32_t index, uint64_t bytes, Phase phase = Phase::gather, uint16_t bucket = 0,
                           PacketType type = PacketType::words) {

@@ -180,9 +180,7 @@ struct Fixture : ::testing::Test {
         return landing;
     }
     void arrive(const Packet& packet) {
-        Event event;
-        event.kind = Event::Kind::packet;
-        event.packet = &packet;
+        const Event event{Event::Received{&packet}};
         one.on(event);
     }
     void hear(Rank from, MailWord kind, uint64_t value) {
@@ -194,9 +192,9 @@ struct Fixture : ::testing::Test {
         packet.body = body_bytes(body);
         deliver(packet, 0);
     }
-    void sent(const Send& send, Status status = {}) { one.on(sent_event(send.ticket, status)); }
-    void lost(Rank rank) { one.on(lost_event(rank, fail(Code::peer_lost, "rank {} is lost: no answer in 30 s", rank))); }
-    void up(Rank rank) { one.on(up_event(rank)); }
+    void sent(const Send& send, Status status = {}) { one.on({Event::Sent{send.ticket, status}}); }
+    void lost(Rank rank) { one.on({Event::PeerLost{rank, fail(Code::peer_lost, "rank {} is lost: no answer in 30 s", rank)}}); }
+    void up(Rank rank) { one.on({Event::PeerUp{rank}}); }
     static uint64_t tag_of(const Send& send) { return std::bit_cast<MailBody>(send.body).tag.get(); }
     bool said(Rank to, MailWord kind, uint64_t value) {
         if (one.actions.sends.size() != 1) return false;

@@ -33,13 +33,12 @@ public:
         EXPECT_TRUE(status.ok()) << status.what;
     }
     void on(std::span<const Event> events, Actions& actions) override {
-        for (const Event& event : events) switch (event.kind) {
-                case Event::Kind::command: talk(actions); break;
-                case Event::Kind::packet: check(*event.packet); break;
-                case Event::Kind::sent: ++sent_; break;
-                case Event::Kind::peer_lost: lost = event.status.what; break;
-                default: break;
-            }
+        for (const Event& event : events) {
+            if (event.is<Event::Command>()) talk(actions);
+            if (const auto* received = event.is<Event::Received>()) check(*received->packet);
+            if (event.is<Event::Sent>()) ++sent_;
+            if (const auto* its = event.is<Event::PeerLost>()) lost = its->status.what;
+        }
         if (!told_ && sent_ == bytes_.size() && left_ == 0) {
             told_ = true;
             actions.completions.emplace_back();

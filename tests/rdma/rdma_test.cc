@@ -55,9 +55,7 @@ protected:
     }
     void go() {
         for (Node& node : nodes) node.start();
-        Event event;
-        event.kind = Event::Kind::command;
-        for (Node& node : nodes) node.driver->host().post(channel, event);
+        for (Node& node : nodes) node.driver->host().post(channel, command_event(ChatterCommand::talk));   // a Herald takes any
     }
     void await(Rank rank) {
         std::vector<Completion> completions;

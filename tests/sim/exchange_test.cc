@@ -144,7 +144,7 @@ struct Job {
             for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
                 if (spend_us) host.spend(spend_us);
                 fill(node, step, b, self);
-                host.post(channel, ready_event(step, b));
+                host.post(channel, {Event::Ready{step, b}});
             }
             std::vector<const Sum*> sums(layout.buckets.size());
             for (size_t have = 0; have < sums.size();) {
@@ -161,7 +161,7 @@ struct Job {
             }
             for (const Sum* sum : sums) check(node, *sum);
             // The sums of this step prove that every rank has applied the previous one: it is stable.
-            if (step > 0) host.post(channel, command_event(ExchangeCommand::release, step - 1));
+            if (step > 0) host.post(channel, command_event<ExchangeCommand>({ExchangeCommand::Release{step - 1}}));
         }
         return {};
     }

@@ -93,12 +93,12 @@ struct Beats : Protocol {
     explicit Beats(Rank rank) : self(rank) {}
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            if (event.kind == Event::Kind::packet) {
+            if (event.is<Event::Received>()) {
                 longest_us = std::max(longest_us, actions.now_us - last_us);
                 last_us = actions.now_us;
                 ++count;
             }
-            if (self != 0 || (event.kind != Event::Kind::timer && event.kind != Event::Kind::peer_up)) continue;
+            if (self != 0 || (!event.is<Event::TimerExpired>() && !event.is<Event::PeerUp>())) continue;
             if (actions.now_us < until_us) actions.timers.push_back({1, actions.now_us + 1000});
             actions.sends.push_back({{1}, PacketType::job, {}, {}, 0, 0});
         }

@@ -45,10 +45,11 @@ TEST(Simulator, PingPongTakesTheTimeOfTheLink) {
     int left = 10;
     for (Rank r : {0u, 1u}) {
         toys[r].each = [&, r](const Event& event, Actions& actions) {
-            bool first = event.kind == Event::Kind::peer_up && r == 0;
-            if (!first && event.kind != Event::Kind::packet) return;
-            if (event.kind == Event::Kind::packet) {
-                EXPECT_EQ(event.packet->sender, 1 - r);
+            bool first = event.is<Event::PeerUp>() && r == 0;
+            const auto* received = event.is<Event::Received>();
+            if (!first && !received) return;
+            if (received) {
+                EXPECT_EQ(received->packet->sender, 1 - r);
             }
             if (left-- > 0) actions.sends.push_back({{1 - r}, PacketType::job, {}, {}, 0, 0});
         };
@@ -145,17 +146,18 @@ struct Chatter {
             node.place.resize(size_max);
             node.toy.place = [this, &node](const Packet& p, uint64_t bytes, Buffer* place) { return land(node, p, bytes, place); };
             node.toy.each = [this, &node, r](const Event& event, Actions& actions) {
-                if (event.kind == Event::Kind::peer_lost) {
+                if (const auto* its = event.is<Event::PeerLost>()) {
                     ++lost;
-                    if (node.owner >> 32 == event.rank) node.owner = -1;   // the lost peer's packet will not be completed
+                    if (node.owner >> 32 == its->rank) node.owner = -1;   // the lost peer's packet will not be completed
                 }
-                if (event.kind == Event::Kind::packet) packet(node, r, *event.packet);
-                if (event.kind == Event::Kind::sent)
-                    std::fill(node.out[event.id - 1].begin(), node.out[event.id - 1].end(), std::byte{0});   // `sent` returns the memory
-                bool start = event.kind == Event::Kind::peer_up && event.rank == (r + 1) % config.ranks;
-                for (int i = start ? 4 : event.kind == Event::Kind::sent ? 1 : 0; i > 0 && node.left; --i) send(r, actions);
+                if (const auto* received = event.is<Event::Received>()) packet(node, r, *received->packet);
+                const auto* sent = event.is<Event::Sent>();   // returns the memory
+                if (sent) std::fill(node.out[sent->ticket - 1].begin(), node.out[sent->ticket - 1].end(), std::byte{0});
+                const auto* up = event.is<Event::PeerUp>();
+                bool start = up && up->rank == (r + 1) % config.ranks;
+                for (int i = start ? 4 : sent ? 1 : 0; i > 0 && node.left; --i) send(r, actions);
                 // A protocol that answers `later` needs an event of its own, or land() is not called again.
-                if ((open || sends < messages * config.ranks) && actions.now_us < 2'000'000 && (start || event.kind == Event::Kind::timer))
+                if ((open || sends < messages * config.ranks) && actions.now_us < 2'000'000 && (start || event.is<Event::TimerExpired>()))
                     actions.timers.push_back({1, actions.now_us + 100});
             };
             sim->attach(r, 7, &node.toy);
@@ -207,13 +209,13 @@ TEST(Simulator, FindsMemoryOverwrittenBeforeSent) {
         std::vector<std::byte> payload(5000);
         Toy toys[2];
         toys[0].each = [&](const Event& event, Actions& actions) {
-            if (event.kind == Event::Kind::peer_up) {
+            if (event.is<Event::PeerUp>()) {
                 DataBody body{};
                 body.step.set(3);
                 body.bucket.set(2);
                 actions.sends.push_back({{1}, PacketType::words, body_bytes(body), buffer_of(payload), 1, 0});
                 actions.timers.push_back({1, actions.now_us + 1});
-            } else if (event.kind == Event::Kind::timer) {
+            } else if (event.is<Event::TimerExpired>()) {
                 payload[4321] = std::byte{1};
             }
         };
@@ -242,7 +244,8 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
         std::vector<uint32_t> got[4];
         for (auto& g : got) g.resize(count);
         toys[0].each = [&](const Event& event, Actions& actions) {
-            if (event.kind == Event::Kind::peer_up ? event.rank != 1 : event.kind != Event::Kind::sent) return;
+            const auto* up = event.is<Event::PeerUp>();
+            if (up ? up->rank != 1 : !event.is<Event::Sent>()) return;
             if (next == count) return;
             DataBody body{};
             body.index.set(next++);
@@ -251,9 +254,10 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
         };
         for (Rank r = 1; r < 4; ++r)
             toys[r].each = [&, r](const Event& event, Actions&) {
-                if (event.kind != Event::Kind::packet) return;
-                if (event.packet->type == PacketType::job) return void(++other);
-                uint32_t index = body_of<DataBody>(*event.packet).index.get();
+                const auto* received = event.is<Event::Received>();
+                if (!received) return;
+                if (received->packet->type == PacketType::job) return void(++other);
+                uint32_t index = body_of<DataBody>(*received->packet).index.get();
                 ++got[r][index];
                 swapped += index < last[r];
                 last[r] = index;
@@ -284,8 +288,9 @@ TEST(Simulator, DatagramsAreLostRepeatedAndSwapped) {
 struct Echo : Toy {
     Echo() {
         each = [](const Event& event, Actions& actions) {
-            if (event.kind == Event::Kind::command) actions.completions.push_back(completion(event.command));
-            if (event.kind == Event::Kind::peer_lost) actions.completions.push_back(completion(1000 + event.rank, 0, event.status));
+            if (const auto* command = event.is<Event::Command>()) actions.completions.push_back(completion(command->as<uint32_t>()));
+            if (const auto* lost = event.is<Event::PeerLost>())
+                actions.completions.push_back(completion(1000 + lost->rank, 0, lost->status));
         };
     }
 };
@@ -362,10 +367,10 @@ TEST(Simulator, ReportsADeadlockAndAnEnd) {
         auto sim = Simulator::create(config);
         Toy toys[2];
         toys[0].each = [&](const Event& event, Actions& actions) {
-            if (event.kind == Event::Kind::peer_up) actions.sends.push_back({{1}, PacketType::mail, {}, {}, 0, 0});
+            if (event.is<Event::PeerUp>()) actions.sends.push_back({{1}, PacketType::mail, {}, {}, 0, 0});
         };
         toys[1].each = [&](const Event& event, Actions& actions) {
-            if (event.kind != Event::Kind::packet && forever_busy) actions.timers.push_back({1, actions.now_us + 1000});
+            if (!event.is<Event::Received>() && forever_busy) actions.timers.push_back({1, actions.now_us + 1000});
         };
         toys[1].place = [](const Packet&, uint64_t, Buffer*) { return Landing::later; };
         for (Rank r = 0; r < 2; ++r) {
@@ -413,8 +418,8 @@ TEST(Simulator, ComputesAnswerLaterAndRacesAreFound) {
         Toy toy;
         std::vector<uint64_t> done;
         toy.each = [&](const Event& event, Actions& actions) {
-            if (event.kind == Event::Kind::computed) done.push_back(event.id);
-            if (event.kind != Event::Kind::command) return;
+            if (const auto* computed = event.is<Event::Computed>()) done.push_back(computed->ticket);
+            if (!event.is<Event::Command>()) return;
             actions.computes.push_back({Kernel::add_i32, part_of(words, 0, 1000), part_of(words, 2000, 1000), 1000, 1});
             actions.computes.push_back(
                 {Kernel::add_i32, part_of(words, kind == 2 ? 500 : 1000, 1000), part_of(words, 2000, 1000), 1000, 2});

@@ -57,7 +57,7 @@ struct Spoiler : Protocol {
     uint32_t spoiled = 0;
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events)
-            if (what == What::own && event.kind == Event::Kind::ready && event.step == step && event.bucket == bucket)
+            if (const auto* ready = event.is<Event::Ready>(); what == What::own && ready && ready->step == step && ready->bucket == bucket)
                 flip(inner->plan(step, bucket).words);
         inner->on(events, actions);
         for (const Completion& c : actions.completions)
@@ -76,11 +76,13 @@ struct Laggard : Protocol {
     Laggard(Protocol* protocol, Simulator& simulator, double factor) : inner(*protocol), sim(simulator), stall(factor) {}
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            if (event.kind == Event::Kind::ready || event.kind == Event::Kind::command) {
+            const auto* ready = event.is<Event::Ready>();
+            const auto* alarm = event.is<Event::TimerExpired>();
+            if (ready || event.is<Event::Command>()) {
                 if (late.empty()) actions.timers.push_back({timer, actions.now_us + 75});
                 late.push_back(event);
-                sim.slow(0, event.kind == Event::Kind::ready && event.step == 3 ? stall : 1);
-            } else if (event.kind == Event::Kind::timer && event.id == timer) {
+                sim.slow(0, ready && ready->step == 3 ? stall : 1);
+            } else if (alarm && alarm->id == timer) {
                 inner.on(late, actions);
                 late.clear();
             } else {
@@ -100,8 +102,9 @@ struct Starved : Protocol {
     Starved(Protocol* protocol, StepId step) : inner(*protocol), from(step) {}
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
-            starved |= event.kind == Event::Kind::ready && event.step >= from;
-            if (!starved || event.kind != Event::Kind::packet) inner.on({&event, 1}, actions);
+            const auto* ready = event.is<Event::Ready>();
+            starved |= ready && ready->step >= from;
+            if (!starved || !event.is<Event::Received>()) inner.on({&event, 1}, actions);
         }
     }
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {

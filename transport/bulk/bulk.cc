@@ -41,18 +41,15 @@ public:
 
 private:
     void take(const Event& event, Actions& actions) {
-        switch (event.kind) {
-            case Event::Kind::packet: return take(*event.packet, actions);
-            case Event::Kind::sent: return sender_.sent(event.id);
-            case Event::Kind::timer:
-                if (event.id != tick) break;
-                due_us_ = 0;
-                return;
-            case Event::Kind::peer_lost:
-                sender_.peer_lost(event.rank, event.status);
-                receiver_.peer_lost(event.rank);
-                break;
-            default: break;
+        if (const auto* received = event.is<Event::Received>()) return take(*received->packet, actions);
+        if (const auto* sent = event.is<Event::Sent>()) return sender_.sent(sent->ticket);
+        if (const auto* timer = event.is<Event::TimerExpired>(); timer && timer->id == tick) {
+            due_us_ = 0;
+            return;
+        }
+        if (const auto* lost = event.is<Event::PeerLost>()) {
+            sender_.peer_lost(lost->rank, lost->status);
+            receiver_.peer_lost(lost->rank);
         }
         events_.push_back(event);
     }
@@ -70,12 +67,7 @@ private:
 
     /// Makes events for new packets.
     void announce() {
-        for (; announced_ < packets_.size(); ++announced_) {
-            Event event;
-            event.kind = Event::Kind::packet;
-            event.packet = &packets_[announced_];
-            events_.push_back(event);
-        }
+        for (; announced_ < packets_.size(); ++announced_) events_.push_back({Event::Received{&packets_[announced_]}});
     }
 
     /// Gives the events to the user, whose actions are collected in inner_.

@@ -561,13 +561,7 @@ void Sender::finish(uint32_t slot) {
 
 void Sender::complete(uint32_t index) {
     Transfer& transfer = transfers_[index];
-    if (transfer.send.ticket) {
-        Event event;
-        event.kind = Event::Kind::sent;
-        event.id = transfer.send.ticket;
-        event.status = transfer.status;
-        done_.push_back(event);
-    }
+    if (transfer.send.ticket) done_.push_back({Event::Sent{transfer.send.ticket, transfer.status}});
     transfers_free_.push_back(index);
 }
 

@@ -1,5 +1,7 @@
 #include "transport/exchange/base.h"
 
+#include "runtime/core/overloads.h"
+
 namespace gradcast {
 
 std::vector<uint32_t> ExchangeBase::shares(uint32_t blocks, uint32_t ranks) const {
@@ -89,64 +91,61 @@ Landing ExchangeBase::land(const Packet& packet, uint64_t bytes, Buffer* place) 
 }
 
 void ExchangeBase::on(std::span<const Event> events, Actions& actions) {
-    for (const Event& event : events) {
-        switch (event.kind) {
-            case Event::Kind::packet: {
-                Arrival arrival;
-                if (find(*event.packet, event.packet->payload.bytes, &arrival) != Landing::place) break;
-                arrivals_.store(arrivals() + 1, std::memory_order_relaxed);   // written by this thread only
-                last_ = arrival.sender;
-                take(arrival, event.packet->payload, actions);
-                break;
-            }
-            case Event::Kind::sent: finished(event.id % step_slots, actions); break;
-            case Event::Kind::computed: {
-                const auto slot = static_cast<uint32_t>((event.id - 1) % step_slots);
-                computed(slot, static_cast<uint32_t>((event.id - 1) / step_slots), actions);
-                finished(slot, actions);
-                break;
-            }
-            case Event::Kind::ready: close(event, true, actions); break;
-            case Event::Kind::peer_lost: lose(event, actions); break;
-            case Event::Kind::command:
-                switch (static_cast<ExchangeCommand>(event.command)) {
-                    case ExchangeCommand::release: release(event.step); break;
-                    case ExchangeCommand::abandon: close(event, false, actions); break;
-                    case ExchangeCommand::expel: lose(event, actions); break;
-                    case ExchangeCommand::explain: {
-                        const uint32_t s = event.step % step_slots;
-                        for (uint32_t b = 0; b < slots_[s].buckets.size(); ++b) {
-                            if (slots_[s].step != event.step || slots_[s].buckets[b].told) continue;
-                            actions.completions.push_back({0, b, event.step, nullptr, fail(Code::deadline, "{}", waits_for(s, b))});
-                            break;
-                        }
-                        break;
-                    }
-                }
-                break;
-            case Event::Kind::timer: timer(event.id, actions); break;
-            case Event::Kind::peer_up: break;
-        }
+    for (const Event& event : events)
+        std::visit(Overloads{[&](const Event::Received& it) {
+                                 Arrival arrival;
+                                 if (find(*it.packet, it.packet->payload.bytes, &arrival) != Landing::place) return;
+                                 arrivals_.store(arrivals() + 1, std::memory_order_relaxed);   // written by this thread only
+                                 last_ = arrival.sender;
+                                 take(arrival, it.packet->payload, actions);
+                             },
+                             [&](const Event::Sent& it) { finished(it.ticket % step_slots, actions); },
+                             [&](const Event::Computed& it) {
+                                 const auto slot = static_cast<uint32_t>((it.ticket - 1) % step_slots);
+                                 computed(slot, static_cast<uint32_t>((it.ticket - 1) / step_slots), actions);
+                                 finished(slot, actions);
+                             },
+                             [&](const Event::Ready& it) { close(it.step, it.bucket, true, actions); },
+                             [&](const Event::PeerLost& it) { lose(it.rank, it.status, actions); },
+                             [&](const Event::Command& it) { command(it.as<ExchangeCommand>(), actions); },
+                             [&](const Event::TimerExpired& it) { timer(it.id, actions); }, [](const Event::PeerUp&) {}},
+                   event.what);
+}
+
+void ExchangeBase::command(const ExchangeCommand& command, Actions& actions) {
+    std::visit(Overloads{[&](const ExchangeCommand::Release& it) { release(it.step); },
+                         [&](const ExchangeCommand::Explain& it) { explain(it.step, actions); },
+                         [&](const ExchangeCommand::Abandon& it) { close(it.step, it.bucket, false, actions); },
+                         [&](const ExchangeCommand::Expel& it) { lose(it.rank, it.status, actions); }},
+               command.what);
+}
+
+void ExchangeBase::explain(StepId step, Actions& actions) {
+    const uint32_t s = step % step_slots;
+    for (uint32_t b = 0; b < slots_[s].buckets.size(); ++b) {
+        if (slots_[s].step != step || slots_[s].buckets[b].told) continue;
+        actions.completions.push_back({0, b, step, nullptr, fail(Code::deadline, "{}", waits_for(s, b))});
+        return;
     }
 }
 
-void ExchangeBase::lose(const Event& event, Actions& actions) {
-    if (survives(event.rank, actions)) return;
-    if (lost_.ok()) lost_ = event.status.ok() ? fail(Code::peer_lost, "rank {} is lost", event.rank) : event.status;
+void ExchangeBase::lose(Rank rank, const Status& why, Actions& actions) {
+    if (survives(rank, actions)) return;
+    if (lost_.ok()) lost_ = why.ok() ? fail(Code::peer_lost, "rank {} is lost", rank) : why;
     tell_lost(actions);
 }
 
-void ExchangeBase::close(const Event& event, bool ready, Actions& actions) {
-    const uint32_t s = event.step % step_slots;
+void ExchangeBase::close(StepId step, uint32_t b, bool ready, Actions& actions) {
+    const uint32_t s = step % step_slots;
     Slot& slot = slots_[s];
-    GC_ASSERT(slot.step == event.step && event.bucket < slot.buckets.size());
-    BucketState& bucket = slot.buckets[event.bucket];
+    GC_ASSERT(slot.step == step && b < slot.buckets.size());
+    BucketState& bucket = slot.buckets[b];
     GC_ASSERT(!bucket.closed);
     bucket.ready = ready;
     bucket.closed = true;
     last_ = config_.self;
-    if (ready) contributed(s, event.bucket, actions);
-    else abandoned(s, event.bucket, actions);
+    if (ready) contributed(s, b, actions);
+    else abandoned(s, b, actions);
     if (!lost_.ok()) tell_lost(actions);
 }
 

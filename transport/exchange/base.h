@@ -105,8 +105,10 @@ protected:
 private:
     std::vector<uint32_t> shares(uint32_t blocks, uint32_t ranks) const;
     Landing find(const Packet& packet, uint64_t bytes, Arrival* arrival) const;
-    void lose(const Event& event, Actions& actions);
-    void close(const Event& event, bool ready, Actions& actions);
+    void command(const ExchangeCommand& command, Actions& actions);
+    void explain(StepId step, Actions& actions);
+    void lose(Rank rank, const Status& why, Actions& actions);
+    void close(StepId step, uint32_t bucket, bool ready, Actions& actions);
     void begin(uint32_t slot, StepId step);
     void finished(uint32_t slot, Actions& actions);
     void turn(uint32_t slot);

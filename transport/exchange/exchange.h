@@ -80,19 +80,31 @@ struct Exchange : Protocol {
     virtual Rank waited_for() const { return 0; }
     /// After a completion of Code::conflict: the ranks, if they are known.  Valid until release(step).
     virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
-    /// How many ranks may be lost (Event::peer_lost) without an error: s.
+    /// How many ranks may be lost (Event::PeerLost) without an error: s.
     virtual uint32_t losses_tolerated() const { return 0; }
 };
 
-/// Events of kind `command` that an exchange understands.
-enum class ExchangeCommand : uint32_t {
-    release = 1,   // Event::step, all of whose buckets are complete, and ready or abandoned; before `ready` of step + step_slots
-    /// Event::step: asks for a completion of Code::deadline that says what the first waiting bucket lacks; none if no bucket waits.
-    explain = 2,
-    /// Event::step, bucket: there will be no `ready`, and no lane writes the bucket's words any more.  Its sum is complete (s >= 1).
-    abandon = 3,
-    /// Event::rank computes wrong values: it is treated as lost, but its words of other buckets still count.
-    expel = 4,
+/// What an exchange is ordered, as a command_event.
+struct ExchangeCommand {
+    /// All buckets of the step are complete, and ready or abandoned.  Comes before Ready of step + step_slots.
+    struct Release {
+        StepId step = 0;
+    };
+    /// Asks for a completion of Code::deadline that says what the first waiting bucket lacks; none if no bucket waits.
+    struct Explain {
+        StepId step = 0;
+    };
+    /// There will be no Ready, and no lane writes the bucket's words any more.  Its sum is complete (s >= 1).
+    struct Abandon {
+        StepId step = 0;
+        uint32_t bucket = 0;
+    };
+    /// The rank computes wrong values: it is treated as lost, but its words of other buckets still count.
+    struct Expel {
+        Rank rank = 0;
+        Status status = {};
+    };
+    std::variant<Release, Explain, Abandon, Expel> what;
 };
 
 struct Cost;

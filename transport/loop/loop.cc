@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "runtime/core/overloads.h"
 #include "transport/code/kernels.h"
 
 namespace gradcast {
@@ -44,7 +45,7 @@ Status TrainerQueue::wait(std::vector<Completion>* out, uint64_t deadline_us) {
     return {.code = Code::deadline, .what = "nothing was completed before the deadline"};   // often asked for: takes no memory
 }
 
-void Loop::post(uint16_t channel, const Event& event) { post({.channel = channel, .event = event, .attachments = {}}); }
+void Loop::post(uint16_t channel, const Event& event) { post({Posted::ToChannel{channel, event}}); }
 void Loop::post(Posted posted) {
     {
         std::lock_guard lock(mutex_);
@@ -55,7 +56,7 @@ void Loop::post(Posted posted) {
 }
 void Loop::probe() {
     gradcast::add(counters_.probing, 1u);   // until the streams have sent theirs
-    post({.what = Posted::What::probe, .event = {}, .attachments = {}});
+    post({Posted::Probe{}});
 }
 void Loop::adopt(std::unique_ptr<AcceptedStream> stream) {
     {
@@ -241,15 +242,18 @@ void Loop::take_posted() {
         std::swap(added, added_);
     }
     for (const PeerAddress& each : added) take_peer(each);
-    for (const Posted& each : taken_) {
-        if (each.what == Posted::What::open_view) begin_view(each);
-        else if (each.what == Posted::What::close_view) ending_ = true;   // after the events that were posted before
-        else if (each.what == Posted::What::probe) take_probe();
-        // The job gives a rank up, whose stream may be open: tell all protocols.
-        else if (each.event.kind == Event::Kind::peer_lost) streams_->give_up(each.event.rank, each.event.status);
-        else if (attached(each.channel)) tell(each.channel, each.event);
-    }
+    for (const Posted& each : taken_)
+        std::visit(Overloads{[&](const Posted::ToChannel& it) { take(it); }, [&](const Posted::OpenView& it) { begin_view(it); },
+                             [&](const Posted::CloseView&) { ending_ = true; },   // after the events that were posted before
+                             [&](const Posted::Probe&) { take_probe(); }},
+                   each.what);
     for (auto& stream : adopted) streams_->invite(std::move(stream));
+}
+
+void Loop::take(const Posted::ToChannel& posted) {
+    // The job gives a rank up, whose stream may be open: tell all protocols.
+    if (const auto* lost = posted.event.is<Event::PeerLost>()) streams_->give_up(lost->rank, lost->status);
+    else if (attached(posted.channel)) tell(posted.channel, posted.event);
 }
 
 void Loop::take_probe() {
@@ -272,7 +276,7 @@ void Loop::ring_alarms(uint64_t now) {
     while (!alarms_.empty()) {
         auto first = std::min_element(alarms_.begin(), alarms_.end(), [](const Alarm& a, const Alarm& b) { return a.at_us < b.at_us; });
         if (first->at_us > now) return;
-        tell(first->channel, timer_event(first->id));
+        tell(first->channel, {Event::TimerExpired{first->id}});
         *first = alarms_.back();
         alarms_.pop_back();
     }
@@ -291,7 +295,7 @@ bool Loop::dispatch(uint64_t now) {
         for (const Happening& each : happening_) {
             if (each.channel != attached.channel) continue;
             batch_.push_back(each.event);
-            if (each.event.kind == Event::Kind::packet) batch_.back().packet = &each.packet;
+            if (auto* received = batch_.back().is<Event::Received>()) received->packet = &each.packet;
         }
         if (batch_.empty()) continue;
         actions_.clear();
@@ -328,7 +332,7 @@ void Loop::carry_out(const Attached& attached) {
             const Span span(config_.profile, Profile::network, compute_phase(compute));
             compute_now(compute);
         }
-        tell(channel, computed_event(compute.ticket));
+        tell(channel, {Event::Computed{compute.ticket}});
     }
     for (Completion& completion : actions_.completions) completion.channel = channel;
     trainer_.push(actions_.completions);
@@ -353,15 +357,15 @@ void Loop::done(uint32_t index, Status status) {
     if (--ticket.open) return;
     tickets_free_.push_back(index);
     if (ticket.view && !(view_open_ && ticket.view == view_)) return;
-    tell(ticket.channel, sent_event(ticket.id, ticket.status));
+    tell(ticket.channel, {Event::Sent{ticket.id, ticket.status}});
 }
 
 // ---- what links report -----------------------------------------------------------------------------------------------------------
 
 void Loop::packet(const Packet& packet) {
     heard_us_[packet.sender] = turn_us_;
-    if (!receiver_of(packet.channel, packet.view)) return;                 // its view has ended after land()
-    happened_.push_back({packet.channel, packet_event(packet), packet});   // dispatch() points the event to the copy
+    if (!receiver_of(packet.channel, packet.view)) return;                // its view has ended after land()
+    happened_.push_back({packet.channel, {Event::Received{}}, packet});   // dispatch() points the event to the copy
 }
 void Loop::told(const Packet& packet) {
     if (datagrams_) datagrams_->told(packet);
@@ -372,7 +376,7 @@ void Loop::opened(Rank rank, bool first, uint64_t now) {
 }
 void Loop::lost(Rank rank, const Status& why) {
     for (Link* link : links_) link->lost(rank);
-    tell_all(lost_event(rank, why));
+    tell_all({Event::PeerLost{rank, why}});
 }
 
 }   // namespace gradcast

@@ -67,11 +67,17 @@ private:
     };
     /// Posted by other threads to the network thread, in order.
     struct Posted {
-        enum class What : uint8_t { event, open_view, close_view, probe } what = What::event;
-        uint16_t channel = 0;
-        uint32_t view = 0;
-        Event event;
-        std::vector<Attachment> attachments;
+        struct ToChannel {
+            uint16_t channel = 0;
+            Event event;
+        };
+        struct OpenView {
+            uint32_t number = 0;
+            std::vector<Attachment> attachments;
+        };
+        struct CloseView {};
+        struct Probe {};
+        std::variant<ToChannel, OpenView, CloseView, Probe> what;
     };
     struct Ticket {
         uint64_t id;
@@ -111,6 +117,7 @@ private:
     void tell(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
     void tell_all(const Event& event);
     void take_posted();
+    void take(const Posted::ToChannel& posted);
     void take_probe();
     void take_peer(const PeerAddress& peer);
     void ring_alarms(uint64_t now);
@@ -123,7 +130,7 @@ private:
     void wake();
 
     // loop_views.cc: the open view
-    void begin_view(const Posted& posted);
+    void begin_view(const Posted::OpenView& posted);
     void end_view();
     bool view_drained();
     void forget_view();

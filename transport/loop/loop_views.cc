@@ -44,20 +44,20 @@ Status TrainerQueue::wait_closed(uint64_t until_us) {
 }
 
 void Loop::open_view(uint32_t number, std::span<const Attachment> attachments) {
-    post({.what = Posted::What::open_view, .view = number, .event = {}, .attachments = {attachments.begin(), attachments.end()}});
+    post({Posted::OpenView{number, {attachments.begin(), attachments.end()}}});
 }
 
 Status Loop::close_view(uint64_t until_us) {
     trainer_.closing();
-    post({.what = Posted::What::close_view, .event = {}, .attachments = {}});
+    post({Posted::CloseView{}});
     return trainer_.wait_closed(until_us);
 }
 
 // ---- the network thread's ------------------------------------------------------------------------------------------------------
 
-void Loop::begin_view(const Posted& posted) {
-    GC_ASSERT(!view_open_ && closing_.empty() && posted.view > view_);
-    view_ = posted.view;
+void Loop::begin_view(const Posted::OpenView& posted) {
+    GC_ASSERT(!view_open_ && closing_.empty() && posted.number > view_);
+    view_ = posted.number;
     view_open_ = true;
     std::vector<uint16_t> by_streams, by_datagrams;
     for (const Attachment& each : posted.attachments) {

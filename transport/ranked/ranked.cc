@@ -29,17 +29,16 @@ RankSet RankedProtocol::nodes_of(const RankSet& ranks) {
 void RankedProtocol::on(std::span<const Event> events, Actions& actions) {
     events_.clear(), packets_.clear();
     packets_.reserve(events.size());   // events point to them
-    for (const Event& event : events) {
-        Event ranked = event;
-        if (event.kind == Event::Kind::packet) {
-            Packet packet = *event.packet;
+    for (Event event : events) {
+        if (auto* received = event.is<Event::Received>()) {
+            Packet packet = *received->packet;
             if (!rank_of(packet.sender, &packet.sender)) continue;
             packets_.push_back(packet);
-            ranked = packet_event(packets_.back());
-        } else if (event.kind == Event::Kind::peer_up || event.kind == Event::Kind::peer_lost) {
-            if (!rank_of(event.rank, &ranked.rank)) continue;
+            received->packet = &packets_.back();
         }
-        events_.push_back(ranked);
+        if (auto* up = event.is<Event::PeerUp>(); up && !rank_of(up->rank, &up->rank)) continue;
+        if (auto* lost = event.is<Event::PeerLost>(); lost && !rank_of(lost->rank, &lost->rank)) continue;
+        events_.push_back(event);
     }
     const uint64_t* const heard_us = actions.heard_us;
     for (Rank rank = 0; heard_us && rank < nodes_.size(); ++rank) heard_us_[rank] = heard_us[static_cast<uint32_t>(nodes_[rank])];
@@ -59,9 +58,8 @@ ViewHost::ViewHost(Host& host, const std::vector<NodeId>& nodes, bool all) : hos
 }
 
 void ViewHost::post(uint16_t channel, const Event& event) {
-    if (event.kind != Event::Kind::peer_lost) return host_.post(channel, event);
     Event of_node = event;
-    of_node.rank = static_cast<Rank>(nodes_[event.rank]);
+    if (auto* lost = of_node.is<Event::PeerLost>()) lost->rank = static_cast<Rank>(nodes_[lost->rank]);
     host_.post(channel, of_node);
 }
 

@@ -256,7 +256,7 @@ private:
         Node& node = nodes_[rank];
         node.inbox.push_back({channel, event, slot});
         uint64_t wait = config_.batch_us ? random() % (config_.batch_us * 1000) : 0;
-        wake(rank, event.kind == Event::Kind::computed ? 0 : static_cast<uint64_t>(static_cast<double>(wait) * node.slow));
+        wake(rank, event.is<Event::Computed>() ? 0 : static_cast<uint64_t>(static_cast<double>(wait) * node.slow));
     }
     void tell_all(Rank rank, const Event& event) {
         for (Attached& attached : nodes_[rank].protocols) tell(rank, attached.channel, event);

@@ -126,7 +126,7 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     slot.packet.payload = place;
     nodes_[to].heard_us[m.from] = now_us();
     note_packet(SimTrace::What::deliver, to, m.from, m.send);
-    tell(to, m.send.channel, packet_event(slot.packet), index);
+    tell(to, m.send.channel, {Event::Received{&slot.packet}}, index);
 }
 
 // ---- streams -------------------------------------------------------------------------------------------------------------------

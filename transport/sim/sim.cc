@@ -44,10 +44,10 @@ std::string SimulatorImpl::standstill() {
 
 void SimulatorImpl::post(Rank rank, uint16_t channel, const Event& event) {
     if (stopped(rank)) return;
-    if (event.kind == Event::Kind::peer_lost) return lost(rank, event.rank);
+    if (const auto* its = event.is<Event::PeerLost>()) return lost(rank, its->rank);
     const std::vector<Attached>& protocols = nodes_[rank].protocols;
     if (std::none_of(protocols.begin(), protocols.end(), [&](const Attached& each) { return each.channel == channel; })) return;
-    if (event.kind == Event::Kind::ready) note({now_us(), rank, SimTrace::What::ready, {}, event.step, event.bucket, 0, {}});
+    if (const auto* ready = event.is<Event::Ready>()) note({now_us(), rank, SimTrace::What::ready, {}, ready->step, ready->bucket, 0, {}});
     tell(rank, channel, event);
 }
 
@@ -141,7 +141,7 @@ void SimulatorImpl::compute(Rank rank, uint16_t channel, const Compute& c) {
     Node& node = nodes_[rank];
     if (!config_.compute_async) {
         compute_now(c);
-        return tell(rank, channel, computed_event(c.ticket));
+        return tell(rank, channel, {Event::Computed{c.ticket}});
     }
     for (Running& r : node.running) {
         const Compute& o = r.compute;
@@ -162,7 +162,7 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
     compute_now(it->compute);
     *it = running.back();
     running.pop_back();
-    tell(rank, static_cast<uint16_t>(channel), computed_event(ticket));
+    tell(rank, static_cast<uint16_t>(channel), {Event::Computed{ticket}});
 }
 
 void SimulatorImpl::lost(Rank rank, Rank peer) {
@@ -175,7 +175,7 @@ void SimulatorImpl::lost(Rank rank, Rank peer) {
         }
         drop_all(rank, peer);
     }
-    tell_all(rank, lost_event(peer, lost_status(peer)));
+    tell_all(rank, {Event::PeerLost{peer, lost_status(peer)}});
 }
 
 void SimulatorImpl::die(Rank rank) {
@@ -320,7 +320,7 @@ void SimulatorImpl::dispatch(const Happening& h) {
         }
         case Do::timer:
             node.timers.erase({static_cast<uint16_t>(h.a), h.b});
-            tell(h.rank, static_cast<uint16_t>(h.a), timer_event(h.b));
+            tell(h.rank, static_cast<uint16_t>(h.a), {Event::TimerExpired{h.b}});
             break;
         case Do::computed:
             if (!node.dead) computed(h.rank, h.a, h.b);
@@ -355,7 +355,7 @@ Status SimulatorImpl::run() {
         started_ = true;
         for (Rank r = 0; r < nodes_.size(); ++r)
             for (Rank peer = 0; peer < nodes_.size(); ++peer)
-                if (peer != r) tell_all(r, up_event(peer));
+                if (peer != r) tell_all(r, {Event::PeerUp{peer}});
         for (Rank r = 0; r < nodes_.size(); ++r) {
             Node& node = nodes_[r];
             if (!node.trainer) continue;

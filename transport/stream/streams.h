@@ -118,17 +118,12 @@ public:
     void tell(Rank rank, const Send& send);   // a packet of the link itself
     void finish() { finishing_ = true; }      // acknowledge at once
     const std::string& label(Rank rank) const { return peers_[rank]->label; }
-    /// Event::tag is the peer's incarnation.
-    Event up(Rank rank) const {
-        Event event = up_event(rank);
-        event.tag = peers_[rank]->identity.incarnation;
-        return event;
-    }
-    /// Calls each(event) with peer_up or peer_lost of every peer that is up or lost.
+    Event up(Rank rank) const { return {Event::PeerUp{rank, peers_[rank]->identity.incarnation}}; }
+    /// Calls each(event) with PeerUp or PeerLost of every peer that is up or lost.
     template <typename Each>
     void introduce(Each each) const {
         for (const auto& peer : peers_)
-            if (peer && (peer->up || peer->lost)) each(peer->lost ? lost_event(peer->rank, peer->last) : up(peer->rank));
+            if (peer && (peer->up || peer->lost)) each(peer->lost ? Event{Event::PeerLost{peer->rank, peer->last}} : up(peer->rank));
     }
 
 private:

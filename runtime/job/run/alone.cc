@@ -56,7 +56,7 @@ void Alone::give(uint16_t channel, const Event& event) {
     GC_ASSERT(actions.sends.empty());   // there is nobody
     for (const Compute& compute : actions.computes) {
         compute_now(compute);
-        post(channel, computed_event(compute.ticket));
+        post(channel, {Event::Computed{compute.ticket}});
     }
     std::lock_guard lock(mutex_);
     for (Completion completion : actions.completions) {

@@ -185,10 +185,12 @@ public:
         return status;
     }
 
-    void cancel(const std::string& why) override { orders_.end(JobCommand::abort, why); }
+    void cancel(const std::string& why) override { orders_.abort(why); }
     void leave(const std::string& why) override {
         orders_.leave_in_any_case();
-        if (!drain(why).ok()) orders_.end(views_ ? JobCommand::abort : JobCommand::leave, why);
+        if (drain(why).ok()) return;
+        if (views_) orders_.abort(why);
+        else orders_.leave_alone(why);
     }
     bool may_return() const override { return views_ && views_->may_return(); }
     Status drain(const std::string& why) override {

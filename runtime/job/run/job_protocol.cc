@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/core/overloads.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
@@ -49,16 +50,16 @@ public:
         now_us_ = actions.now_us;
         for (Rank rank = 0; actions.heard_us && rank < peers_.size(); ++rank)
             peers_[rank].heard_us = std::max(peers_[rank].heard_us, actions.heard_us[rank]);
-        for (const Event& event : events) switch (event.kind) {
-                case Event::Kind::packet: news(*event.packet, actions); break;
-                case Event::Kind::timer: timer(event.id, actions); break;
-                case Event::Kind::command: command(event, actions); break;
-                case Event::Kind::peer_lost: peer_lost(event.rank, event.status, actions); break;
-                case Event::Kind::sent:
-                case Event::Kind::computed:
-                case Event::Kind::ready:
-                case Event::Kind::peer_up: break;
-            }
+        for (const Event& event : events)
+            std::visit(Overloads{[&](const Event::Received& it) { news(*it.packet, actions); },
+                                 [&](const Event::TimerExpired& it) { timer(it.id, actions); },
+                                 [&](const Event::Command& it) {
+                                     if (const auto* wrong = it.is<WrongRank>()) return expel_wrong(*wrong, actions);
+                                     std::visit([&](const auto& command) { run(command, actions); }, it.as<JobCommand>().what);
+                                 },
+                                 [&](const Event::PeerLost& it) { peer_lost(it.rank, it.status, actions); },
+                                 [](const OneOf<Event::Sent, Event::Computed, Event::Ready, Event::PeerUp> auto&) {}},
+                       event.what);
         advance(actions);
         if (tell_) tell(actions);
     }
@@ -95,51 +96,49 @@ private:
         tell_ = true;
     }
 
-    void complete(JobCommand id, Status status, Actions& actions) {
+    void complete(JobDone id, Status status, Actions& actions) {
         Completion completion;
         completion.id = static_cast<uint64_t>(id);
         completion.status = status;
         actions.completions.push_back(completion);
     }
 
-    void command(const Event& event, Actions& actions) {
-        switch (static_cast<JobCommand>(event.command)) {
-            case JobCommand::begin:
-                if (phase() != Phase::preparing) return;   // aborted already; its completion is on its way
-                own_.state.set(event.tag);
-                enter(Phase::started);
-                for (Peer& peer : peers_) peer.heard_us = peer.moved_us = now_us_;
-                for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
-                actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
-                return;
-            case JobCommand::end:
-            case JobCommand::pause: {
-                if (phase() != Phase::started) return;
-                end_ = static_cast<JobCommand>(event.command);
-                const std::string state = fmt::format("{:064x}", event.tag);
-                GC_ASSERT(end_ == JobCommand::pause || event.buffer.bytes == sizeof own_.digest);
-                std::memcpy(own_.digest, end_ == JobCommand::pause ? state.data() : event.buffer.as<char>(), sizeof own_.digest);
-                enter(Phase::ended);
-                for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
-                return;
-            }
-            case JobCommand::abort:
-                // Others may have left the view already: the trainer cancels in the next one.
-                if (end_ == JobCommand::pause && event.status.code == Code::cancelled) return;
-                abort(event.status.code, local_text(event.status), actions);
-                return;
-            case JobCommand::leave:
-                if (phase() >= Phase::ended) return;   // the job or the view is about to end
-                if (!may_miss() || (!config_.suspect && lost_count() >= config_.losses_tolerated))
-                    abort(event.status.code, event.status.what, actions);
-                else leave(event.status.code, event.status.what, fmt::format("{}; the job goes on without it", event.status.what), actions);
-                return;
-            case JobCommand::lost:
-                peer_lost(event.rank, event.status, actions);
-                if (phase() == Phase::started) expel(event.rank, event.status, actions);
-                return;
-        }
-        GC_ASSERT(!"an unknown command");
+    void run(const JobCommand::Begin& command, Actions& actions) {
+        if (phase() != Phase::preparing) return;   // aborted already; its completion is on its way
+        own_.state.set(command.state);
+        enter(Phase::started);
+        for (Peer& peer : peers_) peer.heard_us = peer.moved_us = now_us_;
+        for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
+        actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
+    }
+    void run(const JobCommand::End& command, Actions& actions) {
+        end(JobDone::ended, {command.digest.data(), command.digest.size()}, actions);
+    }
+    void run(const JobCommand::Pause& command, Actions& actions) { end(JobDone::paused, fmt::format("{:064x}", command.state), actions); }
+    void run(const JobCommand::Abort& command, Actions& actions) {
+        // Others may have left the view already: the trainer cancels in the next one.
+        if (end_ == JobDone::paused && command.found.code == Code::cancelled) return;
+        abort(command.found.code, local_text(command.found), actions);
+    }
+    void run(const JobCommand::Leave& command, Actions& actions) {
+        if (phase() >= Phase::ended) return;   // the job or the view is about to end
+        const auto& [code, sys, why] = command.why;
+        if (!may_miss() || (!config_.suspect && lost_count() >= config_.losses_tolerated)) abort(code, why, actions);
+        else leave(code, why, fmt::format("{}; the job goes on without it", why), actions);
+    }
+    void expel_wrong(const WrongRank& wrong, Actions& actions) {
+        peer_lost(wrong.rank, wrong.verdict, actions);
+        if (phase() == Phase::started) expel(wrong.rank, wrong.verdict, actions);
+    }
+
+    /// `digest`: what must be equal at all ranks, 64 hex digits.
+    void end(JobDone as, std::string_view digest, Actions& actions) {
+        if (phase() != Phase::started) return;
+        end_ = as;
+        GC_ASSERT(digest.size() == sizeof own_.digest);
+        std::memcpy(own_.digest, digest.data(), sizeof own_.digest);
+        enter(Phase::ended);
+        for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
     }
 
     /// The line about something that this rank's trainer has found.
@@ -208,7 +207,7 @@ private:
         settled_ = true;
         actions.timers.push_back({timer_heartbeat, 0});
         actions.timers.push_back({timer_settle, 0});
-        complete(JobCommand::abort, fail_text(static_cast<Code>(own_.code), 0, text_), actions);
+        complete(JobDone::aborted, fail_text(static_cast<Code>(own_.code), 0, text_), actions);
     }
 
     void news(const Packet& packet, Actions& actions) {
@@ -289,7 +288,7 @@ private:
             log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank), own_step(), lost_count(),
                       config_.losses_tolerated, why);
             Completion completion;
-            completion.id = static_cast<uint64_t>(JobCommand::lost);
+            completion.id = static_cast<uint64_t>(JobDone::rank_lost);
             completion.rank = rank;
             completion.status = fail(status.code, "without {}: {}", name(rank), why);
             actions.completions.push_back(completion);
@@ -421,7 +420,7 @@ private:
             all([](const Peer& peer) { return peer.phase() >= Phase::started && peer.phase() < Phase::aborted; })) {
             begun_ = true;
             for (Peer& peer : peers_) peer.moved_us = now_us_;
-            complete(JobCommand::begin, {}, actions);
+            complete(JobDone::begun, {}, actions);
         }
         if (phase() == Phase::ended) {
             bool told = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.phase() == Phase::done; });
@@ -481,7 +480,7 @@ private:
     uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
     std::vector<Rank> behind_;               // of watch_behind()
     uint64_t held_done_ = 0, held_us_ = 0;   // what the others had done, and since when they wait
-    JobCommand end_ = JobCommand::end;       // that this rank has been told, once it has ended
+    JobDone end_ = JobDone::ended;           // how this rank has ended, once it has
     bool begun_ = false, settled_ = false, tell_ = false;
 };
 

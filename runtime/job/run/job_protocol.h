@@ -4,13 +4,13 @@
 // There is one message, the *news* of a rank: its phase, how far its trainer is, and whatever goes with the phase.  It is sent to all when
 // something changes and as the heartbeat, and the latest counts, so nothing depends on any single packet.
 //
-//   preparing  -> started   command begin; with kernel set, data, the file that is started from and parameters, which must be equal
+//   preparing  -> started   Begin; with kernel set, data, the file that is started from and parameters, which must be equal
 //   everywhere.  Complete when all have started.
-//   started    -> ended     command end, with the SHA-256 of the parameters, which must be equal everywhere
+//   started    -> ended     End, with the SHA-256 of the parameters, which must be equal everywhere
 //   ended      -> done      all have ended, or somebody knows that all have.  Complete.
-//   any but done -> aborted the first cause: command abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody
+//   any but done -> aborted the first cause: Abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody
 //                           else has aborted.
-//   started    -> left      command leave, or no other rank is heard any more: this rank ends alone, D/40 after it has said so
+//   started    -> left      Leave, or no other rank is heard any more: this rank ends alone, D/40 after it has said so
 //
 // Where the exchange can do without some ranks (coded with s >= 1), the loss of one of them is told to the trainer and its news count no
 // more.  Where the job may change its view, losses are told to those who agree on the next one instead (JobProtocolConfig::suspect).  A
@@ -20,6 +20,7 @@
 // Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict
 // when all living ranks name the same, or after D/40. Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -46,14 +47,32 @@ struct Timeouts {
 Timeouts timeouts_of(uint64_t deadline_us);
 std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts);   // for people
 
-/// Event::command on Channel::job, and Completion::id of what it leads to.
-enum class JobCommand : uint32_t {
-    begin = 1,              // Event::tag: digest of the initial state
-    end = 2,                // Event::buffer: 64 hex digits, SHA-256 of the parameters
-    abort = 3,              // Event::status; every completion of it has the status that all ranks end with
-    leave = 5,              // Event::status: this rank ends, the others go on without it where they can; else as abort
-    lost = job_rank_lost,   // a rank computes wrongly; the completion comes also when one is dead or silent
-    pause = 6,              // as end, but the job goes on in another view; Event::tag: digest of the state
+/// What the trainer orders on Channel::job, beside WrongRank.
+struct JobCommand {
+    struct Begin {
+        uint64_t state = 0;   // digest of the initial state
+    };
+    struct End {
+        std::array<char, 64> digest{};   // hex digits: SHA-256 of the parameters
+    };
+    struct Pause {            // as End, but the job goes on in another view
+        uint64_t state = 0;   // its digest
+    };
+    struct Abort {
+        Status found;
+    };
+    struct Leave {   // this rank ends, the others go on without it where they can; else as Abort
+        Status why;
+    };
+    std::variant<Begin, End, Pause, Abort, Leave> what;
+};
+/// Completion::id on Channel::job.
+enum class JobDone : uint32_t {
+    begun = 1,
+    ended = 2,
+    aborted = 3,                 // after Leave, too.  Every completion of it has the status that all ranks end with
+    rank_lost = job_rank_lost,   // a rank computes wrongly, is dead or silent
+    paused = 6,
 };
 
 struct JobProtocolConfig {
@@ -64,7 +83,7 @@ struct JobProtocolConfig {
     std::string data_digest;    // 64 hex digits
     std::string start_digest;   // of the file that parameters begin from, 64 hex digits; empty: none
     const Progress* progress = nullptr;
-    uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as `lost`, one more ends the job
+    uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as rank_lost, one more ends the job
     bool first = true;               // view of the job: when it begins nobody may be missing
     std::vector<bool> lost = {};     // by rank, before this view; empty: none
     StepId steps = ~StepId{0};       // of the whole job

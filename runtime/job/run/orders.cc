@@ -17,11 +17,8 @@ void Orders::open(Host& host, bool may_leave) {
     std::lock_guard lock(mutex_);
     session_ = &host;
     if (!leaves_.empty() && may_leave) ViewProtocol::drain(host, self_);
-    else if (!leaves_.empty() && in_any_case_ && end_.ok()) {
-        end_ = fail(Code::cancelled, "{}", leaves_);
-        command_ = JobCommand::abort;
-    }
-    if (!end_.ok()) Session::post(host, command_, end_);
+    else if (!leaves_.empty() && in_any_case_ && !end_) end_ = {JobCommand::Abort{fail(Code::cancelled, "{}", leaves_)}};
+    if (end_) Session::post(host, *end_);
 }
 
 void Orders::close() {
@@ -39,12 +36,13 @@ std::string Orders::leaves() const {
     return leaves_;
 }
 
-void Orders::end(JobCommand command, const std::string& why) {
+void Orders::abort(const std::string& why) { end({JobCommand::Abort{fail(Code::cancelled, "{}", why)}}); }
+void Orders::leave_alone(const std::string& why) { end({JobCommand::Leave{fail(Code::cancelled, "{}", why)}}); }
+void Orders::end(const JobCommand& command) {
     std::lock_guard lock(mutex_);
-    if (!end_.ok()) return;
-    end_ = fail(Code::cancelled, "{}", why);
-    command_ = command;
-    if (session_) Session::post(*session_, command, end_);
+    if (end_) return;
+    end_ = command;
+    if (session_) Session::post(*session_, command);
 }
 
 void Orders::leave(const std::string& why) {

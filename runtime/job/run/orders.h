@@ -2,6 +2,7 @@
 // session is open is kept for the next one.
 #pragma once
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ public:
     std::string leaves() const;
 
     // Any thread.
-    /// The job ends: by `command`, abort or leave.  The first order counts.
-    void end(JobCommand command, const std::string& why);
+    /// The job ends, or this node ends alone if the others can go on without it.  The first order counts.
+    void abort(const std::string& why);
+    void leave_alone(const std::string& why);
     /// This node leaves once the others can go on without it.
     void leave(const std::string& why);
     /// If they cannot at the next open(), the job ends.
@@ -35,12 +37,13 @@ public:
     void force_dead(NodeId node);
 
 private:
+    void end(const JobCommand& command);
+
     const NodeId self_;
     mutable std::mutex mutex_;
     Host* session_ = nullptr;   // while a session is open
     Host* run_ = nullptr;       // between begin() and stop()
-    Status end_;
-    JobCommand command_ = JobCommand::abort;
+    std::optional<JobCommand> end_;
     std::string leaves_;
     std::vector<NodeId> dead_;   // named before begin()
     bool in_any_case_ = false;

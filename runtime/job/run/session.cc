@@ -131,18 +131,15 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     host_->open_view(view_.number, attachments);
 }
 
-Status Session::barrier(JobCommand command, uint64_t tag, Buffer buffer) {
-    Event event = command_event(command);
-    event.tag = tag;
-    event.buffer = buffer;
-    context_->host.post(on(Channel::job), event);
-    return dispatch_->wait_job(event.command);
+Status Session::barrier(const JobCommand& command, JobDone done) {
+    post(context_->host, command);
+    return dispatch_->wait_job(static_cast<uint64_t>(done));
 }
 
-Status Session::begin() { return barrier(JobCommand::begin, context_->state); }
+Status Session::begin() { return barrier({JobCommand::Begin{context_->state}}, JobDone::begun); }
 
 Status Session::end() {
-    GC_TRY(barrier(JobCommand::pause, context_->state));
+    GC_TRY(barrier({JobCommand::Pause{context_->state}}, JobDone::paused));
     dispatch_->cut_expelled();   // they have heard why, and all know it
     return leave();
 }
@@ -153,26 +150,24 @@ Status Session::leave() {
 }
 
 Status Session::finish(const std::string& digest) {
-    const auto bytes = std::as_bytes(std::span(digest));
-    return barrier(JobCommand::end, 0, {const_cast<std::byte*>(bytes.data()), nullptr, bytes.size()});
+    JobCommand::End end;
+    GC_ASSERT(digest.size() == end.digest.size());
+    std::copy(digest.begin(), digest.end(), end.digest.begin());
+    return barrier({end}, JobDone::ended);
 }
 
 Status Session::abort(Status found) {
     if (!open_) return found;
     Host& host = context_->host;
-    post(host, JobCommand::abort, found);
+    post(host, {JobCommand::Abort{found}});
     // Whatever else fails meanwhile is a consequence.
     const uint64_t until_us = host.now_us() + 20 * parts_.deadline_us;
     for (Status waited; dispatch_->ended().ok() && waited.code != Code::cancelled && host.now_us() < until_us;)
-        waited = dispatch_->wait_job(static_cast<uint64_t>(JobCommand::abort));
+        waited = dispatch_->wait_job(static_cast<uint64_t>(JobDone::aborted));
     return dispatch_->ended().ok() ? found : dispatch_->ended();
 }
 
-void Session::post(Host& host, JobCommand command, const Status& why) {
-    Event event = command_event(command);
-    event.status = why;
-    host.post(on(Channel::job), event);
-}
+void Session::post(Host& host, const JobCommand& command) { host.post(on(Channel::job), command_event(command)); }
 
 uint64_t Session::bytes_bound() const {
     ExchangeConfig config = config_.exchange.config;

@@ -59,8 +59,8 @@ public:
     /// The job is done, with this SHA-256 of the parameters in hex: blocks until all ranks are, with the same.
     Status finish(const std::string& digest);
 
-    /// abort or leave, which others are told: any thread while it is open.
-    static void post(Host& host, JobCommand command, const Status& why);
+    /// Any thread while it is open.
+    static void post(Host& host, const JobCommand& command);
 
     const SessionConfig& config() const { return config_; }
     Rank self() const { return self_; }
@@ -97,7 +97,7 @@ public:
 
 private:
     uint32_t own_samples() const;
-    Status barrier(JobCommand command, uint64_t tag, Buffer buffer = {});
+    Status barrier(const JobCommand& command, JobDone done);
 
     const SessionConfig config_;
     const EngineConfig& job_;

@@ -276,7 +276,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     for (const NodeId node : old)   // the link holds nothing back for them
         if (std::find(config.nodes.begin(), config.nodes.end(), node) == config.nodes.end())
             host.post(job_channel,
-                      lost_event(index_of(node), fail(Code::peer_lost, "view {} is without node {}", view.number, index_of(node))));
+                      {Event::PeerLost{index_of(node), fail(Code::peer_lost, "view {} is without node {}", view.number, index_of(node))}});
     if (place.session->is_open()) {
         place.closes();
         GC_TRY(place.session->leave());
