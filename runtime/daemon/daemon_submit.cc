@@ -70,7 +70,8 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     const ShortTexts told_to_the_client;
     if (submission.text.size() > job_text_max)
         return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
-    JobConfig config;
+    const auto parsed = std::make_shared<JobConfig>();
+    JobConfig& config = *parsed;
     if (submission.bench) {
         config.name = "bench";
         config.deadline_us = bench_deadline_us;
@@ -89,6 +90,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     }
     plan->name = config.name;
     plan->text = submission.text;
+    if (!submission.bench) plan->parsed = parsed;
     plan->path = submission.path;
     plan->base = submission.base;
     plan->deadline_us = config.deadline_us;

@@ -218,7 +218,9 @@ Status JobRun::prepare() {
     EngineConfig config;
     config.id = plan_->id;
     std::vector<JobMistake> mistakes;
-    if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes)) return fail(Code::invalid, "{}", mistakes.front().text);
+    if (plan_->parsed) config.job = *plan_->parsed;
+    else if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes))
+        return fail(Code::invalid, "{}", mistakes.front().text);
     config.roster = roster_;
     config.self = self_;
     config.folder = detail_.folder;

@@ -13,12 +13,15 @@
 
 namespace gradcast {
 
+struct JobConfig;   // runtime/job/file/job_file.h
+
 constexpr uint32_t job_text_max = 1 << 20;   // bytes of a job file
 
 struct JobPlan {
     JobId id{};
-    std::string name, text, path, base;   // of the job file: see Submission
-    uint64_t deadline_us = 0;             // D: of the job file; once it runs, the longest that a member needs
+    std::string name, text, path, base;        // of the job file: see Submission
+    std::shared_ptr<const JobConfig> parsed;   // `text`; at the coordinator alone
+    uint64_t deadline_us = 0;                  // D: of the job file; once it runs, the longest that a member needs
     uint64_t submitted_unix = 0;
     std::vector<Member> members;                   // by rank; 0 coordinates.  From `first` on: who may join while it runs
     uint32_t first = 0;                            // so many begin it; 0: all
