@@ -56,8 +56,8 @@ std::string hdf5_reason() {
     return reason;
 }
 
-int hdf5_open_error() {
-    const std::string reason = hdf5_reason(), mark = "errno = ";   // no field of an error of HDF5 has the number
+int hdf5_open_error(const std::string& reason) {
+    const std::string_view mark = "errno = ";   // no field of an error of HDF5 has the number
     const size_t at = reason.starts_with("unable to open file") ? reason.find(mark) : reason.npos;
     return at == reason.npos ? 0 : std::atoi(reason.c_str() + at + mark.size());
 }

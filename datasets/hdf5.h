@@ -53,8 +53,8 @@ std::string hdf5_filter_names(hid_t creation, bool* readable);
 /// The innermost message of the library about the call that has just failed.  The caller holds the lock.
 std::string hdf5_reason();
 
-/// The error of the system because of which hdf5_open() has just failed, as EMFILE; 0: the content of the file is the reason.  The caller
-/// holds the lock.
-int hdf5_open_error();
+/// The error of the system because of which hdf5_open() has failed with this hdf5_reason(), as EMFILE; 0: the content of the file is the
+/// reason.
+int hdf5_open_error(const std::string& reason);
 
 }   // namespace gradcast

@@ -480,8 +480,8 @@ Status shard_open(const std::string& path, Shard* shard, Fd* fd) {
     Hdf5Lock lock;
     Hid file = hdf5_open(opened.get(), H5F_ACC_RDONLY);
     if (!file) {
-        std::string reason = hdf5_reason();
-        if (const int sys = hdf5_open_error()) return fail_sys(sys, "cannot open {}", path);
+        const std::string reason = hdf5_reason();
+        if (const int sys = hdf5_open_error(reason)) return fail_sys(sys, "cannot open {}", path);
         if (reason.starts_with("unable to lock file"))
             return fail(Code::data, "{}: another program has it open for writing: close it there, as by f.close() of h5py", path);
         if (reason.starts_with("file is already open for write"))

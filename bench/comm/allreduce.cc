@@ -46,12 +46,6 @@ const Column columns[] = {{"exchange", "exchange", 1, 0, 9},
                           {"page_faults", "faults", 1, 0, 6},
                           {"wrong_elements", "wrong", 1, 0, 6}};
 
-uint32_t choose(uint32_t n, uint32_t k) {
-    uint64_t result = 1;
-    for (uint32_t i = 0; i < k; ++i) result = result * (n - i) / (i + 1);
-    return static_cast<uint32_t>(std::min<uint64_t>(result, blocks_max));
-}
-
 // Buckets are sent while later ones are quantised, as in a net.  The first bucket is small, so the links start early.
 constexpr uint64_t first_elements = 32 * 1024, bucket_elements = 128 * 1024;
 Layout layout_of(uint64_t count) {
@@ -438,7 +432,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
 // The fewest blocks that the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need more to distribute.
 uint32_t blocks_of(const ExchangeKind& kind, const BenchOptions& options, uint32_t n) {
     if (!kind.shares) return n;
-    const uint32_t least = std::max(1u, choose(n, options.r));   // r > n: install() refuses it
+    const auto least = static_cast<uint32_t>(std::clamp<uint64_t>(binomial(n, options.r), 1, blocks_max));   // r > n: install() refuses it
     return options.weights.empty() ? least : std::min(blocks_max, least * 8);
 }
 

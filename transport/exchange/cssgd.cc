@@ -30,15 +30,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t parts_max = 65536;   // of a bucket, in DataBody::part
-
-/// C(n, k), or a number above parts_max.
-uint64_t binomial(uint64_t n, uint64_t k) {
-    if (k > n) return 0;
-    uint64_t count = 1;
-    for (uint64_t i = 0; i < std::min(k, n - k) && count <= parts_max; ++i) count = count * (n - i) / (i + 1);
-    return count;
-}
+constexpr uint64_t parts_max = binomial_max;   // of a bucket, in DataBody::part
 
 /// All k-subsets of 0 .. n-1 in lexicographic order, concatenated.
 std::vector<Rank> subsets(uint32_t n, uint32_t k) {

@@ -26,6 +26,13 @@ Status weights_check(const ExchangeConfig& config, uint32_t ranks) {
     return {};
 }
 
+uint64_t binomial(uint64_t n, uint64_t k) {
+    if (k > n) return 0;
+    uint64_t count = 1;
+    for (uint64_t i = 0; i < std::min(k, n - k) && count <= binomial_max; ++i) count = count * (n - i) / (i + 1);
+    return count;
+}
+
 std::vector<uint32_t> block_bounds(uint32_t blocks, uint32_t ranks, std::span<const double> weights) {
     GC_ASSERT(weights.empty() || weights.size() == ranks);
     std::vector<uint32_t> bounds = {0};

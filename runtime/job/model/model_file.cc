@@ -222,8 +222,11 @@ struct Stored {
 Status model_load(const std::string& path, int fd, uint64_t file_bytes, Model* model, ModelVectors* state, Stored* stored) {
     Hdf5Lock lock;
     Hid file = hdf5_open(fd, H5F_ACC_RDONLY);
-    if (const int sys = file ? 0 : hdf5_open_error()) return fail_sys(sys, "cannot open {}", path);
-    if (!file) return fail(Code::data, "{}: not a gradcast model: {}", path, hdf5_reason());
+    if (!file) {
+        const std::string reason = hdf5_reason();
+        if (const int sys = hdf5_open_error(reason)) return fail_sys(sys, "cannot open {}", path);
+        return fail(Code::data, "{}: not a gradcast model: {}", path, reason);
+    }
     Reader reader(path, file.get(), file_bytes);
     std::string format, layers;
     GC_TRY(reader.text("format", &format));
