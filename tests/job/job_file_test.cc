@@ -350,7 +350,7 @@ TEST(JobFile, Layers) {
               (std::vector<std::string>{
                   "job.toml:7: net.layers.from: \"a b\" is not 1 to 64 letters, digits, '.', '_' and '-' that begin with "
                   "a letter, a digit or '_'",
-                  "job.toml:7: net.layers.rate: 1 is not below 1", "job.toml:10: net.layers.ceil: is a whole number, not true or false"}));
+                  "job.toml:9: net.layers.rate: 1 is not below 1", "job.toml:10: net.layers.ceil: is a whole number, not true or false"}));
     EXPECT_EQ(mistakes_of(head + "layers = []\n").size(), 1u);
     EXPECT_EQ(mistakes_of(head + "layers = 7\n").size(), 1u);
     EXPECT_EQ(mistakes_of(head + "layers = [1, {}]\n").size(), 1u);

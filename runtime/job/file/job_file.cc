@@ -130,6 +130,7 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
         // A whole number is compared as such: as a double 2^53 + 1 is 2^53.
         if (option.kind == Kind::integer ? value.integer > static_cast<int64_t>(option.max) : !(value.number <= option.max))
             return fmt::format("{} is above {}", is, option.bound(option.max));
+        if (option.below && value.number == option.max) return fmt::format("{} is not below {}", is, option.bound(option.max));
     }
     if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return "holds a zero byte";
     if (option.field.set) option.field.set(target, value);
@@ -195,9 +196,6 @@ private:
             section("net.layers", *each.as_table(), {&job_, &layer});
             for (auto [key, name] : {std::pair{"net.layers.name", &layer.name}, {"net.layers.from", &layer.from}})
                 if (!name->empty() && !plain(*name)) mistake(line_of(each), key, fmt::format("{} {}", shown(*name), plain_rule));
-            for (const auto& [key, value] : layer.values)
-                if (const LayerKey* known = layer_key_find(key); known->below && value == known->max)
-                    mistake(line_of(each), "net.layers." + key, fmt::format("{} is not below {}", value, known->max));
             if (!each.as_table()->contains("kind"))
                 mistake(line_of(each), "net.layers.kind", fmt::format("is missing: {}", fmt::join(layer_kind_names(), ", ")));
             job_.layers.push_back(std::move(layer));

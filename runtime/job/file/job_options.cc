@@ -176,15 +176,15 @@ constexpr JobOption rows[] = {
     {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "update rule", field<&OptimiserConfig::kind, Identity::yes>},
     {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", field<&OptimiserConfig::lr, Identity::yes>},
     {"optimiser", "momentum", Kind::number, "0", 0, 1, false, nullptr,
-     "factor of the last update", field<&OptimiserConfig::momentum, Identity::yes>},
+     "factor of the last update", field<&OptimiserConfig::momentum, Identity::yes>, true},
     {"optimiser", "weight_decay", Kind::number, "0", 0, 1e30, false, nullptr,
      "factor of the weights that is added to the gradient", field<&OptimiserConfig::weight_decay, Identity::yes>},
     {"optimiser", "nesterov", Kind::flag, "false", 0, 0, false, nullptr,
      "sgd: Nesterov's momentum", field<&OptimiserConfig::nesterov, Identity::yes>},
     {"optimiser", "beta1", Kind::number, "0.9", 0, 1, false, nullptr,
-     "adam: decay rate of the first moment", field<&OptimiserConfig::beta1, Identity::yes>},
+     "adam: decay rate of the first moment", field<&OptimiserConfig::beta1, Identity::yes>, true},
     {"optimiser", "beta2", Kind::number, "0.999", 0, 1, false, nullptr,
-     "adam: decay rate of the second moment", field<&OptimiserConfig::beta2, Identity::yes>},
+     "adam: decay rate of the second moment", field<&OptimiserConfig::beta2, Identity::yes>, true},
     {"optimiser", "epsilon", Kind::number, "1e-8", 0, 1e30, true, nullptr,
      "adam: added to the root of the second moment", field<&OptimiserConfig::epsilon, Identity::yes>},
     {"optimiser", "schedule", Kind::name, "\"constant\"", 0, 0, false, schedule_names,
@@ -230,10 +230,10 @@ constexpr JobOption rows[] = {
     {"algorithm", "outer_lr", Kind::number, "0.7", 0, 1e6, true, nullptr,
      "diloco: learning rate of the outer optimiser", field<&AlgorithmSettings::outer_lr, Identity::yes>},
     {"algorithm", "outer_momentum", Kind::number, "0.9", 0, 1, false, nullptr,
-     "diloco: momentum of the outer optimiser, below 1", field<&AlgorithmSettings::outer_momentum, Identity::yes>},
+     "diloco: momentum of the outer optimiser", field<&AlgorithmSettings::outer_momentum, Identity::yes>, true},
     {"algorithm", "fraction", Kind::number, "0", 0, 1, false, nullptr,
-     "oneshot: share of a worker's part for the correction of the bias, below 1; 0: none",
-     field<&AlgorithmSettings::fraction, Identity::yes>},
+     "oneshot: share of a worker's part for the correction of the bias; 0: none",
+     field<&AlgorithmSettings::fraction, Identity::yes>, true},
     {"algorithm", "mu", Kind::number, "0.1", 0, 1e30, false, nullptr,
      "dane, fedprox: pull towards the parameters that a round begins from", field<&AlgorithmSettings::mu, Identity::yes>},
     {"algorithm", "eta", Kind::number, "1", 0, 1e30, true, nullptr,
@@ -318,9 +318,9 @@ void add_layer_keys(std::vector<JobOption>& all) {
                        .max = key->max,
                        .above = false,
                        .names = nullptr,
-                       .help = kept(fmt::format("{}: {}{}", fmt::join(kinds, ", "), key->help,
-                                                key->below ? fmt::format("; below {}", key->max) : "")),
-                       .field = {.set = nullptr}});
+                       .help = kept(fmt::format("{}: {}", fmt::join(kinds, ", "), key->help)),
+                       .field = {.set = nullptr},
+                       .below = key->below});
     }
 }
 
@@ -386,7 +386,8 @@ std::vector<FileKey> job_keys() {
             const bool bounded = option.max < 1e6;   // others are beyond what anybody means
             if (option.above)
                 range = bounded ? fmt::format("above {}, at most {}", option.min, option.max) : fmt::format("above {}", option.min);
-            else range = bounded ? fmt::format("{} .. {}", option.min, option.max) : fmt::format("{} and more", option.min);
+            else if (!bounded) range = fmt::format("{} and more", option.min);
+            else range = fmt::format("{} .. {}{}", option.min, option.below ? "below " : "", option.max);
         }
         keys.push_back({list ? fmt::format("[[{}]]", option.section) : fmt::format("[{}]", option.section), option.key, option.value,
                         option.help, range});

@@ -45,6 +45,7 @@ struct JobOption {
     std::vector<std::string> (*names)();
     const char* help;
     Field field;
+    bool below = false;   // max itself is not allowed
 
     /// min or max as it is written in a job file.
     std::string bound(double limit) const;

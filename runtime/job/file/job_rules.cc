@@ -81,8 +81,6 @@ constexpr JobRule rules[] = {
     {"net.device", [](Keys keys) { return learns_alone(keys) && keys.job.device == "cuda"; },
      "workers of {algorithm.kind} compute on CPUs in this version: take cpu"},
 
-    {"optimiser.momentum", [](Keys keys) { return keys.job.optimiser.momentum == 1; },
-     "1 is not below 1"},
     {"optimiser.momentum", [](Keys keys) { return of_other_optimisers(keys, "momentum"); },
      "goes with kind = \"sgd\", not \"{optimiser.kind}\""},
     {"optimiser.nesterov", [](Keys keys) {
@@ -90,12 +88,8 @@ constexpr JobRule rules[] = {
          return optimiser.nesterov && (!optimiser_find(optimiser.kind)->has("nesterov") || optimiser.momentum == 0);
      },
      "goes with sgd and a momentum above 0"},
-    {"optimiser.beta1", [](Keys keys) { return keys.job.optimiser.beta1 == 1; },
-     "1 is not below 1"},
     {"optimiser.beta1", [](Keys keys) { return of_other_optimisers(keys, "beta1"); },
      "goes with kind = \"adam\", not \"{optimiser.kind}\""},
-    {"optimiser.beta2", [](Keys keys) { return keys.job.optimiser.beta2 == 1; },
-     "1 is not below 1"},
     {"optimiser.beta2", [](Keys keys) { return of_other_optimisers(keys, "beta2"); },
      "goes with kind = \"adam\", not \"{optimiser.kind}\""},
     {"optimiser.epsilon", [](Keys keys) { return of_other_optimisers(keys, "epsilon"); },
@@ -159,10 +153,6 @@ constexpr JobRule rules[] = {
      "goes with allocation = \"parts\": a round of {algorithm.allocation} is an allocation_batches-th of the data"},
     {"algorithm.local_epochs", [](Keys keys) { return keys.has("algorithm.local_epochs") && !parts(keys); },
      "goes with allocation = \"parts\": a round of {algorithm.allocation} is an allocation_batches-th of the data"},
-    {"algorithm.outer_momentum", [](Keys keys) { return keys.job.settings.outer_momentum == 1; },
-     "1 is not below 1"},
-    {"algorithm.fraction", [](Keys keys) { return keys.job.settings.fraction == 1; },
-     "1 is not below 1"},
     {"algorithm.anchor_fraction", [](Keys keys) { return keys.changed("algorithm.anchor_fraction") && keys.job.settings.anchor == "batch"; },
      "goes with anchor = \"full\", not \"batch\""},
     {"algorithm.allocation_batches", [](Keys keys) { return keys.changed("algorithm.allocation_batches") && parts(keys); },

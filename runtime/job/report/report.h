@@ -39,6 +39,13 @@ public:
         change(status_);
     }
 
+    /// ask(const JobStatus&), without a copy of it and without the metrics that status() adds.  Any thread.
+    template <typename Ask>
+    auto look(Ask ask) const {
+        std::lock_guard lock(mutex_);
+        return ask(status_);
+    }
+
     // Trainer thread.
     /// All views so far (view_records.h).
     void views(std::vector<ViewRecord> views);

@@ -227,10 +227,11 @@ private:
     /// Whether the others can go on without this node.
     Status may_leave() const {
         if (!views_) return fail(Code::conflict, "survive is not set in its job file");
-        const JobStatus status = report_.status();
-        if (status.state != JobState::running) return fail(Code::conflict, "it has not begun yet");
         const uint32_t least = std::max(view_members_min(job_, config_.nodes()), 1u);
-        if (status.views.back().members.size() > least) return {};
+        const size_t members = report_.look(
+            [](const JobStatus& status) { return status.state == JobState::running ? status.views.back().members.size() : 0; });
+        if (members == 0) return fail(Code::conflict, "it has not begun yet");
+        if (members > least) return {};
         return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
     }
     /// Between two steps: the session ends, and the next one has the same members and this exchange.
