@@ -276,6 +276,12 @@ private:
         res.set_content(metrics_text(backend_.jobs(), backend_.nodes(), format), metrics_content_type(format));
     }
 
+    /// The first field of an order that is null, where none may be: reading takes null for what is absent.  Null: there is none.
+    static const char* null_of(const Json& order) {
+        for (auto at = order.begin(); at != order.end(); ++at)
+            if (at->is_null()) return at.key().c_str();
+        return nullptr;
+    }
     /// Where nothing is asked a body is read and dropped: a client that still writes when the connection is closed would miss the answer.
     static bool body_of(const auto& order, const Request& req, Response&, const ContentReader& read, Nothing*) {
         if (order.post && req.has_header("Content-Length")) read([](const char*, size_t) { return true; });
@@ -290,6 +296,7 @@ private:
         const Json json = body.empty() ? Json::object() : Json::parse(body, nullptr, false);
         if (!json.is_object() || body.size() > bytes_max)
             return answer_error(res, 400, Code::invalid, "the body is not a JSON object of at most 4096 bytes"), false;
+        if (null_of(json)) return answer_error(res, 400, Code::invalid, order.wrong), false;
         try {
             json.get_to(*asked);
         } catch (const Json::exception&) {
@@ -315,6 +322,7 @@ private:
             Json json = Json::parse(body);
             if (!json.is_object() || (!json.contains("text") && !resume))
                 return wrong(R"(the body must be {"text": the job file, "base": its folder})");
+            if (const char* key = null_of(json)) return wrong(fmt::format("{} is null: leave it out, or give it a value", key));
             json.get_to(*asked);
         } catch (const Json::exception& error) {
             return wrong(fmt::format("the body is not the JSON of a submission: {}", error.what()));

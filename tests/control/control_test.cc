@@ -197,6 +197,15 @@ TEST_F(Control, EveryRouteAnswers) {
     EXPECT_EQ(get("/v1/nodes")["nodes"][0]["draining"], false);
     post("/v1/nodes/nobody/drain", "", 404);
     for (const char* body : {"[]", "{", R"({"cancel": 1})"}) post("/v1/nodes/node-1/drain", body, 400);
+    auto null = client().Post("/v1/nodes/node-1/drain", R"({"cancel": null})", "application/json");
+    ASSERT_TRUE(null);
+    EXPECT_EQ(null->status, 400);
+    EXPECT_NE(null->body.find("cancel must be true or false"), std::string::npos) << null->body;
+    EXPECT_EQ(get("/v1/nodes")["nodes"][0]["draining"], false);
+    null = client().Post("/v1/jobs", R"({"text": "", "base": "/", "nodes": null})", "application/json");
+    ASSERT_TRUE(null);
+    EXPECT_EQ(null->status, 400);
+    EXPECT_NE(null->body.find("nodes is null"), std::string::npos) << null->body;
     post("/v1/nodes/node-1/drain", std::string(5000, ' ').c_str(), 400);
     post("/v1/jobs/aaaa/force-view", R"({"dead": "node-1"})", 202);
     post("/v1/jobs/aaaa/force-view", R"({"dead": "node-2"})", 409);
