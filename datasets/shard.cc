@@ -1,10 +1,5 @@
-// A shard's objects are in the root group:
-//   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk");
-//                                          contiguous, or in chunks of whole samples ("stored chunk"), deflated or plain
-//   labels   uint8 or uint16 [N]           attribute sha256: the same
-//   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source,
-//            optional: class_names, target_scale (regression)
-// The bytes are not trusted: the type and size of an attribute is checked before it is read, a size before memory is taken for it.
+// Opens a shard.  The bytes are not trusted: the type and size of an attribute is checked before it is read, a size before memory is taken
+// for it.
 #include "datasets/shard.h"
 
 #include <fcntl.h>
@@ -14,29 +9,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <span>
 
-#include "datasets/chunks.h"
 #include "datasets/hdf5.h"
-#include "runtime/core/digest.h"
+#include "datasets/shard_format.h"
 #include "runtime/core/nearest.h"
 
 namespace gradcast {
 namespace {
 
-constexpr char format_name[] = "gradcast shard";
-constexpr uint32_t format_version = 1;
-constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest; more if a shard
-constexpr uint64_t digests_max = 512;        // would have more digests: an HDF5 attribute holds at most 64 KiB
-constexpr uint64_t digest_digits = 64;
-constexpr uint64_t source_bytes_max = 4096;
-// Stored chunks: large enough to compress well, small enough to inflate for one sample.  Their number is bounded because HDF5 1.10 needs
-// O(chunks^2) time to list them.
-constexpr uint64_t stored_bytes = 64 << 10, stored_written_max = 2048, stored_read_max = 8192;
+using namespace shard_format;
 
 Status broken(const std::string& path, const char* attribute, std::string_view what) {
     return fail(Code::data, "{}: not a gradcast shard: attribute {} {}; gradcastctl help shard: how one is written", path, attribute, what);
@@ -277,157 +261,6 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     return {};
 }
 
-/// HDF5 calls refuse an invalid id, so only the last call of a chain is checked.
-bool attribute_write(hid_t object, const char* name, hid_t type, std::vector<hsize_t> dims, const void* values) {
-    Hid space(dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
-    Hid attribute(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
-    return attribute && H5Awrite(attribute.get(), type, values) >= 0;
-}
-bool attribute_write(hid_t object, const char* name, const std::string& text) {
-    Hid type(H5Tcopy(H5T_C_S1));
-    std::string padded = text.empty() ? std::string(1, '\0') : text;   // HDF5 has no strings of 0 bytes
-    return H5Tset_size(type.get(), padded.size()) >= 0 && H5Tset_strpad(type.get(), H5T_STR_NULLPAD) >= 0 &&
-           attribute_write(object, name, type.get(), {}, padded.data());
-}
-
-/// One digest for each `digest_bytes_each` bytes; compress > 0: deflated, `stored_samples` in a chunk.
-bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, std::span<const std::byte> bytes,
-                    uint64_t digest_bytes_each, uint32_t compress = 0, uint64_t stored_samples = 0) {
-    Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
-    // No time stamps: equal data give equal bytes.
-    if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
-    if (compress > 0) {
-        std::vector<hsize_t> sides = dims;
-        sides[0] = stored_samples;
-        if (H5Pset_chunk(creation.get(), static_cast<int>(sides.size()), sides.data()) < 0 || H5Pset_deflate(creation.get(), compress) < 0)
-            return false;
-    }
-    Hid data_set(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
-    if (!data_set || H5Dwrite(data_set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) return false;
-    std::string digests;
-    for (uint64_t at = 0; at < bytes.size(); at += digest_bytes_each)
-        digests += sha256_hex(bytes.subspan(at, std::min(digest_bytes_each, bytes.size() - at)));
-    Hid text(H5Tcopy(H5T_C_S1));
-    return H5Tset_size(text.get(), digest_digits) >= 0 && H5Tset_strpad(text.get(), H5T_STR_NULLPAD) >= 0 &&
-           attribute_write(data_set.get(), "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
-}
-
-Status part_write(const std::string& part, const DataInfo& info, const uint8_t* images, std::span<const std::byte> labels,
-                  uint32_t label_bytes, uint32_t compress) {
-    uint64_t sample_bytes = uint64_t{info.C} * info.H * info.W;
-    auto samples_each = [&](uint64_t bytes, uint64_t pieces_max) {
-        return std::max({bytes / sample_bytes, (info.count + pieces_max - 1) / pieces_max, uint64_t{1}});
-    };
-    uint64_t digest_samples = samples_each(digest_bytes, digests_max);
-    uint64_t stored_samples = std::min(samples_each(stored_bytes, stored_written_max), info.count);
-    uint32_t version = format_version;
-    Hdf5Lock lock;
-    Hid access(H5Pcreate(H5P_FILE_ACCESS));
-    H5Pset_alignment(access.get(), 1, 4096);   // for O_DIRECT
-    H5Pset_meta_block_size(access.get(),
-                           128 * 1024);   // metadata before the data: truncated() needs it
-    Hid file(H5Fcreate(part.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
-    hid_t root = file.get();
-    bool good = file && attribute_write(root, "format", format_name) && attribute_write(root, "version", H5T_NATIVE_UINT32, {}, &version) &&
-                attribute_write(root, "classes", H5T_NATIVE_UINT32, {}, &info.classes) &&
-                attribute_write(root, "digest_samples", H5T_NATIVE_UINT64, {}, &digest_samples) &&
-                attribute_write(root, "mean", H5T_NATIVE_FLOAT, {info.C}, info.mean.data()) &&
-                attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
-                (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
-                (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
-                data_set_write(root, "images", H5T_NATIVE_UINT8, {info.count, info.C, info.H, info.W},
-                               std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes, compress,
-                               stored_samples) &&
-                data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,
-                               digest_samples * label_bytes) &&
-                H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
-    // Not hdf5_reason(): the calls that closed ids have replaced it.
-    if (!good || !file.close()) return fail_sys(errno, "cannot write {}", part);
-    return {};
-}
-
-/// A reader returns bytes of a data set from byte `at` on: at least 1, at most `most`.
-using Bytes = std::span<const std::byte>;
-
-struct ContiguousReader {
-    const Shard& shard;
-    int fd;
-    const char* name;
-    uint64_t offset, sample_bytes;
-    std::vector<std::byte> buffer = std::vector<std::byte>(digest_bytes);
-    Status operator()(uint64_t at, uint64_t most, Bytes* bytes) {
-        for (;;) {
-            ssize_t got = ::pread(fd, buffer.data(), std::min<uint64_t>(buffer.size(), most), static_cast<off_t>(offset + at));
-            if (got < 0 && errno == EINTR) continue;
-            if (got <= 0) return shard_read_error(shard, name, at / sample_bytes, got < 0 ? errno : 0);
-            *bytes = Bytes(buffer.data(), static_cast<size_t>(got));
-            return {};
-        }
-    }
-};
-
-struct ChunkReader {
-    const Shard& shard;
-    int fd;
-    std::vector<uint8_t> inflated = std::vector<uint8_t>(shard.chunk_bytes());
-    uint64_t held = UINT64_MAX;
-    Inflater inflater = {};
-    Status operator()(uint64_t at, uint64_t most, Bytes* bytes) {
-        const uint64_t chunk = at / inflated.size(), within = at % inflated.size();
-        if (chunk != held) GC_TRY(inflater.read(shard, fd, chunk, inflated.data()));
-        held = chunk;
-        *bytes = std::as_bytes(std::span(inflated)).subspan(within, std::min<uint64_t>(most, inflated.size() - within));
-        return {};
-    }
-};
-
-/// Compares the digests of one data set; passes its bytes to `each`, in order.
-template <typename Read, typename Each>
-Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read,
-              const std::atomic<bool>* stop, Each each) {
-    for (uint64_t chunk = 0; chunk < digests.size(); ++chunk) {
-        uint64_t first = chunk * shard.digest_samples, last = first + std::min(shard.digest_samples, shard.info.count - first);
-        Sha256 sha;
-        for (uint64_t at = first * sample_bytes; at < last * sample_bytes;) {
-            if (stop && stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "stopped while the data are verified");
-            Bytes bytes;
-            GC_TRY(read(at, last * sample_bytes - at, &bytes));
-            sha.add(bytes);
-            GC_TRY(each(at, bytes));
-            at += bytes.size();
-        }
-        if (sha.hex() != digests[chunk])
-            return fail(Code::data,
-                        "{}: data set {}, chunk {} (samples {} .. {}): SHA-256 is not the one written with it: the file is damaged, import "
-                        "it again",
-                        shard.path, name, chunk, first, last - 1);
-    }
-    return {};
-}
-
-}   // namespace
-
-Status shard_read_error(const Shard& shard, const char* name, uint64_t sample, int sys) {
-    uint64_t chunk = sample / shard.digest_samples;
-    if (sys == 0)
-        return fail(Code::data, "{}: data set {}, chunk {} (sample {}): the file ends here: truncated while in use", shard.path, name,
-                    chunk, sample);
-    return fail_sys(sys, "{}: data set {}, chunk {} (sample {}): cannot read", shard.path, name, chunk, sample);
-}
-
-Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label) {
-    return fail(Code::data, "{}: data set labels, chunk {} (sample {}): label {} is not below the {} classes", shard.path,
-                sample / shard.digest_samples, sample, label, shard.info.classes);
-}
-
-Status shard_labels_from_1(const Shard& shard) {
-    return fail(Code::data,
-                "{}: data set labels: they are 1 .. {}, but those of {} classes are 0 .. {}: labels - 1 (gradcastctl help shard)",
-                shard.path, shard.info.classes, shard.info.classes, shard.info.classes - 1);
-}
-
-namespace {
-
 constexpr uint64_t beyond_any_file = uint64_t{1} << 40;
 
 /// The error for a shard that HDF5 refuses as too short: names what is missing.  Reads the metadata from a sparse copy of full length;
@@ -499,53 +332,6 @@ Status shard_open(const std::string& path, Shard* shard, Fd* fd) {
     *shard = std::move(read);
     if (fd) *fd = std::move(opened);
     return {};
-}
-
-Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
-    const uint64_t sample_bytes = shard.sample_bytes();
-    auto images = [&](auto read) {
-        return verify(shard, "images", sample_bytes, shard.image_digests, std::move(read), stop, [](uint64_t, Bytes) { return Status(); });
-    };
-    GC_TRY(shard.chunk_samples > 0 ? images(ChunkReader{shard, fd})
-                                   : images(ContiguousReader{shard, fd, "images", shard.images_offset, sample_bytes}));
-    // Labels are checked before their digest: a label out of range has its own message.
-    uint32_t low = 0;
-    return verify(shard, "labels", shard.label_bytes, shard.label_digests,
-                  ContiguousReader{shard, fd, "labels", shard.labels_offset, shard.label_bytes}, stop, [&](uint64_t at, Bytes bytes) {
-                      if (shard.label_bytes == 1) {
-                          for (size_t i = 0; i < bytes.size(); ++i)
-                              if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
-                                  return shard_label_error(shard, at + i, label);
-                          return Status();
-                      }
-                      // A read may end within a label: its low byte is at an even offset, its high byte at the next one.
-                      for (size_t i = 0; i < bytes.size(); ++i) {
-                          uint32_t byte = std::to_integer<uint32_t>(bytes[i]);
-                          if ((at + i) % 2 == 0) low = byte;
-                          else if ((byte << 8 | low) >= shard.info.classes) return shard_label_error(shard, (at + i) / 2, byte << 8 | low);
-                      }
-                      return Status();
-                  });
-}
-
-Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
-    GC_ASSERT(compress <= 9 && info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C &&
-              info.std.size() == info.C);
-    if (info.classes == 0 || info.classes > shard_side_max)
-        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
-    uint32_t label_bytes = info.classes <= 256 ? 1 : 2;
-    std::vector<std::byte> packed(info.count * label_bytes);
-    for (uint64_t i = 0; i < info.count; ++i) {
-        if (labels[i] < 0 || static_cast<uint32_t>(labels[i]) >= info.classes)
-            return fail(Code::invalid, "{}: sample {} has label {}, which is not below the {} classes", path, i, labels[i], info.classes);
-        packed[i * label_bytes] = static_cast<std::byte>(labels[i] & 255);
-        if (label_bytes == 2) packed[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
-    }
-    std::string part = path + ".part";
-    Status status = part_write(part, info, images, packed, label_bytes, compress);
-    if (status.ok()) status = file_rename(part, path);
-    if (!status.ok()) ::unlink(part.c_str());
-    return status;
 }
 
 }   // namespace gradcast

@@ -1,0 +1,22 @@
+// A shard's objects are in the root group:
+//   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk");
+//                                          contiguous, or in chunks of whole samples ("stored chunk"), deflated or plain
+//   labels   uint8 or uint16 [N]           attribute sha256: the same
+//   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source,
+//            optional: class_names, target_scale (regression)
+#pragma once
+#include <cstdint>
+
+namespace gradcast::shard_format {
+
+constexpr char format_name[] = "gradcast shard";
+constexpr uint32_t format_version = 1;
+constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest; more if a shard
+constexpr uint64_t digests_max = 512;        // would have more digests: an HDF5 attribute holds at most 64 KiB
+constexpr uint64_t digest_digits = 64;
+constexpr uint64_t source_bytes_max = 4096;
+// Stored chunks: large enough to compress well, small enough to inflate for one sample.  Their number is bounded because HDF5 1.10 needs
+// O(chunks^2) time to list them.
+constexpr uint64_t stored_bytes = 64 << 10, stored_written_max = 2048, stored_read_max = 8192;
+
+}   // namespace gradcast::shard_format

@@ -1,0 +1,125 @@
+// Reads all bytes of a shard and compares digests.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+
+#include "datasets/chunks.h"
+#include "datasets/shard.h"
+#include "datasets/shard_format.h"
+#include "runtime/core/digest.h"
+
+namespace gradcast {
+namespace {
+
+using namespace shard_format;
+
+/// A reader returns bytes of a data set from byte `at` on: at least 1, at most `most`.
+using Bytes = std::span<const std::byte>;
+
+struct ContiguousReader {
+    const Shard& shard;
+    int fd;
+    const char* name;
+    uint64_t offset, sample_bytes;
+    std::vector<std::byte> buffer = std::vector<std::byte>(digest_bytes);
+    Status operator()(uint64_t at, uint64_t most, Bytes* bytes) {
+        for (;;) {
+            ssize_t got = ::pread(fd, buffer.data(), std::min<uint64_t>(buffer.size(), most), static_cast<off_t>(offset + at));
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return shard_read_error(shard, name, at / sample_bytes, got < 0 ? errno : 0);
+            *bytes = Bytes(buffer.data(), static_cast<size_t>(got));
+            return {};
+        }
+    }
+};
+
+struct ChunkReader {
+    const Shard& shard;
+    int fd;
+    std::vector<uint8_t> inflated = std::vector<uint8_t>(shard.chunk_bytes());
+    uint64_t held = UINT64_MAX;
+    Inflater inflater = {};
+    Status operator()(uint64_t at, uint64_t most, Bytes* bytes) {
+        const uint64_t chunk = at / inflated.size(), within = at % inflated.size();
+        if (chunk != held) GC_TRY(inflater.read(shard, fd, chunk, inflated.data()));
+        held = chunk;
+        *bytes = std::as_bytes(std::span(inflated)).subspan(within, std::min<uint64_t>(most, inflated.size() - within));
+        return {};
+    }
+};
+
+/// Compares the digests of one data set; passes its bytes to `each`, in order.
+template <typename Read, typename Each>
+Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read,
+              const std::atomic<bool>* stop, Each each) {
+    for (uint64_t chunk = 0; chunk < digests.size(); ++chunk) {
+        uint64_t first = chunk * shard.digest_samples, last = first + std::min(shard.digest_samples, shard.info.count - first);
+        Sha256 sha;
+        for (uint64_t at = first * sample_bytes; at < last * sample_bytes;) {
+            if (stop && stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "stopped while the data are verified");
+            Bytes bytes;
+            GC_TRY(read(at, last * sample_bytes - at, &bytes));
+            sha.add(bytes);
+            GC_TRY(each(at, bytes));
+            at += bytes.size();
+        }
+        if (sha.hex() != digests[chunk])
+            return fail(Code::data,
+                        "{}: data set {}, chunk {} (samples {} .. {}): SHA-256 is not the one written with it: the file is damaged, import "
+                        "it again",
+                        shard.path, name, chunk, first, last - 1);
+    }
+    return {};
+}
+
+}   // namespace
+
+Status shard_read_error(const Shard& shard, const char* name, uint64_t sample, int sys) {
+    uint64_t chunk = sample / shard.digest_samples;
+    if (sys == 0)
+        return fail(Code::data, "{}: data set {}, chunk {} (sample {}): the file ends here: truncated while in use", shard.path, name,
+                    chunk, sample);
+    return fail_sys(sys, "{}: data set {}, chunk {} (sample {}): cannot read", shard.path, name, chunk, sample);
+}
+
+Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label) {
+    return fail(Code::data, "{}: data set labels, chunk {} (sample {}): label {} is not below the {} classes", shard.path,
+                sample / shard.digest_samples, sample, label, shard.info.classes);
+}
+
+Status shard_labels_from_1(const Shard& shard) {
+    return fail(Code::data,
+                "{}: data set labels: they are 1 .. {}, but those of {} classes are 0 .. {}: labels - 1 (gradcastctl help shard)",
+                shard.path, shard.info.classes, shard.info.classes, shard.info.classes - 1);
+}
+
+Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
+    const uint64_t sample_bytes = shard.sample_bytes();
+    auto images = [&](auto read) {
+        return verify(shard, "images", sample_bytes, shard.image_digests, std::move(read), stop, [](uint64_t, Bytes) { return Status(); });
+    };
+    GC_TRY(shard.chunk_samples > 0 ? images(ChunkReader{shard, fd})
+                                   : images(ContiguousReader{shard, fd, "images", shard.images_offset, sample_bytes}));
+    // Labels are checked before their digest: a label out of range has its own message.
+    uint32_t low = 0;
+    return verify(shard, "labels", shard.label_bytes, shard.label_digests,
+                  ContiguousReader{shard, fd, "labels", shard.labels_offset, shard.label_bytes}, stop, [&](uint64_t at, Bytes bytes) {
+                      if (shard.label_bytes == 1) {
+                          for (size_t i = 0; i < bytes.size(); ++i)
+                              if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
+                                  return shard_label_error(shard, at + i, label);
+                          return Status();
+                      }
+                      // A read may end within a label: its low byte is at an even offset, its high byte at the next one.
+                      for (size_t i = 0; i < bytes.size(); ++i) {
+                          uint32_t byte = std::to_integer<uint32_t>(bytes[i]);
+                          if ((at + i) % 2 == 0) low = byte;
+                          else if ((byte << 8 | low) >= shard.info.classes) return shard_label_error(shard, (at + i) / 2, byte << 8 | low);
+                      }
+                      return Status();
+                  });
+}
+
+}   // namespace gradcast

@@ -1,0 +1,109 @@
+// Writes a shard: equal data give equal bytes.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+
+#include "datasets/hdf5.h"
+#include "datasets/shard.h"
+#include "datasets/shard_format.h"
+#include "runtime/core/digest.h"
+
+namespace gradcast {
+namespace {
+
+using namespace shard_format;
+
+/// HDF5 calls refuse an invalid id, so only the last call of a chain is checked.
+bool attribute_write(hid_t object, const char* name, hid_t type, std::vector<hsize_t> dims, const void* values) {
+    Hid space(dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    Hid attribute(H5Acreate2(object, name, type, space.get(), H5P_DEFAULT, H5P_DEFAULT));
+    return attribute && H5Awrite(attribute.get(), type, values) >= 0;
+}
+bool attribute_write(hid_t object, const char* name, const std::string& text) {
+    Hid type(H5Tcopy(H5T_C_S1));
+    std::string padded = text.empty() ? std::string(1, '\0') : text;   // HDF5 has no strings of 0 bytes
+    return H5Tset_size(type.get(), padded.size()) >= 0 && H5Tset_strpad(type.get(), H5T_STR_NULLPAD) >= 0 &&
+           attribute_write(object, name, type.get(), {}, padded.data());
+}
+
+/// One digest for each `digest_bytes_each` bytes; compress > 0: deflated, `stored_samples` in a chunk.
+bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, std::span<const std::byte> bytes,
+                    uint64_t digest_bytes_each, uint32_t compress = 0, uint64_t stored_samples = 0) {
+    Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+    // No time stamps: equal data give equal bytes.
+    if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
+    if (compress > 0) {
+        std::vector<hsize_t> sides = dims;
+        sides[0] = stored_samples;
+        if (H5Pset_chunk(creation.get(), static_cast<int>(sides.size()), sides.data()) < 0 || H5Pset_deflate(creation.get(), compress) < 0)
+            return false;
+    }
+    Hid data_set(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+    if (!data_set || H5Dwrite(data_set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) return false;
+    std::string digests;
+    for (uint64_t at = 0; at < bytes.size(); at += digest_bytes_each)
+        digests += sha256_hex(bytes.subspan(at, std::min(digest_bytes_each, bytes.size() - at)));
+    Hid text(H5Tcopy(H5T_C_S1));
+    return H5Tset_size(text.get(), digest_digits) >= 0 && H5Tset_strpad(text.get(), H5T_STR_NULLPAD) >= 0 &&
+           attribute_write(data_set.get(), "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
+}
+
+Status part_write(const std::string& part, const DataInfo& info, const uint8_t* images, std::span<const std::byte> labels,
+                  uint32_t label_bytes, uint32_t compress) {
+    uint64_t sample_bytes = uint64_t{info.C} * info.H * info.W;
+    auto samples_each = [&](uint64_t bytes, uint64_t pieces_max) {
+        return std::max({bytes / sample_bytes, (info.count + pieces_max - 1) / pieces_max, uint64_t{1}});
+    };
+    uint64_t digest_samples = samples_each(digest_bytes, digests_max);
+    uint64_t stored_samples = std::min(samples_each(stored_bytes, stored_written_max), info.count);
+    uint32_t version = format_version;
+    Hdf5Lock lock;
+    Hid access(H5Pcreate(H5P_FILE_ACCESS));
+    H5Pset_alignment(access.get(), 1, 4096);   // for O_DIRECT
+    H5Pset_meta_block_size(access.get(),
+                           128 * 1024);   // metadata before the data: truncated() needs it
+    Hid file(H5Fcreate(part.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+    hid_t root = file.get();
+    bool good = file && attribute_write(root, "format", format_name) && attribute_write(root, "version", H5T_NATIVE_UINT32, {}, &version) &&
+                attribute_write(root, "classes", H5T_NATIVE_UINT32, {}, &info.classes) &&
+                attribute_write(root, "digest_samples", H5T_NATIVE_UINT64, {}, &digest_samples) &&
+                attribute_write(root, "mean", H5T_NATIVE_FLOAT, {info.C}, info.mean.data()) &&
+                attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
+                (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
+                (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
+                data_set_write(root, "images", H5T_NATIVE_UINT8, {info.count, info.C, info.H, info.W},
+                               std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes, compress,
+                               stored_samples) &&
+                data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,
+                               digest_samples * label_bytes) &&
+                H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
+    // Not hdf5_reason(): the calls that closed ids have replaced it.
+    if (!good || !file.close()) return fail_sys(errno, "cannot write {}", part);
+    return {};
+}
+
+}   // namespace
+
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
+    GC_ASSERT(compress <= 9 && info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C &&
+              info.std.size() == info.C);
+    if (info.classes == 0 || info.classes > shard_side_max)
+        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
+    uint32_t label_bytes = info.classes <= 256 ? 1 : 2;
+    std::vector<std::byte> packed(info.count * label_bytes);
+    for (uint64_t i = 0; i < info.count; ++i) {
+        if (labels[i] < 0 || static_cast<uint32_t>(labels[i]) >= info.classes)
+            return fail(Code::invalid, "{}: sample {} has label {}, which is not below the {} classes", path, i, labels[i], info.classes);
+        packed[i * label_bytes] = static_cast<std::byte>(labels[i] & 255);
+        if (label_bytes == 2) packed[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
+    }
+    std::string part = path + ".part";
+    Status status = part_write(part, info, images, packed, label_bytes, compress);
+    if (status.ok()) status = file_rename(part, path);
+    if (!status.ok()) ::unlink(part.c_str());
+    return status;
+}
+
+}   // namespace gradcast
