@@ -1,8 +1,5 @@
 #include "transport/stream/streams.h"
 
-#include <netdb.h>
-#include <netinet/tcp.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -13,28 +10,15 @@
 namespace gradcast {
 
 namespace {
-constexpr uint64_t drain_parts = 8;   // of the deadline, after which a stream is broken that holds an ended view's memory
-constexpr uint64_t backoff_us_max = 200'000, backoff_us_lost = 2'000'000;
+constexpr uint64_t drain_parts = 8;       // of the deadline, after which a stream is broken that holds an ended view's memory
 constexpr uint64_t ack_wait_us = 5'000;   // acknowledge after this time,
 constexpr uint64_t ack_bytes = 1 << 20;   // after this many bytes, or with the next packet to the peer
-constexpr uint64_t look_every_us = 200'000;
-constexpr uint8_t repeats_told = 3;   // one after another: about a second
-constexpr uint32_t strikes_max = 3;   // offers of keys to a peer that was never up
 
 /// Whoever is not here from the start connects: nobody knocks at nodes that may never come.
 bool connects(const LinkConfig& config, Rank to) {
     const bool later = config.first > 0 && std::max(config.rank, to) >= config.first;
     return later ? config.rank > to : config.rank < to;
 }
-
-tcp_info tcp_info_of(const Rail& rail) {
-    tcp_info info{};
-    socklen_t bytes = sizeof info;
-    (void)::getsockopt(rail.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes);   // zeros say nothing
-    return info;
-}
-
-bool in_use(const Rail& rail) { return rail.connect.busy || rail.receive.busy || rail.send.busy || rail.watch.busy; }
 }   // namespace
 
 // ---- all peers -----------------------------------------------------------------------------------------------------------------
@@ -156,7 +140,7 @@ void Streams::close() {
 
 bool Streams::busy() const {
     bool busy = false;
-    each_rail([&](const Rail& rail) { busy |= in_use(rail); });
+    each_rail([&](const Rail& rail) { busy |= rail.in_use(); });
     return busy;
 }
 
@@ -326,260 +310,6 @@ bool Streams::view_drained() {
     });
     if (drained) break_us_ = 0;
     return drained;
-}
-
-// ---- from open to down ---------------------------------------------------------------------------------------------------------
-
-/// Where the ring was replaced its newest key comes first again.
-void Streams::offer(Rail& rail) {
-    Peer& peer = rail.peer;
-    auto tls = ring_->now();
-    if (peer.tls.lock() != tls) peer.key = 0;
-    peer.tls = tls;
-    rail.handshake = std::make_unique<Handshake>(std::move(tls), Handshake::Side::connector, own_hello(rail), peer.key);
-}
-
-void Streams::turned_away(Rail& rail) {
-    Peer& peer = rail.peer;
-    const Handshake& handshake = *rail.handshake;
-    Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
-    Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
-    // The peer has ended the job already, for this reason: handshakes pass and probes do not.
-    if (handshake.verdict() == Verdict::later && !peer.small_only.ok()) why = peer.small_only;
-    if (handshake.keys_differ()) {
-        // An unauthenticated refusal: a peer that was up keeps its deadline.
-        const auto keys = static_cast<uint32_t>(ring_->now()->keys.size());
-        peer.key = (peer.key + 1) % keys;
-        if (peer.active && !peer.peer_stream && ++peer.strikes >= strikes_max * keys) peer.losing = true;
-    } else if (peer.active && handshake.verdict() == Verdict::refuse) {
-        peer.losing = true;   // authenticated, so final.  For an acceptor the right peer may still come
-    }
-    fall(rail, why);
-}
-
-void Streams::fall(Rail& rail, Status why) {
-    Peer& peer = rail.peer;
-    if (rail.state == Rail::State::open && rail.probe > 0 && !why.ok() && !peer.losing) why = unanswered(rail, why);
-    if (!why.ok()) {
-        if (why.what != peer.last.what) why.code == Code::peer_lost ? log_.debug("{}", why.what) : log_.warn("{}", why.what);
-        peer.last = why;
-    }
-    if (rail.state == Rail::State::down || rail.state == Rail::State::closing) return;
-    if (rail.state == Rail::State::open) {
-        rail.down_us = clock_us();
-        if (rail.pipe) counters_.rdma_streams.fetch_sub(1, std::memory_order_relaxed);
-    }
-    rail.state = Rail::State::closing;
-    ::shutdown(rail.fd.get(), SHUT_RDWR);
-    for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) proactor_->cancel(*op);
-}
-
-void Streams::begin_anew(Peer& peer) {
-    random_bytes({reinterpret_cast<uint8_t*>(&peer.stream), sizeof peer.stream});
-    peer.stream |= 1;   // never 0
-    peer.peer_stream = 0;
-    peer.strikes = 0;
-    for (auto& rail : peer.rails) {
-        answered(*rail);
-        rail->backoff_us = std::max(rail->backoff_us, backoff_us_min);
-        rail->receiver.forget();
-        rail->dealt_bytes = rail->taken_bytes = 0;
-    }
-}
-
-/// The next attempt goes over another interface, and to the next address there.
-void Streams::next_way(Rail& rail) const {
-    rail.way = (rail.way + 1) % ways(rail.peer);
-    ++rail.turn;
-}
-
-const SocketAddress& Streams::to(const Rail& rail) const {
-    static const SocketAddress none;
-    const std::vector<SocketAddress>& all = rail.peer.addresses[rail.way];
-    return all.empty() ? none : all[rail.turn / ways(rail.peer) % all.size()];
-}
-
-/// " to 10.0.0.2:4700", where the label of the peer does not say so.
-std::string Streams::to_text(const Rail& rail) const {
-    const std::string text = address_text(to(rail));
-    return rail.peer.label.find(text) == std::string::npos ? " to " + text : "";
-}
-
-void Streams::lose(Peer& peer) {
-    const Identity& expected = config_.peers[peer.rank].identity;
-    if (peer.last.ok())
-        peer.last = fail(Code::peer_lost, "{}: it did not come within {} s: is gradcastd running there? Its log says why it cannot come",
-                         peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
-    const bool again = std::exchange(peer.lost, true);   // lost before and not up since: fall() has logged the news
-    peer.losing = peer.up = false;
-    peer.final = expected.incarnation != 0 && !config_.peers_return;   // without an expected incarnation the next one may come
-    peer.identity = expected;
-    if (config_.peers_return) peer.identity.incarnation = 0;   // that or a later one
-    for (auto& rail : peer.rails) rail->sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
-    begin_anew(peer);
-    if (!again && peer.narrow < 2) log_.warn("lost {}", peer.last.what);
-    owner_.lost(peer.rank, peer.last);
-}
-
-void Streams::tend(Peer& peer, uint64_t now) {
-    for (auto& rail : peer.rails) tend(*rail, now);
-    if (!peer.losing) return;
-    for (auto& rail : peer.rails) fall(*rail, peer.last);
-    if (std::all_of(peer.rails.begin(), peer.rails.end(), [](const auto& rail) { return rail->state == Rail::State::down; })) lose(peer);
-}
-
-// Handles the times of a rail.
-void Streams::tend(Rail& rail, uint64_t now) {
-    Peer& peer = rail.peer;
-    if (rail.state == Rail::State::closing && !in_use(rail)) {
-        proactor_->remove(rail.fd.get());
-        rail.fd.close();
-        drop_pipe(rail);
-        rail.handshake = nullptr;
-        rail.state = Rail::State::down;
-        rail.retry_us = now + rail.backoff_us;
-        rail.backoff_us = std::min(2 * rail.backoff_us, peer.lost ? backoff_us_lost : backoff_us_max);
-    }
-    bool late = !peer.lost && rail.state != Rail::State::open && now >= rail.down_us + config_.deadline_us;
-    if (late) peer.losing = true;
-    switch (rail.state) {
-        case Rail::State::down:
-            if (peer.losing || peer.final) return;
-            if (rail.next) take_up(rail, now);
-            else if ((peer.active || provable(peer)) && now >= rail.retry_us) connect(rail, now);
-            break;
-        case Rail::State::connecting:
-        case Rail::State::greeting:
-            if (now >= rail.greet_us && rail.state == Rail::State::connecting) {
-                const std::string where = to_text(rail);
-                next_way(rail);
-                fall(rail, fail(Code::peer_lost, "{}: no answer{}: is its host up, and does a firewall let this port through?", peer.label,
-                                where.empty() ? "" : " from" + where.substr(3)));
-            } else if (now >= rail.greet_us) {
-                next_way(rail);
-                fall(rail, fail(Code::peer_lost, "{}: no handshake within {} s", peer.label, greet_limit_us / 1'000'000));
-            } else if (late || rail.next) {
-                fall(rail, peer.last);
-            }
-            break;
-        case Rail::State::open:
-            // An authenticated peer that connects again has given the old stream up, even if it still looks alive here.
-            if (rail.next) fall(rail, fail(Code::peer_lost, "{}: it connects again", peer.label));
-            else if (!rail.ended.ok() && !rail.pipe->readable()) fall(rail, rail.ended);
-            else if (now >= rail.look_us) look_for_repeats(rail, now);
-            break;
-        case Rail::State::closing: break;
-    }
-}
-
-/// Where a smaller MTU on the way drops large packets and nobody says so, the handshake passes and data does not.
-void Streams::look_for_repeats(Rail& rail, uint64_t now) {
-    rail.look_us = now + look_every_us;
-    if (rail.pipe) return;
-    const tcp_info info = tcp_info_of(rail);
-    if (rail.probe > 0) {
-        if (now >= rail.probe_us && info.tcpi_retransmits > 0)
-            fall(rail, fail(Code::peer_lost, "{}: what is sent to it was repeated without an answer", rail.peer.label));
-        return;
-    }
-    if (rail.repeats || info.tcpi_retransmits < repeats_told) return;
-    rail.repeats = true;
-    const std::string text = fmt::format(
-        "{}: what is sent to it was repeated {} times without an answer, in packets of up to {} bytes: if a plain ping reaches it and ping "
-        "-M do -s {} does not, the MTU on the way is smaller than {}: set it on the interfaces, or sysctl net.ipv4.tcp_mtu_probing=2",
-        rail.peer.label, info.tcpi_retransmits, info.tcpi_pmtu, info.tcpi_pmtu - 28, info.tcpi_pmtu);
-    log_.warn("{}", text);
-    if (config_.warn) config_.warn(text);
-}
-
-void Streams::probe() {
-    const uint64_t now = clock_us();
-    for (const auto& peer : peers_)
-        if (peer && peer->up) probe(*peer, now);
-}
-
-void Streams::probe(Peer& peer, uint64_t now) {
-    uint32_t segment = 0;
-    for (const auto& rail : peer.rails) {
-        if (rail->pipe || rail->state != Rail::State::open || rail->probe > 0) return;   // RDMA has the MTU of its device
-        segment = std::max<uint32_t>(segment, tcp_info_of(*rail).tcpi_snd_mss);
-    }
-    const std::vector<std::byte> blank(std::clamp(segment, 1u, config_.segment_bytes));
-    Send send;
-    send.to.rank = peer.rank;
-    send.type = PacketType::probe;
-    send.view = config_.view;
-    send.payload = {const_cast<std::byte*>(blank.data()), nullptr, blank.size()};   // copied at once
-    for (size_t i = 0; i < peer.rails.size(); ++i) {
-        Rail& rail = peer.rail(&Rail::dealt_bytes);
-        if (!push(peer, send, ticket_none)) return;
-        if (rail.probe == 0) add(counters_.probing, 1u);
-        rail.probe = rail.sender.pushed();
-        rail.probe_us = now + config_.deadline_us / probe_parts;
-    }
-}
-
-void Streams::answered(Rail& rail) {
-    if (std::exchange(rail.probe, 0) > 0) counters_.probing.fetch_sub(1, std::memory_order_relaxed);
-    rail.tries = rail.connections = 0;
-    rail.peer.small_only = {};
-}
-
-/// What to say of a stream that falls `why` before its probe was answered.  The peer is lost when that has been so often enough.
-Status Streams::unanswered(Rail& rail, Status why) {
-    const tcp_info info = tcp_info_of(rail);
-    if (info.tcpi_retransmits == 0) return why;   // nothing was lost
-    rail.tries += 1u + info.tcpi_retransmits;
-    ++rail.connections;
-    SocketAddress own;
-    own.bytes = sizeof own.storage;
-    NetworkInterface interface;
-    char host[INET6_ADDRSTRLEN] = "";
-    if (::getsockname(rail.fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0 ||
-        ::getnameinfo(reinterpret_cast<const sockaddr*>(&own.storage), own.bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0 ||
-        !interface_find(host, &interface).ok())
-        interface.name = "INTERFACE";
-    if (rail.connections >= 2 && rail.tries >= probe_tries) {
-        rail.peer.losing = true;
-        ++rail.peer.narrow;
-    }
-    rail.peer.small_only =
-        fail(Code::peer_lost,
-             "{}: packets of {} bytes from '{}' do not reach it, those of {} bytes do: the MTU on the way is smaller than that of {}, and "
-             "no ICMP tells: at both nodes ip link set dev {} mtu M, where M is the largest for which ping -M do -s $((M - {})) is "
-             "answered, or sysctl net.ipv4.tcp_mtu_probing=2",
-             rail.peer.label, info.tcpi_pmtu, config_.self.name, rail.small_bytes + info.tcpi_pmtu - info.tcpi_snd_mss, interface.name,
-             interface.name, own.storage.ss_family == AF_INET6 ? 48 : 28);
-    return rail.peer.small_only;
-}
-
-/// The peer was here with a known incarnation: if nobody listens at its address any more, that incarnation is dead.  So the accepting side
-/// tries to connect, too.
-bool Streams::provable(const Peer& peer) const {
-    return peer.up && config_.peers[peer.rank].identity.incarnation != 0 && !peer.addresses[0].empty();
-}
-
-// The latest time of the next tend() or pump().
-uint64_t Streams::due_us(const Rail& rail) const {
-    constexpr uint64_t never = ~uint64_t{0};
-    const Peer& peer = rail.peer;
-    uint64_t lost_us = peer.lost ? never : rail.down_us + config_.deadline_us;
-    switch (rail.state) {
-        case Rail::State::down:
-            if (peer.losing || rail.next) return 0;
-            if (peer.final) return never;
-            return peer.active || provable(peer) ? std::min(rail.retry_us, lost_us) : lost_us;
-        case Rail::State::connecting:
-        case Rail::State::greeting: return rail.next ? 0 : std::min(rail.greet_us, lost_us);
-        case Rail::State::open: {
-            if (rail.next) return 0;
-            // What is not acknowledged may never be.
-            const uint64_t look_us = (rail.repeats && rail.probe == 0) || rail.sender.acknowledged() ? never : rail.look_us;
-            return std::min(look_us, rail.ack_us && !rail.send.busy ? rail.ack_us : never);
-        }
-        case Rail::State::closing: return in_use(rail) ? never : 0;
-    }
-    return never;
 }
 
 // Starts sends and receives.

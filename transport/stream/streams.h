@@ -60,6 +60,8 @@ struct Rail {
     iovec telling_vector{};
     uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
     uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
+
+    bool in_use() const { return connect.busy || receive.busy || send.busy || watch.busy; }
 };
 
 struct Peer {
@@ -140,17 +142,24 @@ private:
     void packet(const Packet& packet) override;
     bool ack(uint64_t received) override;
 
+    // streams.cc: all peers, packets
     Status make_peer();
     void begin(Peer& peer, uint64_t now, bool here);
     void send_piece(const Send& send, uint32_t ticket);
     bool push(Peer& peer, const Send& send, uint32_t ticket);
     void parse(Rail& rail, uint64_t now);
     bool take(Rail& rail, uint64_t now);
+    bool acked(Rail& rail, uint64_t received);
+    void pump(Rail& rail, uint64_t now);
+
+    // streams_open.cc: from down to open
     Hello own_hello(const Rail& rail) const;
+    void offer(Rail& rail);
     void connect(Rail& rail, uint64_t now);
     void equip(Rail& rail, uint64_t now);
     void take_up(Rail& rail, uint64_t now);
     void greet(Rail& rail, std::span<const std::byte> bytes, uint64_t now);
+    void turned_away(Rail& rail);
     std::string conflict(const Peer& peer, const Hello& hello) const;
     void meet(Rail& rail);
     void open_pipe(Rail& rail, uint32_t device);
@@ -159,21 +168,25 @@ private:
     void leave_device(Rail& rail, std::string_view why);
     void drop_pipe(Rail& rail);
     void opened(Rail& rail, std::span<const std::byte> rest, uint64_t now);
-    void offer(Rail& rail);
-    void turned_away(Rail& rail);
+
+    // streams_fall.cc: from open to down, and the times of a rail
     void fall(Rail& rail, Status why);   // breaks the stream; the next one follows after the back-off
     void begin_anew(Peer& peer);
     void lose(Peer& peer);
     void tend(Peer& peer, uint64_t now);
     void tend(Rail& rail, uint64_t now);
-    void look_for_repeats(Rail& rail, uint64_t now);
-    void probe(Peer& peer, uint64_t now);
-    void answered(Rail& rail);
-    bool acked(Rail& rail, uint64_t received);
-    Status unanswered(Rail& rail, Status why);
     void next_way(Rail& rail) const;
     const SocketAddress& to(const Rail& rail) const;   // of its next attempt
     std::string to_text(const Rail& rail) const;
+    bool provable(const Peer& peer) const;
+    uint64_t due_us(const Rail& rail) const;
+
+    // streams_probe.cc: whether large packets pass
+    void look_for_repeats(Rail& rail, uint64_t now);
+    void probe(Peer& peer, uint64_t now);
+    void answered(Rail& rail);
+    Status unanswered(Rail& rail, Status why);
+
     uint32_t ways(const Peer& peer) const { return static_cast<uint32_t>(peer.addresses.size()); }
     static constexpr uint64_t packet_cost(uint64_t bytes) { return bytes + packet_head_bytes + tag_bytes; }
     template <typename Each>
@@ -182,9 +195,6 @@ private:
             if (peer)
                 for (const auto& rail : peer->rails) each(*rail);
     }
-    bool provable(const Peer& peer) const;
-    uint64_t due_us(const Rail& rail) const;
-    void pump(Rail& rail, uint64_t now);
 
     const LinkConfig& config_;
     const Log& log_;

@@ -8,6 +8,7 @@ namespace gradcast {
 
 namespace {
 constexpr uint64_t connect_limit_us_min = 200'000;
+constexpr uint32_t strikes_max = 3;   // offers of keys to a peer that was never up
 constexpr std::array<uint8_t, 16> unset{};
 }   // namespace
 
@@ -31,6 +32,15 @@ Hello Streams::own_hello(const Rail& rail) const {
     hello.rails = static_cast<uint8_t>(config_.rails);
     if (rail.pipe) hello.rdma = rail.end;
     return hello;
+}
+
+/// Where the ring was replaced its newest key comes first again.
+void Streams::offer(Rail& rail) {
+    Peer& peer = rail.peer;
+    auto tls = ring_->now();
+    if (peer.tls.lock() != tls) peer.key = 0;
+    peer.tls = tls;
+    rail.handshake = std::make_unique<Handshake>(std::move(tls), Handshake::Side::connector, own_hello(rail), peer.key);
 }
 
 void Streams::connect(Rail& rail, uint64_t now) {
@@ -118,6 +128,24 @@ void Streams::greet(Rail& rail, std::span<const std::byte> bytes, uint64_t now) 
 }
 
 // Why the sender of `hello` is not the expected peer; "": it is.
+void Streams::turned_away(Rail& rail) {
+    Peer& peer = rail.peer;
+    const Handshake& handshake = *rail.handshake;
+    Code code = handshake.verdict() == Verdict::later ? Code::peer_lost : handshake.status().code;
+    Status why = fail(code, "{}: {}", peer.label, handshake.status().what);
+    // The peer has ended the job already, for this reason: handshakes pass and probes do not.
+    if (handshake.verdict() == Verdict::later && !peer.small_only.ok()) why = peer.small_only;
+    if (handshake.keys_differ()) {
+        // An unauthenticated refusal: a peer that was up keeps its deadline.
+        const auto keys = static_cast<uint32_t>(ring_->now()->keys.size());
+        peer.key = (peer.key + 1) % keys;
+        if (peer.active && !peer.peer_stream && ++peer.strikes >= strikes_max * keys) peer.losing = true;
+    } else if (peer.active && handshake.verdict() == Verdict::refuse) {
+        peer.losing = true;   // authenticated, so final.  For an acceptor the right peer may still come
+    }
+    fall(rail, why);
+}
+
 std::string Streams::conflict(const Peer& peer, const Hello& hello) const {
     const Identity& self = config_.self;
     static constexpr const char* protects[] = {"none", "auth", "encrypt"};
