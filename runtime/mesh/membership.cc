@@ -9,11 +9,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t message_max = 2 << 20;   // a plan: the job file, and at most 700 bytes a member
-constexpr uint32_t fragment_bytes = lease_bytes_max;
 constexpr uint64_t tick_us = 1'000'000;
-constexpr uint64_t verdict_us =
-    5'000'000;                        // how much longer than the coordinator a member waits, so that the verdict is the coordinator's
 constexpr ptrdiff_t finds_max = 64;   // searches that the daemon has not taken yet
 
 }   // namespace
@@ -152,53 +148,7 @@ void Membership::tick(Actions& actions) {
         if (!flights_.contains(state.hello_ticket)) state.hello_ticket = send(peer, Kind::hello, hello, actions);
     }
     for (auto& [id, session] : sessions_) invite(session, actions);
-    for (auto at = sessions_.begin(); at != sessions_.end();) {
-        Session& session = at->second;
-        if (session.deadline_us == 0 || actions.now_us < session.deadline_us) {
-            ++at;
-            continue;
-        }
-        if (session.state == State::ended) {   // somebody never said that it ended: our part is done all the same
-            notice(at->first, Notice::Close{});
-            at = sessions_.erase(at);
-        } else if (session.self == 0) {
-            std::string late;
-            for (Rank rank = 0; rank < session.parts.size(); ++rank)
-                if (!session.parts[rank].ready) late += (late.empty() ? "" : ", ") + session.plan->members[rank].name;
-            at = give_up(at,
-                         fail(Code::deadline, "not ready within {} s (10 times the job's deadline): {}",
-                              session.plan->prepare_us() / 1'000'000, late),
-                         actions);
-        } else {
-            at = give_up(at,
-                         fail(Code::deadline, "node {} did not start the job within {} s", session.plan->members[0].name,
-                              session.plan->prepare_us() / 1'000'000),
-                         actions);
-        }
-    }
-}
-
-void Membership::run(const JobId& id, Submit& order, Actions& actions) {
-    if (Status why = refusal(*order.plan); !why.ok()) return notice(id, Notice::Submitted{why});   // things have changed since submit()
-    begin(order.plan, 0, actions);
-    send_all(sessions_.at(id), Kind::prepare, plan_write(*order.plan), actions);
-}
-
-void Membership::run(const JobId& id, Opened& order, Actions& actions) {
-    const auto at = sessions_.find(id);
-    if (at == sessions_.end()) return;   // aborted meanwhile
-    Session& session = at->second;
-    // Somebody may think better of it while others still prepare; at a member START may be on its way by then, and the job is cancelled
-    // after it.
-    const bool coordinates = session.self == 0;
-    if (session.state != State::opening && !(session.state == State::ready && coordinates && !order.status.ok())) return;
-    if (!order.status.ok() && coordinates)
-        give_up(at, fail(order.status.code, "node {}: {}", config_.identity.name, order.status.what), actions);
-    else if (!order.status.ok()) give_up(at, order.status, actions);
-    else if (session.plan->joins) join(at, order, actions);
-    else
-        ready(at, session.self, std::move(order.kernel_set), std::move(order.data_digest), std::move(order.start_digest), order.deadline_us,
-              actions);
+    end_overdue(actions);
 }
 
 void Membership::run(const JobId& id, Ended& order, Actions& actions) {
@@ -243,143 +193,6 @@ void Membership::run(const JobId& id, Add& order, Actions& actions) {
     if (at == sessions_.end()) return;
     add_here(at->second, order.node);
     send_all(at->second, Kind::add, id_write(id, {order.node}), actions);
-}
-
-/// Whether this daemon can take part, as things are.
-Status Membership::why_not(const JobPlan& plan) const {
-    if (sessions_.size() >= config_.jobs_max) return fail(Code::conflict, "it has {} jobs already: wait for one to end", sessions_.size());
-    // Neither may disturb what the other measures or trains.
-    if (!sessions_.empty() && !plan.server.empty())
-        return fail(Code::conflict, "it has {} job{}: a benchmark runs between jobs", sessions_.size(), sessions_.size() == 1 ? "" : "s");
-    if (std::any_of(sessions_.begin(), sessions_.end(), [](const auto& each) { return !each.second.plan->server.empty(); }))
-        return fail(Code::conflict, "a benchmark runs there: wait for its end, or cancel it");
-    if (peers_[config_.self].draining)
-        return fail(Code::conflict, "it is drained: `gradcastctl undrain {}` lets it take jobs again", config_.identity.name);
-    if (sessions_.contains(plan.id)) return fail(Code::invalid, "job {} is here already", job_id_text(plan.id));
-    for (Rank rank = 0; rank < plan.members.size(); ++rank) {
-        const Member& member = plan.members[rank];
-        auto name = std::find(names_.begin(), names_.end(), member.name);
-        if (name == names_.end())
-            return fail(Code::invalid, "there is no node {} in its gradcastd.toml: `members` must be the same everywhere", member.name);
-        if (rank >= plan.first_nodes()) continue;
-        const Peer& peer = peers_[static_cast<size_t>(name - names_.begin())];
-        bool same = peer.member.uuid == member.uuid && peer.member.incarnation == member.incarnation;
-        if (&peer == &peers_[config_.self] && !same) return fail(Code::peer_lost, "it was restarted while the job was prepared");
-        // What we know of third parties may be older than what the coordinator knows.
-        if (plan.members[0].name != config_.identity.name) continue;
-        if (!peer.alive)
-            return fail(Code::peer_lost, "node {} is not alive: {}; start gradcastd there, or leave it out", member.name, peer.why);
-        if (!same) return fail(Code::peer_lost, "node {} was restarted", member.name);
-    }
-    return {};
-}
-
-Status Membership::refusal(const JobPlan& plan) const {
-    Status why = why_not(plan);
-    return why.ok() ? why : fail(why.code, "node {}: {}", config_.identity.name, why.what);
-}
-
-void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions) {
-    Session session;
-    session.self = self;
-    session.began_us = actions.now_us;
-    session.deadline_us = actions.now_us + plan->prepare_us() + (self == 0 ? 0 : verdict_us);
-    session.plan = plan;
-    extend(session);
-    notice(plan->id, Notice::Open{session.plan, self});
-    std::erase(over_, plan->id);
-    sessions_.emplace(plan->id, std::move(session));
-}
-
-void Membership::packet(const Packet& packet, Actions& actions) {
-    if (packet.type != PacketType::job || packet.sender >= peers_.size() || packet.sender == config_.self) return;
-    JobBody body = body_of<JobBody>(packet);
-    Kind kind = static_cast<Kind>(body.kind.get());
-    uint64_t offset = body.value.get() >> 32, total = body.value.get() & UINT32_MAX, bytes = packet.payload.bytes;
-    Peer& peer = peers_[packet.sender];
-    if (offset == 0) {   // also when the one before was cut off by a restart
-        peer.kind = kind;
-        peer.message.clear();
-    }
-    if (total > message_max || offset != peer.message.size() || kind != peer.kind || offset + bytes > total || (bytes == 0 && total != 0)) {
-        peer.message.clear();
-        return;
-    }
-    peer.message.insert(peer.message.end(), packet.payload.host, packet.payload.host + bytes);
-    if (peer.message.size() != total) return;
-    std::vector<std::byte> whole = std::exchange(peer.message, {});
-    message(packet.sender, kind, whole, actions);
-}
-
-void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes, Actions& actions) {
-    if (kind == Kind::hello) return hello(from, bytes, actions);
-    if (kind == Kind::prepare) return prepare(from, bytes, actions);
-    if (kind == Kind::invite) return invited(from, bytes, actions);
-    if (kind == Kind::drain) {
-        if (Drain order; drain_parse(bytes, &order)) drain_here(order.on, order.cancel);
-        return;
-    }
-    MessageReader reader{bytes};
-    const JobId id = reader.id();
-    if (kind == Kind::find) {
-        const uint64_t request = reader.number();
-        if (reader.whole()) look(from, id, request);
-        return;
-    }
-    if (kind == Kind::found) {
-        if (peers_[from].finds == 0) return;   // nobody has asked
-        --peers_[from].finds;
-        uint64_t request = 0;
-        Found found;
-        if (found_parse(reader, &request, &found)) notice(id, Notice::Answer{from, request, std::move(found)});
-        return;
-    }
-    if (kind == Kind::over) {
-        if (reader.whole()) over_here(id, actions.now_us);
-        return;
-    }
-    auto at = sessions_.find(id);
-    if (!reader.good || at == sessions_.end()) return;
-    Session& session = at->second;
-    Rank rank = rank_of(session, from);
-    if (rank == session.parts.size()) return;
-    const std::string& name = session.plan->members[rank].name;
-    bool preparing = session.state == State::opening || session.state == State::ready;
-    const bool prepares = preparing && !session.plan->joins;   // with the others: who joins opens its engine alone
-    if (kind == Kind::ready && session.self == 0 && prepares) {
-        std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max), start_digest = reader.text(reason_max);
-        const uint64_t deadline_us = reader.number();
-        if (reader.whole() && deadline_us <= deadline_us_max)
-            ready(at, rank, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us, actions);
-    } else if (kind == Kind::refused && session.self == 0 && prepares) {
-        std::string why = reader.text(reason_max), code = reader.text(reason_max);
-        // What is wrong with the job itself is so at every node, whoever says it first.
-        if (reader.whole())
-            give_up(at,
-                    fail(code == code_name(Code::invalid)     ? Code::invalid
-                         : code == code_name(Code::cancelled) ? Code::cancelled
-                                                              : Code::peer_refused,
-                         "node {}: {}", name, why),
-                    actions);
-    } else if (kind == Kind::start && rank == 0 && session.state == State::ready) {
-        const uint64_t deadline_us = reader.number();
-        if (reader.whole() && deadline_us >= session.plan->deadline_us && deadline_us <= deadline_us_max) start(at, deadline_us);
-    } else if (kind == Kind::abort && rank == 0 && prepares) {
-        std::string why = reader.text(reason_max);
-        if (!reader.whole()) return;
-        notice(at->first, Notice::Abort{fail(Code::cancelled, "{}", why)});
-        sessions_.erase(at);
-    } else if (kind == Kind::refused && session.state == State::running) {
-        const std::string why = reader.text(reason_max), code = reader.text(reason_max);
-        if (reader.whole()) notice(id, Notice::Warning{fail(Code::peer_refused, "node {} does not join: {}", name, why)});
-    } else if (kind == Kind::add && session.state == State::running) {
-        const std::string node = reader.text(64);
-        if (reader.whole()) add_here(session, node);
-    } else if (kind == Kind::ended) {
-        session.parts[rank].ended = session.parts[rank].said_ended = true;
-        told_over(session);
-        close_if_over(at);
-    }
 }
 
 void Membership::drain_here(bool on, bool cancel) {
@@ -433,113 +246,6 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     answer_returns(from, actions);
 }
 
-void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& actions) {
-    JobPlan plan;
-    if (!plan_parse(bytes, &plan)) return;
-    auto self =
-        std::find_if(plan.members.begin(), plan.members.end(), [&](const Member& each) { return each.name == config_.identity.name; });
-    if (self == plan.members.end() || plan.members[0].name != names_[from] || self == plan.members.begin() ||
-        self - plan.members.begin() >= plan.first_nodes())
-        return;
-    if (Status why = why_not(plan); !why.ok()) {
-        send(from, Kind::refused, id_write(plan.id, {why.what, code_name(why.code)}), actions);
-        return;
-    }
-    Rank rank = static_cast<Rank>(self - plan.members.begin());
-    begin(std::make_shared<const JobPlan>(std::move(plan)), rank, actions);
-}
-
-/// The engine is open here, and the job runs from here on.
-void Membership::start(Sessions::iterator at, uint64_t deadline_us) {
-    Session& session = at->second;
-    auto plan = std::make_shared<JobPlan>(*session.plan);
-    plan->deadline_us = deadline_us;
-    session.plan = std::move(plan);
-    session.state = State::running;
-    session.deadline_us = 0;
-    notice(at->first, Notice::Start{deadline_us});
-}
-
-/// A rank's engine is open; here or, at the coordinator, anywhere.
-void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
-                       uint64_t deadline_us, Actions& actions) {
-    Session& session = at->second;
-    if (rank == session.self) session.state = State::ready;
-    if (session.self != 0) {
-        Part& own = session.parts[rank];
-        own.kernel_set = kernel_set;
-        own.data_digest = data_digest;
-        own.start_digest = start_digest;
-        MessageWriter writer{id_write(at->first, {kernel_set, data_digest, start_digest})};
-        writer.number(deadline_us);
-        send(session.parts[0].peer, Kind::ready, std::move(writer.bytes), actions);
-        return;
-    }
-    Part& part = session.parts[rank];
-    part.ready = true;
-    part.kernel_set = std::move(kernel_set);
-    part.data_digest = std::move(data_digest);
-    part.start_digest = std::move(start_digest);
-    part.deadline_us = deadline_us;
-    if (std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ready; })) finish_preparing(at, actions);
-}
-
-void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
-    Session& session = at->second;
-    const Part& first = session.parts[0];
-    const std::vector<Member>& members = session.plan->members;
-    for (Rank rank = 1; rank < session.plan->first_nodes(); ++rank) {
-        const Part& part = session.parts[rank];
-        if (part.data_digest != first.data_digest) {
-            give_up(
-                at,
-                fail(Code::conflict, "node {} has other data than node {} under the same names (digest {} and {}): copy the shards again",
-                     members[rank].name, members[0].name, part.data_digest, first.data_digest),
-                actions);
-            return;
-        }
-        if (part.start_digest != first.start_digest) {
-            give_up(at,
-                    fail(Code::conflict, "node {} starts from another file than node {} (net.start, digest {} and {}): copy it again",
-                         members[rank].name, members[0].name, part.start_digest, first.start_digest),
-                    actions);
-            return;
-        }
-        if (part.kernel_set != first.kernel_set) {
-            give_up(at,
-                    fail(Code::conflict,
-                         "node {} computes other bits than node {} (kernel sets {} and {}): set the same {} at both, or leave it out; GPUs "
-                         "and their libraries must be alike, too",
-                         members[rank].name, members[0].name, part.kernel_set, first.kernel_set, config_.isa_setting),
-                    actions);
-            return;
-        }
-    }
-    uint64_t deadline_us = session.plan->deadline_us;
-    for (const Part& part : session.parts) deadline_us = std::max(deadline_us, part.deadline_us);
-    MessageWriter writer{id_write(at->first)};
-    writer.number(deadline_us);
-    send_all(session, Kind::start, writer.bytes, actions);
-    start(at, deadline_us);
-    notice(at->first, Notice::Submitted{});
-}
-
-/// Ends a session that is not running yet: everywhere if we coordinate it, else the coordinator is told why.
-Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status why, Actions& actions) {
-    const Session& session = at->second;
-    if (session.plan->joins) {   // the job runs on
-        not_joined(session, why, actions.now_us);
-        send_all(session, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
-    } else if (session.self == 0) {
-        send_all(session, Kind::abort, id_write(at->first, {why.what}), actions);
-        notice(at->first, Notice::Submitted{why});
-    } else {
-        send(session.parts[0].peer, Kind::refused, id_write(at->first, {why.what, code_name(why.code)}), actions);
-    }
-    notice(at->first, Notice::Abort{why});
-    return sessions_.erase(at);
-}
-
 /// A peer is not alive: silent, its stream gone, or another incarnation of it speaks.
 void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     Peer& peer = peers_[lost_peer];
@@ -582,28 +288,6 @@ Membership::Sessions::iterator Membership::close_if_over(Sessions::iterator at) 
 Rank Membership::rank_of(const Session& session, Rank peer) const {
     auto part = std::find_if(session.parts.begin(), session.parts.end(), [&](const Part& each) { return each.peer == peer; });
     return static_cast<Rank>(part - session.parts.begin());
-}
-
-uint64_t Membership::send(Rank peer, Kind kind, std::vector<std::byte> bytes, Actions& actions) {
-    GC_ASSERT(bytes.size() <= message_max && !bytes.empty());
-    auto shared = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-    for (uint64_t offset = 0; offset < shared->size(); offset += fragment_bytes) {
-        JobBody body{};
-        body.kind.set(static_cast<uint32_t>(kind));
-        body.value.set(offset << 32 | shared->size());
-        // The link only reads what it sends.
-        Buffer payload{const_cast<std::byte*>(shared->data()) + offset, nullptr,
-                       std::min<uint64_t>(fragment_bytes, shared->size() - offset)};
-        flights_[++ticket_] = shared;
-        actions.sends.push_back({.to = {peer}, .type = PacketType::job, .body = body_bytes(body), .payload = payload, .ticket = ticket_});
-    }
-    return ticket_;
-}
-
-/// Also to nodes that another one may have invited.
-void Membership::send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions) {
-    for (const Part& part : session.parts)
-        if (part.peer != config_.self && (part.incarnation > 0 || peers_[part.peer].alive)) send(part.peer, kind, bytes, actions);
 }
 
 }   // namespace gradcast

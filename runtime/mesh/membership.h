@@ -261,6 +261,7 @@ private:
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void join(Sessions::iterator at, const Opened& opened, Actions& actions);
     void tick(Actions& actions);
+    void end_overdue(Actions& actions);
     void lost(Rank peer, const char* why, Actions& actions);
     void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
     void extend(Session& session);
