@@ -189,4 +189,9 @@ Reply Client::follow(const std::string& which, JobDetail* detail, const std::fun
     return {};
 }
 
+int complain_of(const Reply& reply) {
+    if (reply.error.empty()) return reply.exit;
+    return complain(reply.exit, "{}", reply.error);
+}
+
 }   // namespace gradcast

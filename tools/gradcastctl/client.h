@@ -16,6 +16,8 @@ struct Reply {
     std::string text;    // of any other
     uint64_t next = 0;   // of a piece of a file: where the next piece starts
 };
+/// Prints the error of a reply, if it has one.  The exit code.
+int complain_of(const Reply& reply);
 
 class Client {
 public:

@@ -1,4 +1,4 @@
-// The commands about nodes: nodes, drain, undrain, and what an operator says of a dead one.
+// The commands about nodes: nodes, drain, undrain, doctor, and what an operator says of a dead one.
 #include <algorithm>
 #include <thread>
 
@@ -135,6 +135,21 @@ static int command_force_view(const Options& options, const std::string& job, co
     return exit_done;
 }
 
+static int command_doctor(const Options& options) {
+    Findings found;
+    const Reply reply = Client(options.target).ask(routes::doctor, {}, {}, &found);
+    if (reply.exit != exit_done) return complain_of(reply);
+    const bool wrong = std::ranges::any_of(found.checks, [](const Finding& each) { return each.verdict == Finding::Verdict::error; });
+    if (options.json) {
+        fmt::print("{}\n", json_text(reply.json, 2));
+        return wrong ? exit_failed : exit_done;
+    }
+    std::vector<std::vector<std::string>> rows;
+    for (const Finding& each : found.checks) rows.push_back({verdict_name(each.verdict), each.check, each.text});
+    print_table(rows);
+    return wrong ? exit_failed : exit_done;
+}
+
 // ---- command line --------------------------------------------------------------------------------------------------------------
 
 void add_nodes(Cli& cli) {
@@ -158,6 +173,11 @@ void add_drain(Cli& cli) {
 void add_undrain(Cli& cli) {
     auto& node = cli.keep<std::string>();
     cli.node(cli.add(cluster_group, "undrain", "a node takes jobs again", [&] { return command_undrain(cli.options, node); }), node);
+}
+
+void add_doctor(Cli& cli) {
+    cli.add(cluster_group, "doctor", "look for what stands in the way of jobs, here and between the nodes; exit code 1: an error was found",
+            [&] { return command_doctor(cli.options); });
 }
 
 void add_add_node(Cli& cli) {
