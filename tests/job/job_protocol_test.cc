@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "runtime/job/run/job_news.h"
 #include "transport/sim/sim.h"
 
 namespace gradcast {

@@ -29,7 +29,7 @@ struct NodeTimes {
     bool operator==(const NodeTimes&) const = default;
 };
 
-/// The wire form of RankTimes, in the news of a rank (job_protocol.h).
+/// The wire form of RankTimes, in the news of a rank (job_news.h).
 struct RankTimesWire {
     Le32 steps, blocks;
     struct {

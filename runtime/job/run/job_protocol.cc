@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "runtime/core/overloads.h"
+#include "runtime/job/run/held_up.h"
+#include "runtime/job/run/job_news.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
 namespace {
-
-enum class Phase : uint8_t { preparing, started, ended, done, aborted, left };
 
 constexpr uint32_t kind_news = 1;
 constexpr uint64_t timer_heartbeat = 1, timer_settle = 2;
@@ -23,10 +23,8 @@ struct Peer {
     uint64_t heard_us = 0;   // last news
     uint64_t moved_us = 0;   // last sign of its trainer's progress
     bool lost = false, suspected = false;
-    Phase phase() const { return static_cast<Phase>(news.phase); }
+    JobPhase phase() const { return static_cast<JobPhase>(news.phase); }
 };
-
-std::string_view text_of(const char (&field)[64]) { return {field, sizeof field}; }
 
 class JobProtocol final : public Protocol {
 public:
@@ -36,13 +34,14 @@ public:
           timeouts_(timeouts_of(config.deadline_us)),
           peers_(config.view.n()),
           others_(ranks_but(config.self, config.view.n())),
-          last_words_(config.view.n()) {
+          last_words_(config.view.n()),
+          held_up_(config.view.n()) {
         GC_ASSERT(config.kernel_set.size() == sizeof own_.kernel_set && config.data_digest.size() == sizeof own_.data);
         std::memcpy(own_.kernel_set, config.kernel_set.data(), sizeof own_.kernel_set);
         std::memcpy(own_.data, config.data_digest.data(), sizeof own_.data);
         GC_ASSERT(config.start_digest.empty() || config.start_digest.size() == sizeof own_.start);
         std::memcpy(own_.start, config.start_digest.data(), config.start_digest.size());
-        behind_.reserve(config.view.n());
+        standings_.reserve(config.view.n());
         for (Rank rank = 0; rank < config.lost.size(); ++rank) peers_[rank].lost = config.lost[rank];
     }
 
@@ -67,12 +66,12 @@ public:
     Landing land(const Packet&, uint64_t bytes, Buffer*) override { return bytes <= inline_bytes_max ? Landing::lease : Landing::drop; }
 
 private:
-    Phase phase() const { return static_cast<Phase>(own_.phase); }
+    JobPhase phase() const { return static_cast<JobPhase>(own_.phase); }
     /// Before a job has begun nobody can be missed.
     bool may_miss() const { return begun_ || !config_.first; }
     /// Losses are the business of those who agree on the next view.
-    bool tells_views() const { return config_.suspect && may_miss() && phase() < Phase::done; }
-    bool over() const { return phase() == Phase::done || settled_; }
+    bool tells_views() const { return config_.suspect && may_miss() && phase() < JobPhase::done; }
+    bool over() const { return phase() == JobPhase::done || settled_; }
     std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, config_.view.members[rank].name); }
 
     /// Of the step that is computed when so many are done, as messages count: from 1.  While the last evaluation runs, the last step.
@@ -90,7 +89,7 @@ private:
                                : "");
     }
 
-    void enter(Phase phase) {
+    void enter(JobPhase phase) {
         own_.phase = static_cast<uint8_t>(phase);
         entered_us_ = now_us_;
         tell_ = true;
@@ -104,9 +103,9 @@ private:
     }
 
     void run(const JobCommand::Begin& command, Actions& actions) {
-        if (phase() != Phase::preparing) return;   // aborted already; its completion is on its way
+        if (phase() != JobPhase::preparing) return;   // aborted already; its completion is on its way
         own_.state.set(command.state);
-        enter(Phase::started);
+        enter(JobPhase::started);
         for (Peer& peer : peers_) peer.heard_us = peer.moved_us = now_us_;
         for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
         actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
@@ -121,23 +120,23 @@ private:
         abort(command.found.code, local_text(command.found), actions);
     }
     void run(const JobCommand::Leave& command, Actions& actions) {
-        if (phase() >= Phase::ended) return;   // the job or the view is about to end
+        if (phase() >= JobPhase::ended) return;   // the job or the view is about to end
         const auto& [code, sys, why] = command.why;
         if (!may_miss() || (!config_.suspect && lost_count() >= config_.losses_tolerated)) abort(code, why, actions);
         else leave(code, why, fmt::format("{}; the job goes on without it", why), actions);
     }
     void expel_wrong(const WrongRank& wrong, Actions& actions) {
         peer_lost(wrong.rank, wrong.verdict, actions);
-        if (phase() == Phase::started) expel(wrong.rank, wrong.verdict, actions);
+        if (phase() == JobPhase::started) expel(wrong.rank, wrong.verdict, actions);
     }
 
     /// `digest`: what must be equal at all ranks, 64 hex digits.
     void end(JobDone as, std::string_view digest, Actions& actions) {
-        if (phase() != Phase::started) return;
+        if (phase() != JobPhase::started) return;
         end_ = as;
         GC_ASSERT(digest.size() == sizeof own_.digest);
         std::memcpy(own_.digest, digest.data(), sizeof own_.digest);
-        enter(Phase::ended);
+        enter(JobPhase::ended);
         for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
     }
 
@@ -164,18 +163,18 @@ private:
     }
 
     void abort(Code code, std::string_view text, Actions& actions, Rank origin) {
-        if (over() || (phase() == Phase::aborted && origin >= own_.origin.get())) return;
+        if (over() || (phase() == JobPhase::aborted && origin >= own_.origin.get())) return;
         own_.code = static_cast<uint8_t>(code);
         own_.origin.set(origin);
         text_ = text.substr(0, text_bytes_max);
         for (char& c : text_)
             if (static_cast<unsigned char>(c) < ' ' && c != '\n') c = '?';
-        if (phase() != Phase::aborted) actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
-        enter(Phase::aborted);
+        if (phase() != JobPhase::aborted) actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
+        enter(JobPhase::aborted);
     }
     /// A cause found here.  One that comes after another is a consequence, or comes too late.
     void abort(Code code, std::string_view text, Actions& actions) {
-        if (phase() < Phase::aborted) abort(code, text, actions, config_.self);
+        if (phase() < JobPhase::aborted) abort(code, text, actions, config_.self);
     }
 
     /// This rank ends alone: the others are told `text`, its trainer `verdict`.
@@ -184,7 +183,7 @@ private:
         text_ = text.substr(0, text_bytes_max);
         verdict_ = std::move(verdict);
         actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
-        enter(Phase::left);
+        enter(JobPhase::left);
     }
 
     /// No other rank is heard any more, so the fault is more likely here.
@@ -195,7 +194,7 @@ private:
             if (now_us_ - peers_[rank].heard_us <= cut_off_heartbeats * timeouts_.heartbeat_us) return false;
             ++silent;
         }
-        return begun_ && phase() == Phase::started && silent > 1;
+        return begun_ && phase() == JobPhase::started && silent > 1;
     }
     void leave_cut_off(Actions& actions) {
         constexpr const char* text = "lost all other ranks: is this node's network up?";
@@ -203,7 +202,7 @@ private:
     }
 
     void settle(Actions& actions) {
-        if (phase() == Phase::left) text_ = verdict_;
+        if (phase() == JobPhase::left) text_ = verdict_;
         settled_ = true;
         actions.timers.push_back({timer_heartbeat, 0});
         actions.timers.push_back({timer_settle, 0});
@@ -219,69 +218,52 @@ private:
         std::memcpy(&said, packet.payload.host, sizeof said);
         Peer& peer = peers_[packet.sender];
         if (peer.lost && may_miss()) return;   // the job goes on without it
-        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(Phase::left) || said.origin.get() >= peers_.size()) return;
+        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(JobPhase::left) || said.origin.get() >= peers_.size())
+            return;
         peer.serial = body.value.get();
-        if (said.phase == static_cast<uint8_t>(Phase::left) && phase() < Phase::done) {
+        if (said.phase == static_cast<uint8_t>(JobPhase::left) && phase() < JobPhase::done) {
             const std::string_view why(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
-            return peer_lost(packet.sender, fail(code_of(said), "{}", why), actions);
+            return peer_lost(packet.sender, fail(job_news_code(said), "{}", why), actions);
         }
         if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
         peer.heard_us = now_us_;
         peer.news = said;
         if (config_.times_of) config_.times_of(packet.sender, said.times.get());
         if (said.expelled) {
-            if (over() || phase() != Phase::started) return;
-            own_.code = static_cast<uint8_t>(code_of(said));
+            if (over() || phase() != JobPhase::started) return;
+            own_.code = static_cast<uint8_t>(job_news_code(said));
             text_.assign(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
             return settle(actions);
         }
-        if (peer.phase() == Phase::aborted) {
-            abort(code_of(said), {packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said}, actions, said.origin.get());
+        if (peer.phase() == JobPhase::aborted) {
+            abort(job_news_code(said), {packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said}, actions,
+                  said.origin.get());
         }
         compare(packet.sender, actions);
         // One that has missed our last word asks by telling its old phase.
         if (over() && peer.phase() < phase()) tell_ = true;
     }
 
-    static Code code_of(const JobNews& said) {
-        return said.code > 0 && said.code <= static_cast<uint8_t>(Code::unsupported) ? static_cast<Code>(said.code) : Code::conflict;
-    }
-
     /// What must be equal everywhere, as soon as both have told it.
     void compare(Rank rank, Actions& actions) {
         const Peer& peer = peers_[rank];
-        auto compared = [](Phase each) { return each >= Phase::started && each <= Phase::done; };
-        if (rank == config_.self || !compared(phase()) || !compared(peer.phase())) return;
-        auto differs = [&](const char* what, std::string_view theirs, std::string_view ours, std::string_view way) {
-            abort(Code::conflict, fmt::format("{} {} {}, {} {}{}", name(rank), what, theirs, name(config_.self), ours, way), actions);
-        };
-        std::string_view kernels(peer.news.kernel_set, sizeof peer.news.kernel_set);
-        // Data and parameters first: with others the probe block has another gradient.
-        if (text_of(peer.news.data) != config_.data_digest)
-            differs("has data with the digest", text_of(peer.news.data), config_.data_digest, ": import the same data on all nodes");
-        else if (text_of(peer.news.start) != text_of(own_.start))
-            differs("starts from a file with the digest", text_of(peer.news.start), text_of(own_.start), ": copy the same to all nodes");
-        else if (kernels != config_.kernel_set)
-            differs("computes with kernel set", kernels, config_.kernel_set,
-                    fmt::format(": set the same {} at all nodes", config_.isa_setting));
-        else if (peer.news.state.get() != own_.state.get())
-            differs("begins with state", fmt::format("{:016x}", peer.news.state.get()), fmt::format("{:016x}", own_.state.get()), "");
-        else if (phase() >= Phase::ended && peer.phase() >= Phase::ended && text_of(peer.news.digest) != text_of(own_.digest))
-            differs("ends with digest", text_of(peer.news.digest), text_of(own_.digest), ": a node computes wrongly");
+        if (rank == config_.self) return;
+        const std::string differs = job_news_conflict({name(rank), peer.news}, {name(config_.self), own_}, config_.isa_setting);
+        if (!differs.empty()) abort(Code::conflict, differs, actions);
     }
 
     void peer_lost(Rank rank, Status status, Actions& actions) {
-        if (rank >= peers_.size() || over() || phase() == Phase::left) return;
+        if (rank >= peers_.size() || over() || phase() == JobPhase::left) return;
         Peer& peer = peers_[rank];
         if (tells_views() && status.code != Code::conflict) {
-            if (peer.phase() < Phase::ended || peer.phase() > Phase::done)
+            if (peer.phase() < JobPhase::ended || peer.phase() > JobPhase::done)
                 config_.suspect(rank, status.code == Code::cancelled ? Suspicion::stuck : Suspicion::silent);
             return;
         }
         if (!peer.lost && cut_off()) return leave_cut_off(actions);
         const bool again = std::exchange(peer.lost, true);
-        if (peer.phase() == Phase::ended || peer.phase() == Phase::done) return;   // has told all that we need
-        if (may_miss() && phase() != Phase::aborted && lost_count() <= config_.losses_tolerated) {
+        if (peer.phase() == JobPhase::ended || peer.phase() == JobPhase::done) return;   // has told all that we need
+        if (may_miss() && phase() != JobPhase::aborted && lost_count() <= config_.losses_tolerated) {
             if (again) return;
             if (config_.times_of) config_.times_of(rank, {});   // it holds nobody up
             const std::string why = fmt::format("{}{}", status.what, advice(status.code, rank));
@@ -309,57 +291,30 @@ private:
         tell_ = true;
         if (config_.times) own_.times.set(config_.times->read());
         actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
-        if (phase() == Phase::aborted || phase() == Phase::left) return;
+        if (phase() == JobPhase::aborted || phase() == JobPhase::left) return;
         for (Rank rank = 0; rank < peers_.size(); ++rank)
-            if (rank != config_.self && !peers_[rank].lost && phase() <= Phase::ended) watch(rank, actions);
-        if (begun_ && phase() < Phase::done) watch_behind(actions);
+            if (rank != config_.self && !peers_[rank].lost && phase() <= JobPhase::ended) watch(rank, actions);
+        if (begun_ && phase() < JobPhase::done) watch_behind(actions);
     }
 
-    struct Standing {
-        uint64_t step, done;
-        bool waits;
-    };
-    Standing standing(Rank rank) const {
-        const Peer& peer = peers_[rank];
-        if (rank != config_.self) return {peer.news.step.get(), peer.news.done.get(), peer.news.waiting || peer.phase() == Phase::ended};
+    HeldUp::Standing standing(Rank rank) const {
+        const JobNews& news = peers_[rank].news;
+        if (rank != config_.self) return {rank, news.step.get(), news.done.get(), news.waiting || peers_[rank].phase() == JobPhase::ended};
         const Progress& own = *config_.progress;
-        return {own.step.load(std::memory_order_relaxed), own.done.load(std::memory_order_relaxed),
-                own.waiting.load(std::memory_order_relaxed) || phase() == Phase::ended};
+        return {rank, own.step.load(std::memory_order_relaxed), own.done.load(std::memory_order_relaxed),
+                own.waiting.load(std::memory_order_relaxed) || phase() == JobPhase::ended};
     }
-
-    /// Ranks that all others wait for, to whom nothing comes any more: those of the lowest step, if they are not the most.  Their news come
-    /// and their trainers may wait, so they are neither silent nor stuck.
     void watch_behind(Actions& actions) {
-        uint64_t lowest = ~uint64_t{0};
-        size_t living = 0;
-        for (Rank rank = 0; rank < peers_.size(); ++rank) {
-            if (peers_[rank].lost) continue;
-            lowest = std::min(lowest, standing(rank).step);
-            ++living;
-        }
-        behind_.clear();
-        uint64_t done = lowest;
-        bool all_wait = true;
-        for (Rank rank = 0; rank < peers_.size(); ++rank) {
-            if (peers_[rank].lost) continue;
-            const Standing its = standing(rank);
-            if (its.step == lowest) {
-                behind_.push_back(rank);
-            } else {
-                all_wait &= its.waits;
-                done += its.step + its.done;
-            }
-        }
-        const bool held = all_wait && 2 * behind_.size() <= living && behind_.size() + lost_count() <= config_.losses_tolerated;
-        if (!held || done != held_done_) {
-            held_done_ = done;
-            held_us_ = now_us_;
-        }
-        if (!held || std::find(behind_.begin(), behind_.end(), config_.self) != behind_.end()) return;
-        const uint64_t us = (now_us_ - held_us_) / (lowest == config_.first_step ? 10 : 1);
-        if (us <= timeouts_.suspicion_us) return;
-        const std::string what = fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, number(lowest));
-        for (Rank rank : behind_) {
+        standings_.clear();
+        for (Rank rank = 0; rank < peers_.size(); ++rank)
+            if (!peers_[rank].lost) standings_.push_back(standing(rank));
+        const uint32_t tolerated = config_.losses_tolerated;
+        const uint64_t held_us = held_up_.look(standings_, tolerated - std::min(tolerated, lost_count()), now_us_);
+        const uint64_t us = held_us / (held_up_.step() == config_.first_step ? 10 : 1);
+        if (us <= timeouts_.suspicion_us || std::ranges::find(held_up_.ranks(), config_.self) != held_up_.ranks().end()) return;
+        const std::string what =
+            fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, number(held_up_.step()));
+        for (Rank rank : held_up_.ranks()) {
             if (tells_views()) {
                 config_.suspect(rank, Suspicion::stuck);
                 continue;
@@ -373,14 +328,14 @@ private:
 
     void watch(Rank rank, Actions& actions) {
         Peer& peer = peers_[rank];
-        if (!begun_ || phase() == Phase::ended) {
-            Phase wanted = begun_ ? Phase::ended : Phase::started;
+        if (!begun_ || phase() == JobPhase::ended) {
+            JobPhase wanted = begun_ ? JobPhase::ended : JobPhase::started;
             if (peer.phase() < wanted && now_us_ - entered_us_ > timeouts_.stall_us)
                 abort(Code::deadline,
                       fmt::format("{} has not {} within {} s", name(rank), begun_ ? "ended" : "started", timeouts_.stall_us / 1e6),
                       actions);
         }
-        if (!may_miss() || peer.phase() >= Phase::ended) return;
+        if (!may_miss() || peer.phase() >= JobPhase::ended) return;
         uint64_t silent_us = now_us_ - peer.heard_us,
                  stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() <= config_.first_step ? 10 : 1);
         uint64_t worst_us = std::max(silent_us, stuck_us);
@@ -412,26 +367,26 @@ private:
     void advance(Actions& actions) {
         auto all = [&](auto&& holds) {
             for (Rank rank = 0; rank < peers_.size(); ++rank)
-                if (rank != config_.self && !(peers_[rank].lost && may_miss() && phase() != Phase::aborted) && !holds(peers_[rank]))
+                if (rank != config_.self && !(peers_[rank].lost && may_miss() && phase() != JobPhase::aborted) && !holds(peers_[rank]))
                     return false;
             return true;
         };
-        if (phase() == Phase::started && !begun_ &&
-            all([](const Peer& peer) { return peer.phase() >= Phase::started && peer.phase() < Phase::aborted; })) {
+        if (phase() == JobPhase::started && !begun_ &&
+            all([](const Peer& peer) { return peer.phase() >= JobPhase::started && peer.phase() < JobPhase::aborted; })) {
             begun_ = true;
             for (Peer& peer : peers_) peer.moved_us = now_us_;
             complete(JobDone::begun, {}, actions);
         }
-        if (phase() == Phase::ended) {
-            bool told = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.phase() == Phase::done; });
-            if (told || all([](const Peer& peer) { return peer.phase() == Phase::ended; })) {
-                enter(Phase::done);
+        if (phase() == JobPhase::ended) {
+            bool told = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.phase() == JobPhase::done; });
+            if (told || all([](const Peer& peer) { return peer.phase() == JobPhase::ended; })) {
+                enter(JobPhase::done);
                 actions.timers.push_back({timer_heartbeat, 0});
                 complete(end_, {}, actions);
             }
         }
-        if (phase() == Phase::aborted && !settled_ && all([&](const Peer& peer) {
-                return peer.lost || (peer.phase() == Phase::aborted && peer.news.origin.get() == own_.origin.get());
+        if (phase() == JobPhase::aborted && !settled_ && all([&](const Peer& peer) {
+                return peer.lost || (peer.phase() == JobPhase::aborted && peer.news.origin.get() == own_.origin.get());
             }))
             settle(actions);
     }
@@ -478,22 +433,13 @@ private:
     Payload payload_;
     std::vector<Payload> last_words_;   // to ranks that are expelled, by rank
     uint64_t serial_ = 0, now_us_ = 0, entered_us_ = 0;
-    std::vector<Rank> behind_;               // of watch_behind()
-    uint64_t held_done_ = 0, held_us_ = 0;   // what the others had done, and since when they wait
-    JobDone end_ = JobDone::ended;           // how this rank has ended, once it has
+    HeldUp held_up_;
+    std::vector<HeldUp::Standing> standings_;   // of watch_behind()
+    JobDone end_ = JobDone::ended;              // how this rank has ended, once it has
     bool begun_ = false, settled_ = false, tell_ = false;
 };
 
 }   // namespace
-
-Timeouts timeouts_of(uint64_t deadline_us) {
-    return {deadline_us / 40, deadline_us / 40, deadline_us / 4, deadline_us / 2, deadline_us, 10 * deadline_us};
-}
-
-std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts) {
-    return {{"heartbeat", timeouts.heartbeat_us}, {"aborts agree", timeouts.settle_us}, {"suspicion", timeouts.suspicion_us},
-            {"peer lost", timeouts.lost_us},      {"longest stall", timeouts.stall_us}, {"first step", timeouts.first_step_us}};
-}
 
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log) {
     return std::make_unique<JobProtocol>(config, log);

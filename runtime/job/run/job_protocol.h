@@ -27,25 +27,12 @@
 
 #include "algos/dispatch.h"
 #include "runtime/core/isa.h"
-#include "runtime/core/le.h"
 #include "runtime/core/log.h"
 #include "runtime/job/report/step_times.h"
+#include "runtime/job/run/timeouts.h"
 #include "runtime/view/messages.h"
 
 namespace gradcast {
-
-/// All that is derived from the deadline D of a job (runtime/view/VIEWS.md, "Times").
-struct Timeouts {
-    uint64_t heartbeat_us;    // D/40
-    uint64_t settle_us;       // D/40: crossing aborts agree
-    uint64_t suspicion_us;    // D/4: silence, or no progress of a trainer that does not wait, is told in the log; a silent rank that the
-                              // exchange can do without is given up
-    uint64_t lost_us;         // D/2: the same ends the job; also how long a broken stream may stay away
-    uint64_t stall_us;        // D: any wait for other ranks
-    uint64_t first_step_us;   // 10 D: the first step
-};
-Timeouts timeouts_of(uint64_t deadline_us);
-std::vector<std::pair<std::string, uint64_t>> timeouts_list(const Timeouts& timeouts);   // for people
 
 /// What the trainer orders on Channel::job, beside WrongRank.
 struct JobCommand {
@@ -96,16 +83,5 @@ struct JobProtocolConfig {
     std::string isa_setting = isa_setting_in_file;               // what messages call it
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
-
-/// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
-struct JobNews {
-    uint8_t phase, waiting, code;
-    uint8_t expelled;   // the others go on without the receiver, as the text says
-    Le32 origin;        // aborted: the rank that found the cause
-    Le64 step, done, state;
-    char kernel_set[16], data[64], start[64], digest[64];   // start: zeros where there is no file
-    RankTimesWire times;                                    // statistics: nothing depends on them
-};
-static_assert(sizeof(JobNews) == 356 && alignof(JobNews) == 1);
 
 }   // namespace gradcast

@@ -1,0 +1,38 @@
+// The one message of the job protocol: what a rank tells of itself.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "runtime/core/le.h"
+#include "runtime/core/status.h"
+#include "runtime/job/report/step_times.h"
+
+namespace gradcast {
+
+/// How far a rank is with the job; JobNews::phase.
+enum class JobPhase : uint8_t { preparing, started, ended, done, aborted, left };
+
+/// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
+struct JobNews {
+    uint8_t phase, waiting, code;
+    uint8_t expelled;   // the others go on without the receiver, as the text says
+    Le32 origin;        // aborted: the rank that found the cause
+    Le64 step, done, state;
+    char kernel_set[16], data[64], start[64], digest[64];   // start: zeros where there is no file
+    RankTimesWire times;                                    // statistics: nothing depends on them
+};
+static_assert(sizeof(JobNews) == 356 && alignof(JobNews) == 1);
+
+/// The code of an abort; conflict where `said` has none that is known.
+Code job_news_code(const JobNews& said);
+
+/// News, and the rank as messages name it.
+struct NamedNews {
+    const std::string& name;
+    const JobNews& news;
+};
+/// How two ranks differ in what must be equal at all, as soon as both have told it; empty: they do not.  isa_setting: what messages call
+/// the setting of the instruction set.
+std::string job_news_conflict(const NamedNews& theirs, const NamedNews& ours, const std::string& isa_setting);
+
+}   // namespace gradcast
