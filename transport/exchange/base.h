@@ -1,7 +1,7 @@
 // The part that all exchanges share: slots of steps, completions, and the checks on everything that comes from the network.
 //
 // Slot step % step_slots holds one step.  The next step takes the slot over when the trainer has released the old one and none of its
-// operations is under way (`busy` counts sends without `sent` and computes without `computed`).  Until then packets of the new step are
+// operations is under way (`busy` counts sends without `Sent` and computes without `Computed`).  Until then packets of the new step are
 // answered `later`.  The codec writes without asking, so the trainer is told of step s only when the slot of s + 1 is not busy.  Neither
 // wait is endless: on every link acknowledgements come before the later packets of a peer.  The trainer is told of steps in order.
 #pragma once

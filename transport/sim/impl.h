@@ -4,11 +4,11 @@
 //
 //   perform -> Pair::queue -> transmit: the sender's link is busy for its bytes, Pair::flight
 //           -> arrive: the head is there, land() -> deliver: the receiver's link has passed its bytes -> inbox -> wake: the batch
-//           -> a latency after deliver: acked, `sent`
+//           -> a latency after deliver: acked, `Sent`
 //
 // A datagram:
 //
-//   Node::datagrams -> transmit: each copy is lost or not -> left: the last byte has left, `sent`
+//   Node::datagrams -> transmit: each copy is lost or not -> left: the last byte has left, `Sent`
 //           -> datagram_arrive: queued before the receiver's link -> datagram_deliver -> inbox -> wake
 #pragma once
 #include "transport/sim/sim.h"

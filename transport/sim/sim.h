@@ -7,7 +7,7 @@
 //   * On a stream land() is called when a packet's head arrives; the place is poisoned until the last byte is there.  If the connection
 //     breaks in between, land() is called again for the same packet.  Landing::later blocks all packets of that sender.
 //   * A payload is read from the sender's memory on arrival (streams) or after leaving (datagrams).  The run fails on a write before
-//     `sent`, a payload that is too long, a place of the wrong size, racing computes, and memory used after its lease.
+//     `Sent`, a payload that is too long, a place of the wrong size, racing computes, and memory used after its lease.
 //   * `computed` never comes in the batch that asked for it; with compute_async computes end in any order.
 // A dead rank's packets are lost.  run() always returns: virtual time ends at end_us, and a wait that nothing can end is reported as a
 // deadlock.
