@@ -27,7 +27,9 @@ public:
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
             if (event.is<Event::Command>()) cry(actions);
-            if (const auto* sent = event.is<Event::Sent>()) EXPECT_EQ(sent->ticket, ++sent_);
+            if (const auto* sent = event.is<Event::Sent>()) {
+                EXPECT_EQ(sent->ticket, ++sent_);
+            }
             if (const auto* received = event.is<Event::Received>()) check(*received->packet);
             if (const auto* lost = event.is<Event::PeerLost>()) {
                 ++losses;
