@@ -13,7 +13,7 @@ uint64_t Context::digest(StepId next, uint64_t model) const {
 
 void Context::round_done(StepRecord applied) {
     applied.step = step++;
-    applied.digest = state = digest(step, net.digest() + optimiser.digest(net.layout().elements));
+    applied.digest = state = digest(step, net.digest() + optimiser.digest(net.layout().whole()));
     record = applied;
     progress.step.store(step, std::memory_order_relaxed);
     progress.advance();

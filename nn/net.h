@@ -77,6 +77,13 @@ constexpr uint32_t step_blocks_max = 64;
 /// Of Net::backward(): both passes layer by layer, or one of them.
 enum class Backward : uint8_t { both, data, weights };
 
+/// The output of layer `from`, which layer `by` of another stage reads.  Numbers are those in the whole net's list.
+struct Edge {
+    uint32_t from, by;
+    bool incoming;   // `by` is this net's: it gets the value and gives the gradient
+    bool learns;     // there is a gradient
+};
+
 struct NetConfig {
     uint32_t lanes = 1;
     uint32_t samples_max = 0;   // the most of an evaluation batch, and of a block if block_sizes is empty
@@ -89,6 +96,7 @@ struct NetConfig {
     bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
     /// The size of each block of a whole step (Net::step_begin), step_blocks_max at most; empty: no whole steps.
     std::vector<uint32_t> step_blocks = {};
+    Stage stage = {};            // the layers that this net computes (CPUs); it begins at one of stage_begins()
     uint32_t slots = 1;          // micro-batches in flight of a lane (CPUs)
     bool passes_apart = false;   // gradients of activations stay until the slot's weights pass, which costs their memory
 };
@@ -112,8 +120,8 @@ struct Net {
     virtual std::span<const std::string> engine_list() const { return {}; }
     /// [layout.elements]; after writing call refresh().  Of a device: a copy, which the call updates.  No block may run.
     virtual std::span<float> parameters() = 0;
-    /// digest64(parameters()), computed on the device.
-    virtual uint64_t digest() { return digest64(parameters()); }
+    /// Digest of the parameters by their places in the whole net's vector, computed on the device.
+    virtual uint64_t digest() = 0;
     virtual void refresh() = 0;   // parameters were written: copies for kernels are made anew
     /// Forward and backward pass of one block, on the thread of that lane.  The gradient's bits do not depend on the lane, other lanes or
     /// the number of threads.
@@ -135,6 +143,17 @@ struct Net {
         (void)lane, (void)slot, (void)all, (void)sink;
         return fail(Code::unsupported, "this net computes whole blocks");
     }
+    /// What crosses the cuts of a stage, in the order of `by`, then of `from`.  Several layers may read one value; each of them gives a
+    /// gradient.
+    virtual std::span<const Edge> edges() const { return {}; }
+    /// Memory of that edge's value or gradient in a slot, for blocks of `samples` samples in all; its order is the whole net's.  Values
+    /// that come in are written before forward(), those that go out are valid after it; gradients likewise around the data pass.
+    virtual Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) {
+        (void)lane, (void)slot, (void)edge, (void)gradient, (void)samples;
+        return {};
+    }
+    /// Layers that may begin a stage: those that are not computed with the one before them.
+    virtual std::vector<uint32_t> stage_begins() const { return {0}; }
     /// Backward pass of the slot's blocks.  `data` computes gradients of activations; `weights` computes those of parameters and hands them
     /// in, at any time after `data` and before the slot's next forward pass.  Both need NetConfig::passes_apart.
     virtual Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) {

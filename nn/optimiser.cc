@@ -16,9 +16,14 @@ constexpr std::array<const char*, 3> schedules = {"constant", "step", "cosine"};
 
 class HostOptimiser final : public Optimiser {
 public:
-    HostOptimiser(const OptimiserKind& kind, const OptimiserConfig& config, uint64_t elements, Arena& arena)
-        : kind_(kind), config_(config), elements_(elements), vectors_(kind.vectors(config)) {
-        if (vectors_ > 0) arena.plan("optimiser", vectors_ * elements * sizeof(float), &state_);
+    HostOptimiser(const OptimiserKind& kind, const OptimiserConfig& config, const Layout& layout, Arena& arena)
+        : kind_(kind),
+          config_(config),
+          elements_(layout.elements),
+          whole_(layout.whole()),
+          runs_(layout.runs()),
+          vectors_(kind.vectors(config)) {
+        if (vectors_ > 0) arena.plan("optimiser", vectors_ * elements_ * sizeof(float), &state_);
         step(0);
     }
     void step(StepId step) override { now_ = kind_.rates(config_, step); }
@@ -27,9 +32,19 @@ public:
         float* state[optimiser_vectors_max] = {};
         for (uint32_t i = 0; i < vectors_; ++i) state[i] = state_.as<float>() + i * elements_ + offset;
         kind_.update(kernels_, now_, w.data(), state, gradient.data(), w.size());
-        uint64_t digest = digest64(w, offset);
-        for (uint32_t i = 0; i < vectors_; ++i) digest += digest64({state[i], w.size()}, (i + 1) * elements_ + offset);
+        const auto run = std::ranges::find_if(runs_, [offset](const Layout::Run& each) { return offset - each.offset < each.count; });
+        GC_ASSERT(run != runs_.end());
+        const uint64_t place = run->place + (offset - run->offset);
+        uint64_t digest = digest64(w, place);
+        for (uint32_t i = 0; i < vectors_; ++i) digest += digest64({state[i], w.size()}, (i + 1) * whole_ + place);
         return digest;
+    }
+    uint64_t digest(uint64_t first) override {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < vectors_; ++i)
+            for (const Layout::Run& run : runs_)
+                sum += digest64(state().subspan(i * elements_ + run.offset, run.count), first + i * whole_ + run.place);
+        return sum;
     }
     std::span<float> state() override { return {state_.as<float>(), vectors_ * elements_}; }
 
@@ -37,7 +52,8 @@ private:
     const FloatKernels& kernels_ = float_kernels(isa_best());
     const OptimiserKind& kind_;
     const OptimiserConfig config_;
-    const uint64_t elements_;
+    const uint64_t elements_, whole_;
+    const std::vector<Layout::Run> runs_;
     const uint32_t vectors_;
     StepRates now_{};
     Buffer state_;
@@ -108,9 +124,9 @@ Status optimiser_check(const OptimiserConfig& config) {
     return {};
 }
 
-Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser) {
+Status optimiser_plan(const OptimiserConfig& config, const Layout& layout, Arena& arena, std::unique_ptr<Optimiser>* optimiser) {
     GC_TRY(optimiser_check(config));
-    *optimiser = std::make_unique<HostOptimiser>(*optimiser_find(config.kind), config, elements, arena);
+    *optimiser = std::make_unique<HostOptimiser>(*optimiser_find(config.kind), config, layout, arena);
     return {};
 }
 

@@ -65,18 +65,19 @@ struct Optimiser {
     /// Before the buckets of a step.  Rates and corrections depend on its number alone.
     virtual void step(StepId step) = 0;
     /// Updates w[i] and its state from gradient[i], i in [offset, offset + count), element by element.  Any thread; several at a time in
-    /// disjoint ranges.  Returns the digest of what it has written: digest64(w, offset), and its part of digest(elements).
+    /// disjoint ranges, which are neighbours in the whole net's vector too.  Returns the digest of what it has written: of w by places, and
+    /// its part of digest(layout.whole()).
     virtual uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) = 0;
     /// All state: float32 [OptimiserKind::vectors, elements].  Trainer thread; a copy where the state is on a device.
     virtual std::span<float> state() = 0;
     virtual uint64_t state_size() { return state().size(); }   // elements
     virtual void refresh() {}                                  // state() was written: it goes where the state is
-    /// digest64(state(), first), taken where the state is.
-    virtual uint64_t digest(uint64_t first) { return digest64(state(), first); }
+    /// Digest of the state, taken where it is: that of an element of vector v is at first + v * layout.whole() + its place.
+    virtual uint64_t digest(uint64_t first) = 0;
 };
 /// Error: names the key whose value is wrong.
 Status optimiser_check(const OptimiserConfig& config);
-Status optimiser_plan(const OptimiserConfig& config, uint64_t elements, Arena& arena, std::unique_ptr<Optimiser>* optimiser);
+Status optimiser_plan(const OptimiserConfig& config, const Layout& layout, Arena& arena, std::unique_ptr<Optimiser>* optimiser);
 /// The learning rate of one step, with the same bits on every machine (runtime/core/elementary.h).
 double learning_rate(const OptimiserConfig& config, StepId step);
 std::span<const char* const> schedule_kinds();

@@ -29,16 +29,20 @@ Status Call::run(const Frame& frame) const {
     return {};
 }
 
-void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all) {
+void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges) {
     samples = size;
     training = backward;
     activation = other = {};
     memory.begin();
+    elsewhere.begin();
     all->resize(layers.size());
     all_ = all;
+    edges_ = edges;
+    inside_ = stage.has(0);   // of the net's input
 }
 
 bool Build::enter(uint32_t next) {
+    inside_ = stage.has(next);
     if (merged_[next]) return false;
     pool = next + 1 < layers.size() && merged_[next + 1] ? &layers[next + 1] : nullptr;
     layer = &layers[next];
@@ -48,9 +52,18 @@ bool Build::enter(uint32_t next) {
     return true;
 }
 
-bool Build::part(uint32_t, Activation* given) {
-    given->shared = true;
+bool Build::part(uint32_t from, uint32_t by, Activation* given) {
+    const bool ours = stage.has(by);
+    inside_ = ours || stage.has(from);
+    given->shared = alone(from, by);
+    if (ours && !stage.has(from)) {
+        auto before =
+            std::ranges::find_if(*edges_, [from](const EdgeTensors& each) { return each.edge.incoming && each.edge.from == from; });
+        given->value = before != edges_->end() ? before->value : kept(given->value.desc);
+    }
     if (given->learns) given->gradient = kept(given->gradient.desc);
+    if (ours != stage.has(from)) edges_->push_back({{from, by, ours, given->learns}, given->value, given->gradient});
+    inside_ = ours;
     return given->learns;
 }
 
@@ -157,7 +170,7 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
     dnnl_memory_desc_t scratch = query(pd, dnnl_query_scratchpad_md);
     if (dnnl_memory_desc_get_size(&scratch)) call->tensors.emplace_back(DNNL_ARG_SCRATCHPAD, reserve(Place::scratch, scratch));
     list.emplace_back([raw = call.get()](Frame& frame) { return raw->run(frame); });
-    calls.push_back(std::move(call));
+    (inside_ ? calls : others_calls_).push_back(std::move(call));
     return {};
 }
 
@@ -190,7 +203,7 @@ Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operatio
 
 Activation Build::flows(const dnnl_memory_desc_t& desc, bool learns) {
     Activation made{.value = kept(desc), .gradient = {}, .learns = learns && training};
-    if (made.learns) made.gradient = passes_apart ? kept(desc) : reserve(memory.turn(), desc);
+    if (made.learns) made.gradient = passes_apart ? kept(desc) : reserve(plan().turn(), desc);
     return made;
 }
 
@@ -204,11 +217,10 @@ Status Build::in_place(const dnnl_memory_desc_t& desc, std::vector<Operation>& a
 }
 
 Tensor Build::canonical(Place place, const dnnl_memory_desc_t& desc, uint64_t element) const {
-    if (place == Place::gradient)
-        element -= std::ranges::find_if(layout.buckets, [element](const Bucket& bucket) {
-                       return element >= bucket.offset && element - bucket.offset < bucket.count;
-                   })->offset;
-    return {desc, place, element * sizeof(float)};
+    uint64_t at = layout.offset_of(element);
+    if (at == Layout::none) return {desc, place};   // another stage's: nobody reads it
+    if (place == Place::gradient) at -= layout.buckets[layout.bucket_of(at)].offset;
+    return {desc, place, at * sizeof(float)};
 }
 
 Status Build::weights_as(const dnnl_memory_desc_t& canonical, const dnnl_memory_desc_t& desc, Tensor* tensor) {

@@ -98,6 +98,12 @@ struct Call {
     Status run(const Frame& frame) const;
 };
 
+/// What crosses a cut of the net, in one program.
+struct EdgeTensors {
+    Edge edge;
+    Tensor value, gradient;
+};
+
 /// Copies of one layer's weights, shared by all sizes.
 struct WeightCopies {
     std::vector<Tensor> tensors;
@@ -108,8 +114,11 @@ struct WeightCopies {
 class Build {
 public:
     /// merged: by layer, whether it is computed with the one before it.
+    /// The whole net is built, so that kernels and orders are chosen as in one piece; other stages' layers get no memory, and the caller
+    /// drops their operations.
     Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all, const Layout& of, const std::vector<bool>& merged)
         : seed(config.seed),
+          stage(config.stage),
           type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32),
           passes_apart(config.passes_apart),
           layers(all),
@@ -118,6 +127,7 @@ public:
           engine_(engine),
           merged_(merged) {}
     const uint64_t seed;
+    const Stage stage;
     const dnnl_data_type_t type;   // what convolutions and inner products multiply
     const bool passes_apart;       // gradients of activations live until the weights pass
     const std::span<const Layer> layers;
@@ -128,8 +138,8 @@ public:
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
     Activation other;        // in: what add adds
-    /// The next program: its operations go to `all`, by layer.
-    void begin(uint32_t size, bool backward, std::vector<Operations>* all);
+    /// The next program: its operations go to `all`, by layer, and what crosses the stage's cuts to `edges`.
+    void begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges);
 
     uint32_t least = 0, most = 0;   // samples of the net's smallest block and of its largest
     uint32_t together = 1;          // blocks that are computed together
@@ -151,8 +161,8 @@ public:
     // For layers_build() (nn/graph/planner.h)
     bool enter(uint32_t next);
     /// A layer that is not the next one: the layers in between write over the gradient of flows().
-    bool parts(uint32_t from, uint32_t by) const { return layers[from].takers > 1 || from + 1 != by; }
-    bool part(uint32_t from, Activation* given);
+    bool parts(uint32_t from, uint32_t by) const { return alone(from, by) || stage.has(from) != stage.has(by); }
+    bool part(uint32_t from, uint32_t by, Activation* given);
     void add_up(uint32_t layer, const Activation& output, std::vector<Tensor> parts);
 
     /// Descriptors: canonical order (the last dimension moves fastest), and the order that oneDNN chooses.
@@ -199,19 +209,24 @@ public:
     /// Where a primitive writes `wanted` in order `desc`: `wanted` itself, or memory that `after` reorders to it.
     Status produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor);
 
-    MemoryPlan memory{64};
+    MemoryPlan memory{64}, elsewhere{64};      // of this stage; of the others, which is not allocated
     std::vector<WeightCopies> weight_copies;   // by layer
     std::vector<std::unique_ptr<Call>> calls;
 
 private:
+    bool alone(uint32_t from, uint32_t by) const { return layers[from].takers > 1 || from + 1 != by; }
+    MemoryPlan& plan() { return inside_ ? memory : elsewhere; }
     dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of = dnnl_f32) const;
     using Attributes = std::unique_ptr<dnnl_primitive_attr, Closer<&dnnl_primitive_attr_destroy>>;
     static Attributes attributes();
-    Tensor append(Place place, const dnnl_memory_desc_t& desc) { return {desc, place, memory.append(place, Tensor{desc}.bytes())}; }
-    Tensor reserve(Place place, const dnnl_memory_desc_t& desc) { return memory.reserve(place, Tensor{desc}.bytes()), Tensor{desc, place}; }
+    Tensor append(Place place, const dnnl_memory_desc_t& desc) { return {desc, place, plan().append(place, Tensor{desc}.bytes())}; }
+    Tensor reserve(Place place, const dnnl_memory_desc_t& desc) { return plan().reserve(place, Tensor{desc}.bytes()), Tensor{desc, place}; }
     dnnl_engine_t engine_;
     const std::vector<bool>& merged_;
     std::vector<Operations>* all_ = nullptr;
+    std::vector<EdgeTensors>* edges_ = nullptr;
+    bool inside_ = true;                                // the stage has the layer under construction
+    std::vector<std::unique_ptr<Call>> others_calls_;   // of other stages' layers
 };
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.

@@ -61,14 +61,16 @@ Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t laye
 }
 
 Status CpuNet::layers_forward(Frame& frame, StepId step) {
-    const bool traced = trace_ && frame.training;
-    const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
-    input(frame);
-    if (traced) trace_->pass(frame.lane, layers_[0], Pass::input, begin_ns, trace_->now_ns());
+    if (stage_.has(0)) {
+        const bool traced = trace_ && frame.training;
+        const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
+        input(frame);
+        if (traced) trace_->pass(frame.lane, layers_[0], Pass::input, begin_ns, trace_->now_ns());
+    }
     frame.loss.fill(0);
     frame.right = 0;
     for (uint32_t i = 0, first = 0; i < frame.blocks.size(); first += frame.blocks[i++].samples.count) frame.begins[i] = first;
-    for (size_t i = 0; i < layers_.size(); ++i) {
+    for (size_t i = stage_.first; i < stage_.end; ++i) {
         if (cancelled(step)) return step_cancelled;
         GC_TRY(run(frame.program->layers[i].forward, frame, i, Pass::forward));
     }
@@ -147,7 +149,7 @@ Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all,
         frame.samples += samples.count;
     }
     GC_TRY(layers_forward(frame, step));
-    for (size_t i = 0; i < all.size(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
+    for (size_t i = 0; i < all.size() && stage_.end == layers_.size(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
     if (statistics_) GC_TRY(sink.bucket(lane, all[0].id, 0, gradient_of(frame, 0, 0)));   // the forward pass has made them
     return {};
 }
@@ -157,7 +159,7 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     GC_ASSERT(lane < memory_.size() && slot < config_.slots && (passes == Backward::both || config_.passes_apart));
     Frame& frame = frame_of(lane, slot);
     const StepId step = frame.blocks[0].id.step;
-    for (size_t layer = layers_.size(); layer-- > 0;) {
+    for (size_t layer = stage_.end; layer-- > stage_.first;) {
         if (cancelled(step)) return step_cancelled;
         const Operations& operations = frame.program->layers[layer];
         if (passes != Backward::weights) GC_TRY(run(operations.gradient, frame, layer, Pass::backward_data));
@@ -167,9 +169,19 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     return {};
 }
 
+Buffer CpuNet::edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) {
+    Program* program = &all_;
+    if (together_ == 1) GC_ASSERT(program_find(programs_, samples, true, &program).ok());
+    const Tensor& tensor = gradient ? program->edges[edge].gradient : program->edges[edge].value;
+    const uint64_t all = tensor.bytes();
+    return {reinterpret_cast<std::byte*>(frame_of(lane, slot).at(tensor)), nullptr,
+            samples == program->samples ? all : all / program->samples * samples};
+}
+
 Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
     OneThread one;
     GC_ASSERT(lane < memory_.size());
+    if (!edges_.empty()) return fail(Code::unsupported, "a stage of a net evaluates no samples");
     GC_TRY(samples_check(spec_, samples));
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, false, &program));

@@ -23,7 +23,8 @@ private:
 /// The net for blocks of one size.
 struct Program : ProgramSize {
     Tensor input;
-    std::vector<Operations> layers;   // one each, those with weights at their own place
+    std::vector<Operations> layers;   // one each, those with weights at their own place; of other stages' layers none
+    std::vector<EdgeTensors> edges;   // alike in all programs of training but for the sizes
 };
 
 class CpuNet final : public Net {
@@ -35,6 +36,7 @@ public:
     const NetSpec& spec() const override { return spec_; }
     const char* kernels() const override { return kernels_name_; }
     std::span<float> parameters() override { return {parameters_.as<float>(), layout_.elements}; }
+    uint64_t digest() override;
     void refresh() override;
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override {
         const Block one{id, samples};
@@ -48,6 +50,9 @@ public:
     uint32_t slots() const override { return config_.slots; }
     Status forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) override;
     Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) override;
+    std::span<const Edge> edges() const override { return edges_; }
+    Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) override;
+    std::vector<uint32_t> stage_begins() const override { return stage_begins_; }
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override;
@@ -55,6 +60,10 @@ public:
 
 private:
     Status make(Build& build, Program& program);
+    /// Which layers are computed together, and where the net can be cut.
+    void plan_fusions();
+    Status plan_stage();
+    void drop_other_stages(Build& build);
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
     /// Fills the input and runs all layers forward.
     Status layers_forward(Frame& frame, StepId step);
@@ -82,8 +91,12 @@ private:
     NetSpec spec_;
     NetConfig config_;
     Layout layout_;
+    std::vector<Layout::Run> runs_;
     std::vector<Layer> layers_;
-    std::vector<bool> merged_;                // by layer: computed with the one before it
+    std::vector<bool> merged_;   // by layer: computed with the one before it
+    Stage stage_;                // its end is the number of layers at most
+    std::vector<uint32_t> stage_begins_;
+    std::vector<Edge> edges_;
     bool input_beside_ = false;               // the first layer reads 16 samples side by side
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
     std::vector<uint64_t> apart_;             // by bucket: floats from one block's gradient to the next one's, in a lane's memory

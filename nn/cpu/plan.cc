@@ -32,7 +32,7 @@ constexpr uint64_t apply_piece_most = 64 * 1024;        // elements that a lane 
 }   // namespace
 
 Status CpuNet::make(Build& build, Program& program) {
-    build.begin(program.samples, program.training, &program.layers);
+    build.begin(program.samples, program.training, &program.layers, &program.edges);
     program.input = build.kept(input_beside_ ? Build::side_by_side(program.samples, layers_[0].in)
                                              : Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
     return layers_build(build, layers_, Activation{.value = program.input, .gradient = {}});
@@ -62,11 +62,55 @@ void CpuNet::plan_gradients(Build& build) {
         apart_.push_back(behind);
         build.memory.reserve(Place::gradient, (bucket.count + (together_ - 1) * behind) * sizeof(float));
     }
-    for (const Layer& layer : layers_) {
-        const auto at = std::find_if(layout_.buckets.begin(), layout_.buckets.end(), [&layer](const Bucket& bucket) {
-            return layer.parameters() && layer.offset >= bucket.offset && layer.offset < bucket.offset + bucket.count;
-        });
-        in_bucket_.push_back(at == layout_.buckets.end() ? ~0u : static_cast<uint32_t>(at - layout_.buckets.begin()));
+    for (const Layer& layer : layers_) in_bucket_.push_back(layer.parameters() ? layout_.bucket_of(layout_.offset_of(layer.offset)) : ~0u);
+}
+
+void CpuNet::plan_fusions() {
+    std::vector<std::string> listed;
+    for (const Layer& layer : layers_) listed.push_back(layer.spec.name);
+    layers_pool_first(layers_);
+    merged_.assign(layers_.size(), false);
+    for (uint32_t i = 0; i + 2 < layers_.size(); ++i) {
+        const Layer &first = layers_[i], &pool = layers_[i + 1], &relu = layers_[i + 2];
+        if (!first.is(conv_kind) || !conv_few_pools(first, pool) || !relu.is(relu_kind)) continue;
+        merged_[i + 1] = merged_[i + 2] = pool.input == i && pool.takers == 1 && relu.input == i + 1;
+    }
+    // A stage begins where the layers before it are those that come before it in the list.
+    for (uint32_t i = 0, behind = 0; i < layers_.size(); ++i) {
+        if (behind == i && !merged_[i]) stage_begins_.push_back(i);
+        const auto number = std::ranges::find(listed, layers_[i].spec.name) - listed.begin();
+        behind = std::max(behind, static_cast<uint32_t>(number) + 1);
+    }
+}
+
+Status CpuNet::plan_stage() {
+    const auto layers = static_cast<uint32_t>(layers_.size());
+    stage_ = {config_.stage.first, std::min(config_.stage.end, layers)};
+    if (stage_.first >= stage_.end) return fail(Code::invalid, "a stage needs at least one of the net's {} layers", layers);
+    for (const uint32_t begin : {stage_.first, stage_.end}) {
+        if (begin == layers || std::ranges::binary_search(stage_begins_, begin)) continue;
+        const auto next = std::ranges::upper_bound(stage_begins_, begin);
+        return fail(Code::invalid, "no stage can begin at layer {}, which is computed with the one before it: begin it at {}{}",
+                    layers_[begin].spec.name, layers_[*std::prev(next)].spec.name,
+                    next == stage_begins_.end() ? "" : " or " + layers_[*next].spec.name);
+    }
+    return {};
+}
+
+/// Layers of other stages were built for the choice of kernels and orders alone.
+void CpuNet::drop_other_stages(Build& build) {
+    auto drop = [this](Program& program) {
+        for (uint32_t i = 0; i < program.layers.size(); ++i)
+            if (!stage_.has(i)) program.layers[i] = {};
+    };
+    for (Program& program : programs_) drop(program);
+    drop(all_);
+    for (uint32_t i = 0; i < layers_.size(); ++i)
+        if (!stage_.has(i)) build.weight_copies[i] = {};
+    for (const Program& program : programs_) {
+        if (!program.training) continue;
+        edges_.clear();
+        for (const EdgeTensors& each : program.edges) edges_.push_back(each.edge);
     }
 }
 
@@ -76,17 +120,13 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
-    layout_ = layers_layout(layers_, config.bucket_bytes);
-    layers_pool_first(layers_);
-    merged_.assign(layers_.size(), false);
-    for (uint32_t i = 0; i + 2 < layers_.size(); ++i) {
-        const Layer &first = layers_[i], &pool = layers_[i + 1], &relu = layers_[i + 2];
-        if (!first.is(conv_kind) || !conv_few_pools(first, pool) || !relu.is(relu_kind)) continue;
-        merged_[i + 1] = merged_[i + 2] = pool.input == i && pool.takers == 1 && relu.input == i + 1;
-    }
+    plan_fusions();
+    GC_TRY(plan_stage());
+    layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
+    runs_ = layout_.runs();
     const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });
     input_beside_ = layers_[0].is(conv_kind) && conv_few_fits(layers_[0]) && takers == 1;
-    for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
+    for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
     for (uint32_t b = 0; b < layout_.buckets.size(); ++b)
         for (uint32_t g = layout_.buckets[b].group, end = g + layout_.buckets[b].group_count; g < end; ++g)
@@ -106,7 +146,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
             build.most = size.samples;
         }
     for (const ProgramSize& size : sizes) {
-        programs_.push_back({size, {}, {}});
+        programs_.push_back({size, {}, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
     if (sample_by_sample()) together_ = std::clamp(together_samples / build.most, 1u, together_most);
@@ -117,12 +157,13 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
         GC_TRY(make(build, all_));
     }
     if (build.tiled && config.precision == Precision::f32) kernels_name_ = isa_name(Isa::amx);
+    plan_gradients(build);
+    drop_other_stages(build);
     calls_ = std::move(build.calls);
     copies_ = std::move(build.weight_copies);
     for (size_t i = 0; i < copies_.size(); ++i)
         if (!copies_[i].refresh.empty()) copied_.push_back(i);
 
-    plan_gradients(build);
     memory_.resize(config.lanes);
     for (auto& lane : memory_)
         for (uint8_t place = 0; place < place_count; ++place)

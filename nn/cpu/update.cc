@@ -17,6 +17,12 @@ void CpuNet::refresh_layer(uint32_t lane, size_t layer) {
         GC_ASSERT(operation(frame_of(lane, 0)).ok());   // no block is running: the lane's scratch is free
 }
 
+uint64_t CpuNet::digest() {
+    uint64_t sum = 0;
+    for (const Layout::Run& run : runs_) sum += digest64(parameters().subspan(run.offset, run.count), run.place);
+    return sum;
+}
+
 void CpuNet::refresh() {
     for (size_t layer : copied_) refresh_layer(0, layer);
 }
@@ -30,8 +36,8 @@ void CpuNet::apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& fr
     float gradient[apply_chunk];
     piece.digest = 0;
     for (uint64_t i = 0, count = 0; i < piece.count; i += count) {
-        const uint64_t offset = piece.offset + i, word = offset - bucket.offset;
-        count = std::min(apply_chunk - offset % digest_row, piece.count - i);   // whole rows of the digest
+        const uint64_t offset = piece.offset + i, word = offset - bucket.offset, place = offset + layout_.groups[piece.group].before;
+        count = std::min(apply_chunk - place % digest_row, piece.count - i);   // whole rows of the digest
         switch (sum.word) {
             case Word::i16: kernels_.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, unit); break;
             case Word::i32: kernels_.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, unit); break;
@@ -40,7 +46,7 @@ void CpuNet::apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& fr
         const std::span<float> values = parameters().subspan(offset, count);
         if (statistics_ && piece.bucket == 0) {
             for (uint64_t j = 0; j < count; ++j) values[j] += statistics_share * (gradient[j] - values[j]);
-            piece.digest += digest64(values, offset);   // their optimiser state stays 0
+            piece.digest += digest64(values, place);   // their optimiser state stays 0
         } else {
             piece.digest += optimiser.update(offset, values, {gradient, count});
         }

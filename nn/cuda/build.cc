@@ -20,7 +20,7 @@ bool Build::enter(uint32_t next) {
     return true;
 }
 
-bool Build::part(uint32_t from, Activation* given) {
+bool Build::part(uint32_t from, uint32_t, Activation* given) {
     const bool made = given->learns && training;
     if (made) given->gradient = kept(rows(layers[from].out) * layers[from].out.C * value_bytes());
     return made;

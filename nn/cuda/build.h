@@ -96,7 +96,7 @@ public:
     // For layers_build() (nn/graph/planner.h)
     bool enter(uint32_t next);
     bool parts(uint32_t from, uint32_t) const { return layers[from].takers > 1; }
-    bool part(uint32_t from, Activation* given);
+    bool part(uint32_t from, uint32_t by, Activation* given);
     void add_up(uint32_t layer, const Activation& output, std::vector<Tensor> parts);
 
     uint64_t value_bytes() const { return bf16 ? 2 : 4; }

@@ -21,6 +21,8 @@ Status CudaNet::make(Build& build, Program& program) {
 
 Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     GC_ASSERT(config.lanes == device_.lanes().size() && config.samples_max >= 1);
+    if (config.stage != Stage{} || config.slots != 1 || config.passes_apart)
+        return fail(Code::unsupported, "a GPU computes whole nets, not stages: take device cpu");
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));

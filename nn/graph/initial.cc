@@ -10,15 +10,23 @@ namespace gradcast {
 // draw of Philox: element i of a layer takes number i % 4 of draw i / 4.
 void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters) {
     GC_ASSERT(parameters.size() == layout.elements);
+    auto owned = [&](uint64_t place) {
+        const uint64_t offset = layout.offset_of(place);
+        return offset == Layout::none ? nullptr : parameters.data() + offset;
+    };
     std::vector<Layer> layers;
     GC_ASSERT(layers_check(spec, &layers).ok());   // the layout was made from this spec
     uint64_t number = 0;
     for (const Layer& layer : layers) {
         if (layer.parameters() == 0) continue;
-        float* weight = parameters.data() + layer.offset;
+        float* const weight = owned(layer.offset);
+        if (!weight) {
+            ++number;
+            continue;
+        }
         std::fill_n(weight + layer.weights, layer.biases, 0.0f);
         if (layer.statistics) {
-            float* statistics = parameters.data() + layer.statistics_offset;
+            float* statistics = owned(layer.statistics_offset);
             std::fill_n(statistics, layer.in.C, 0.0f);
             std::fill_n(statistics + layer.in.C, layer.in.C, 1.0f);
         }

@@ -55,9 +55,9 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
 /// Whether all layers can be trained in blocks of so many samples.
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 
-/// A group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least bucket_bytes, from
-/// the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
-Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes);
+/// Of that stage: a group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least
+/// bucket_bytes, from the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
+Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
 
 /// Moves a ReLU just before max pooling behind it: the result is the same, of fewer values.
 void layers_pool_first(std::vector<Layer>& layers);

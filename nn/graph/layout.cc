@@ -3,19 +3,17 @@
 
 namespace gradcast {
 
-Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes) {
+Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage) {
     Layout layout;
-    for (const Layer& layer : layers) {
-        if (layer.parameters() == 0) continue;
-        layout.groups.push_back({layer.offset, layer.parameters(), layer.spec.name});
-        layout.elements += layer.parameters();
-    }
-    size_t learnt = layout.groups.size();
-    for (const Layer& layer : layers) {
-        if (layer.statistics == 0) continue;
-        layout.groups.push_back({layer.statistics_offset, layer.statistics, layer.spec.name + " statistics", true});
-        layout.elements += layer.statistics;
-    }
+    auto take = [&](const Layer& layer, uint64_t count, const std::string& name, bool statistics) {
+        if (count == 0) return;
+        if (!stage.has(static_cast<uint32_t>(&layer - layers.data()))) return (void)(layout.others += count);
+        layout.groups.push_back({layout.elements, count, name, statistics, layout.others});
+        layout.elements += count;
+    };
+    for (const Layer& layer : layers) take(layer, layer.parameters(), layer.spec.name, false);
+    const size_t learnt = layout.groups.size();
+    for (const Layer& layer : layers) take(layer, layer.statistics, layer.spec.name + " statistics", true);
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
     while (bucket.group > 0) {
         const Group& group = layout.groups[--bucket.group];
@@ -33,9 +31,12 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes) {
 
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout) {
     std::vector<uint32_t> result(layers.size(), ~0u);
-    for (size_t i = 0; i < layers.size(); ++i)
+    for (size_t i = 0; i < layers.size(); ++i) {
+        if (layers[i].parameters() == 0) continue;
+        const uint64_t offset = layout.offset_of(layers[i].offset);
         for (size_t bucket = 0; bucket < layout.buckets.size(); ++bucket)
-            if (layers[i].parameters() && layers[i].offset == layout.buckets[bucket].offset) result[i] = static_cast<uint32_t>(bucket);
+            if (offset == layout.buckets[bucket].offset) result[i] = static_cast<uint32_t>(bucket);
+    }
     return result;
 }
 

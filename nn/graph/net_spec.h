@@ -41,6 +41,12 @@ struct LayerSpec {
     LayerValues values = {};   // of the keys of its kind
     std::string from = {};     // an earlier layer: a kind with two inputs takes it as its second one, any other as its input
 };
+/// Layers first .. end - 1 of a net; the default is all of it.
+struct Stage {
+    uint32_t first = 0, end = ~0u;
+    bool has(uint32_t layer) const { return layer >= first && layer < end; }
+    bool operator==(const Stage&) const = default;
+};
 struct NetSpec {
     uint32_t C = 1, H = 28, W = 28;   // of a sample as stored
     uint32_t pad = 0;                 // zeros added on each side before the first layer (28 -> 32 is 2)

@@ -66,7 +66,7 @@ private:
 /// A device's Build has `activation` (in: the layer's input; out: its output), `other` (what add adds), and
 ///     bool enter(uint32_t layer)                            the next layer; false: it is computed with the one before it
 ///     bool parts(uint32_t from, uint32_t by)                layer `by` writes a gradient of its own for the output of layer `from`
-///     bool part(uint32_t from, Activation*)                 turns that output into what `by` gets; true: with such a gradient
+///     bool part(uint32_t from, uint32_t by, Activation*)    turns that output into what `by` gets; true: with such a gradient
 ///     void add_up(uint32_t layer, const Activation&, std::vector<Tensor>)    appends their sum to the layer's backward pass
 template <typename Build, typename Activation>
 Status layers_build(Build& b, const std::vector<Layer>& layers, const Activation& input) {
@@ -77,7 +77,7 @@ Status layers_build(Build& b, const std::vector<Layer>& layers, const Activation
         if (from == Layer::none) return input;
         Activation given = outputs[from];
         if (!b.parts(from, by)) return given;
-        if (b.part(from, &given)) parts[from].push_back(given.gradient);
+        if (b.part(from, by, &given)) parts[from].push_back(given.gradient);
         return given;
     };
     for (uint32_t i = 0; i < layers.size(); ++i) {

@@ -62,20 +62,52 @@ struct View {
     uint32_t n() const { return static_cast<uint32_t>(members.size()); }
 };
 
-/// The flat parameter vector, float32: layer after layer in the net's order, in a layer weight [K,C,R,S] (or [K,C]) then bias [K].
+/// The flat parameter vector, float32: layer after layer in the net's order, in a layer weight [K,C,R,S] (or [K,C]) then bias [K].  A node
+/// that computes a stage of the net owns the elements of its layers, one behind the other; an element's place is its index in the vector of
+/// the whole net.
 struct Group {
-    uint64_t offset, count;    // elements
+    uint64_t offset, count;    // elements that this node owns
     std::string layer;         // name for errors: "conv2"
     bool statistics = false;   // a block's statistics (batch norm), not a gradient: always auto32
+    uint64_t before = 0;       // elements before it that other nodes own
+    uint64_t place() const { return offset + before; }
 };
 struct Bucket {
     uint64_t offset, count;        // elements; bucket 0 is the *end* of the vector: its gradient is ready first
     uint32_t group, group_count;   // its groups: Layout::groups[group .. group + group_count)
 };
 struct Layout {
-    uint64_t elements = 0;
+    uint64_t elements = 0;         // that this node owns
     std::vector<Group> groups;     // ascending offsets
     std::vector<Bucket> buckets;   // in the order of the backward pass
+    uint64_t others = 0;           // elements that only other nodes own
+    uint64_t whole() const { return elements + others; }
+
+    /// Elements that are neighbours in both vectors.
+    struct Run {
+        uint64_t offset, count, place;
+    };
+    /// Of all elements, ascending.
+    std::vector<Run> runs() const {
+        std::vector<Run> all;
+        for (const Group& group : groups)
+            if (!all.empty() && all.back().place + all.back().count == group.place()) all.back().count += group.count;
+            else all.push_back({group.offset, group.count, group.place()});
+        return all;
+    }
+    /// The offset of the element at that place; none: another node owns it.
+    static constexpr uint64_t none = ~uint64_t{0};
+    uint64_t offset_of(uint64_t place) const {
+        for (const Group& group : groups)
+            if (place >= group.place() && place - group.place() < group.count) return place - group.before;
+        return none;
+    }
+    /// Number of the bucket that has the element at that offset.
+    uint32_t bucket_of(uint64_t offset) const {
+        for (uint32_t b = 0; b < buckets.size(); ++b)
+            if (offset >= buckets[b].offset && offset - buckets[b].offset < buckets[b].count) return b;
+        return ~0u;
+    }
 };
 
 /// A sample in a device's data set (ResidentImages): its index, and the epoch that keys its augmentation.

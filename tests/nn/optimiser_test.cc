@@ -8,10 +8,12 @@
 namespace gradcast {
 namespace {
 
+Layout flat(uint64_t elements) { return {.elements = elements, .groups = {{0, elements, "w"}}, .buckets = {}}; }
+
 const char* mistake(const OptimiserConfig& config) {
     Arena arena;
     std::unique_ptr<Optimiser> optimiser;
-    return optimiser_plan(config, 1, arena, &optimiser).what;
+    return optimiser_plan(config, flat(1), arena, &optimiser).what;
 }
 
 TEST(Optimiser, RefusesWhatMakesNoSense) {
@@ -33,7 +35,7 @@ TEST(Optimiser, KeepsMomentumOnlyWhereThereIsSome) {
     for (double momentum : {0.0, 0.5}) {
         Arena arena;
         std::unique_ptr<Optimiser> optimiser;
-        ASSERT_TRUE(optimiser_plan({.lr = 0.5, .momentum = momentum, .weight_decay = 0.25}, 3, arena, &optimiser).ok());
+        ASSERT_TRUE(optimiser_plan({.lr = 0.5, .momentum = momentum, .weight_decay = 0.25}, flat(3), arena, &optimiser).ok());
         ASSERT_TRUE(arena.seal().ok());
         EXPECT_EQ(optimiser->state().size(), momentum == 0 ? 0u : 3u);
         std::vector<float> w = {1, 2, 4}, g = {1, -1, 0};
@@ -62,7 +64,7 @@ TEST(Optimiser, GivesPyTorchsNumbers) {
                                {0.9682571308203363, -2.0999678280960494, 0.7901326896642062}}}) {
         Arena arena;
         std::unique_ptr<Optimiser> optimiser;
-        ASSERT_TRUE(optimiser_plan(c.config, 3, arena, &optimiser).ok());
+        ASSERT_TRUE(optimiser_plan(c.config, flat(3), arena, &optimiser).ok());
         ASSERT_TRUE(arena.seal().ok());
         std::fill(optimiser->state().begin(), optimiser->state().end(), 0.0f);
         EXPECT_EQ(optimiser->state().size(), c.config.kind == "adam" ? 6u : 3u);

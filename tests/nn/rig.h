@@ -219,7 +219,7 @@ struct AnyRig {
         uint64_t digest = 0;
         optimiser->step(step);
         ASSERT_TRUE(net->apply(lanes, *optimiser, sums, &digest).ok());
-        EXPECT_EQ(digest, net->digest() + optimiser->digest(layout.elements));
+        EXPECT_EQ(digest, net->digest() + optimiser->digest(layout.whole()));
     }
 };
 
@@ -227,7 +227,7 @@ struct Rig : AnyRig {
     Arena arena;
     explicit Rig(const NetSpec& spec, const NetConfig& config, const OptimiserConfig& sgd = {}) {
         Status status = net_cpu_plan(spec, config, arena, &net);
-        if (status.ok()) status = optimiser_plan(sgd, net->layout().elements, arena, &optimiser);
+        if (status.ok()) status = optimiser_plan(sgd, net->layout(), arena, &optimiser);
         if (status.ok()) status = arena.seal();
         if (status.ok()) status = net_cpu_ready(*net);
         EXPECT_TRUE(status.ok()) << status.what;

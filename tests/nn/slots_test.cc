@@ -55,8 +55,9 @@ TEST(Slots, AllForwardThenAllBackward) {
         SCOPED_TRACE(name);
         NetConfig config = sizes({7}, 2);
         config.slots = 3;
-        expect_bits_of_blocks(net_of(name), config, 3,
-                              {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
+        expect_bits_of_blocks(
+            net_of(name), config, 3,
+            {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
     }
 }
 

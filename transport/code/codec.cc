@@ -255,7 +255,7 @@ private:
         switch (plan.word) {
             case Word::i16:
                 return kernels_.quantise_i16(plan.words.as<int16_t>() + at + i, x, count, scale,
-                                             {config_.seed, static_cast<uint32_t>(block.step), block.block, group.offset + i}, accumulate);
+                                             {config_.seed, static_cast<uint32_t>(block.step), block.block, group.place() + i}, accumulate);
             case Word::i32: return kernels_.quantise_i32(plan.words.as<int32_t>() + at + i, x, count, scale, accumulate);
             case Word::i64: return kernels_.quantise_i64(plan.words.as<int64_t>() + at + i, x, count, scale, accumulate);
         }

@@ -70,7 +70,7 @@ Status Computer::plan(const NetSpec& spec, const NetConfig& net_config, const Op
         codec = module->codec_plan(net->layout(), codec_config, *device);
     } else {
         GC_TRY(net_cpu_plan(spec, net_config, arena, &net));
-        GC_TRY(optimiser_plan(optimiser_config, net->layout().elements, arena, &optimiser));
+        GC_TRY(optimiser_plan(optimiser_config, net->layout(), arena, &optimiser));
         codec = codec_cpu(net->layout(), codec_config);
     }
     return {};

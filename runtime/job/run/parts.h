@@ -36,7 +36,7 @@ struct JobParts {
     /// How long all workers of a node may compute, in deadlines: each of their mini-batches in less than one.
     uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
     /// Of the state before the first step (Context::digest()).
-    uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().elements); }
+    uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().whole()); }
     /// What the next step begins from, with this of the algorithm; valid until it changes.
     ModelState state(std::span<const std::byte> of_algorithm) const;
     /// Another state in its place, of the same sizes; not that of the algorithm.
