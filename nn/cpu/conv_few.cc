@@ -68,8 +68,8 @@ void join(const Cut& c, float* images, float* strips) {
 bool conv_few_fits(const Layer& l) { return l.in.C < 16 && l.window.stride == 1 && l.window.pad == 0 && l.biases > 0; }
 
 bool conv_few_pools(const Layer& l, const Layer& pool) {
-    return conv_few_fits(l) && l.takers == 1 && pool.is(max_pool_kind) && pool.window.kernel == 2 && pool.window.stride == 2 &&
-           pool.window.pad == 0 && l.out.H % 2 == 0 && l.out.W % 2 == 0;
+    return conv_few_fits(l) && pool.window.kernel == 2 && pool.window.stride == 2 && pool.window.pad == 0 && l.out.H % 2 == 0 &&
+           l.out.W % 2 == 0;
 }
 
 Status conv_few(Build& b) {

@@ -60,9 +60,6 @@ public:
 
 private:
     Status make(Build& build, Program& program);
-    /// Which layers are computed together, and where the net can be cut.
-    void plan_fusions();
-    Status plan_stage();
     void drop_other_stages(Build& build);
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
     /// Fills the input and runs all layers forward.

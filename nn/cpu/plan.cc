@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nn/cpu/net.h"
+#include "nn/graph/fusions.h"
 
 namespace gradcast {
 namespace cpu {
@@ -23,6 +24,11 @@ Status kernels_name(Precision precision, const char** name) {
         return fail(Code::unsupported,
                     "precision bf16 needs AVX512-BF16 or AMX, and this CPU has neither: take f32, or nodes that have it");
     return {};
+}
+
+/// A convolution of few channels takes what follows it into its tiles.
+std::vector<Fusion> fusions() {
+    return {{{&conv_kind, &max_pool_kind, &relu_kind}, [](std::span<const Layer> run) { return conv_few_pools(run[0], run[1]); }}};
 }
 
 constexpr uint32_t together_samples = 128;              // of blocks computed together
@@ -65,38 +71,6 @@ void CpuNet::plan_gradients(Build& build) {
     for (const Layer& layer : layers_) in_bucket_.push_back(layer.parameters() ? layout_.bucket_of(layout_.offset_of(layer.offset)) : ~0u);
 }
 
-void CpuNet::plan_fusions() {
-    std::vector<std::string> listed;
-    for (const Layer& layer : layers_) listed.push_back(layer.spec.name);
-    layers_pool_first(layers_);
-    merged_.assign(layers_.size(), false);
-    for (uint32_t i = 0; i + 2 < layers_.size(); ++i) {
-        const Layer &first = layers_[i], &pool = layers_[i + 1], &relu = layers_[i + 2];
-        if (!first.is(conv_kind) || !conv_few_pools(first, pool) || !relu.is(relu_kind)) continue;
-        merged_[i + 1] = merged_[i + 2] = pool.input == i && pool.takers == 1 && relu.input == i + 1;
-    }
-    // A stage begins where the layers before it are those that come before it in the list.
-    for (uint32_t i = 0, behind = 0; i < layers_.size(); ++i) {
-        if (behind == i && !merged_[i]) stage_begins_.push_back(i);
-        const auto number = std::ranges::find(listed, layers_[i].spec.name) - listed.begin();
-        behind = std::max(behind, static_cast<uint32_t>(number) + 1);
-    }
-}
-
-Status CpuNet::plan_stage() {
-    const auto layers = static_cast<uint32_t>(layers_.size());
-    stage_ = {config_.stage.first, std::min(config_.stage.end, layers)};
-    if (stage_.first >= stage_.end) return fail(Code::invalid, "a stage needs at least one of the net's {} layers", layers);
-    for (const uint32_t begin : {stage_.first, stage_.end}) {
-        if (begin == layers || std::ranges::binary_search(stage_begins_, begin)) continue;
-        const auto next = std::ranges::upper_bound(stage_begins_, begin);
-        return fail(Code::invalid, "no stage can begin at layer {}, which is computed with the one before it: begin it at {}{}",
-                    layers_[begin].spec.name, layers_[*std::prev(next)].spec.name,
-                    next == stage_begins_.end() ? "" : " or " + layers_[*next].spec.name);
-    }
-    return {};
-}
-
 /// Layers of other stages were built for the choice of kernels and orders alone.
 void CpuNet::drop_other_stages(Build& build) {
     auto drop = [this](Program& program) {
@@ -120,8 +94,10 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
-    plan_fusions();
-    GC_TRY(plan_stage());
+    layers_pool_first(layers_);
+    merged_ = layers_fused(layers_, fusions());
+    stage_begins_ = gradcast::stage_begins(layers_, merged_);
+    GC_TRY(stage_check(layers_, stage_begins_, config.stage, &stage_));
     layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
     runs_ = layout_.runs();
     const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });

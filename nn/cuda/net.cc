@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "nn/cuda/cuda.h"
+#include "nn/graph/fusions.h"
 
 namespace gradcast::cuda {
 

@@ -100,7 +100,7 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
             return fail(Code::invalid, "layer {} has the unknown kind \"{}\": {}one of {}", result.size() + 1, each.kind,
                         near.empty() ? "" : fmt::format("did you mean {}? ", near), fmt::join(names, ", "));
         }
-        Layer layer{.spec = each, .kind = kind};
+        Layer layer{.spec = each, .kind = kind, .number = static_cast<uint32_t>(result.size())};
         const uint32_t number = ++numbers[kind];
         if (each.name.empty()) layer.spec.name = fmt::format("{}{}", kind->short_name, number);
         for (const Layer& other : result)
@@ -138,18 +138,6 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples) {
     for (const Layer& layer : layers)
         if (layer.kind->block) GC_TRY(layer.kind->block(layer, samples));
     return {};
-}
-
-void layers_pool_first(std::vector<Layer>& layers) {
-    for (uint32_t i = 0; i + 1 < layers.size(); ++i) {
-        Layer &first = layers[i], &second = layers[i + 1];
-        if (!first.is(relu_kind) || !second.is(max_pool_kind) || first.takers != 1 || second.input != i) continue;
-        std::swap(first, second);
-        first.input = second.input;
-        second.input = i;
-        second.takers = std::exchange(first.takers, 1);
-        second.in = second.out = first.out;
-    }
 }
 
 Status samples_check(const NetSpec& spec, const Samples& samples) {

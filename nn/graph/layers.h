@@ -28,6 +28,7 @@ struct Layer {
     static constexpr uint32_t none = ~0u;
     LayerSpec spec;   // with its name, and a stride that is not 0
     const LayerKind* kind = nullptr;
+    uint32_t number = 0;   // in the list of the net
     Shape in{}, out{};
     Window window{};
     float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
@@ -59,8 +60,6 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 /// bucket_bytes, from the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
 
-/// Moves a ReLU just before max pooling behind it: the result is the same, of fewer values.
-void layers_pool_first(std::vector<Layer>& layers);
 /// By layer: the bucket that is complete once its gradient is; none: ~0.
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout);
 /// Error: of samples that do not fit the net's input, or a label beyond its classes.
