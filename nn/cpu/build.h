@@ -233,6 +233,8 @@ private:
 #define GC_LAYER(kind) Status kind(Build& b);
 GC_LAYER_KINDS(GC_LAYER)
 #undef GC_LAYER
+/// The net's input; appends what fills it from a frame's samples.
+Activation pixels(Build& b, const NetSpec& spec, std::vector<Operation>& list);
 bool conv_wide_fits(const Build& b, const Layer& l);
 Status conv_wide(Build& b);
 /// Gradients of weights alone, in float: for 5x5, between oneDNN's other passes in bf16.

@@ -15,43 +15,6 @@ constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"}
 OneThread::OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
 OneThread::~OneThread() { omp_set_num_threads(before_); }
 
-void CpuNet::input(Frame& frame) {
-    Shape padded = layers_[0].in;
-    float* image = frame.at(frame.program->input);
-    const uint64_t plane = uint64_t{padded.H} * padded.W, lines = spec_.pad ? spec_.H : 1, row = uint64_t{spec_.H} * spec_.W / lines;
-    // Padding is written for each block, as lanes' memory has other uses in between.
-    if (spec_.pad && !input_beside_) std::fill_n(image, padded.elements() * frame.samples, 0.0f);
-    uint32_t filled = 0;
-    for (const Block& block : frame.blocks) {
-        const Samples& samples = block.samples;
-        const uint8_t* pixels = samples.images;
-        auto scale = [&](uint32_t c) { return 1 / (255 * samples.std[c]); };
-        auto shift = [&](uint32_t c) { return -samples.mean[c] / samples.std[c]; };
-        if (input_beside_) {
-            const uint64_t stride = uint64_t{spec_.C} * spec_.H * spec_.W, edge = (spec_.pad * padded.W + spec_.pad) * 16;
-            auto pad = [&image](uint64_t floats) { image = std::fill_n(image, floats, 0.0f); };
-            for (uint32_t first = 0; first < samples.count; first += 16, filled += 16)
-                for (uint32_t c = 0; c < spec_.C; ++c) {
-                    pad(edge);
-                    for (uint64_t h = 0; h < lines; ++h, image += row * 16) {
-                        if (h) pad(spec_.pad * 32);
-                        kernels_.normalise16(image, pixels + first * stride + (uint64_t{c} * lines + h) * row, stride,
-                                             std::min(16u, samples.count - first), row, scale(c), shift(c));
-                    }
-                    pad(edge);
-                }
-            continue;
-        }
-        filled += samples.count;
-        for (uint32_t n = 0; n < samples.count; ++n)
-            for (uint32_t c = 0; c < spec_.C; ++c, image += plane)
-                for (uint64_t h = 0; h < lines; ++h, pixels += row)
-                    kernels_.normalise(image + (h + spec_.pad) * padded.W + spec_.pad, pixels, row, scale(c), shift(c));
-    }
-    const uint32_t all = input_beside_ ? (frame.samples + 15) / 16 * 16 : frame.samples;
-    if (filled < all) std::fill_n(image, padded.elements() * (all - filled), 0.0f);   // of an evaluation
-}
-
 Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass) {
     const bool traced = trace_ && frame.training && !list.empty();
     const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
@@ -61,12 +24,7 @@ Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t laye
 }
 
 Status CpuNet::layers_forward(Frame& frame, StepId step) {
-    if (stage_.has(0)) {
-        const bool traced = trace_ && frame.training;
-        const uint64_t begin_ns = traced ? trace_->now_ns() : 0;
-        input(frame);
-        if (traced) trace_->pass(frame.lane, layers_[0], Pass::input, begin_ns, trace_->now_ns());
-    }
+    GC_TRY(run(frame.program->input, frame, 0, Pass::input));
     frame.loss.fill(0);
     frame.right = 0;
     for (uint32_t i = 0, first = 0; i < frame.blocks.size(); first += frame.blocks[i++].samples.count) frame.begins[i] = first;

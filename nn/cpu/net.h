@@ -22,7 +22,7 @@ private:
 
 /// The net for blocks of one size.
 struct Program : ProgramSize {
-    Tensor input;
+    std::vector<Operation> input;
     std::vector<Operations> layers;   // one each, those with weights at their own place; of other stages' layers none
     std::vector<EdgeTensors> edges;   // alike in all programs of training but for the sizes
 };
@@ -64,7 +64,6 @@ private:
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
     /// Fills the input and runs all layers forward.
     Status layers_forward(Frame& frame, StepId step);
-    void input(Frame& frame);
     /// Computes and hands in the layer's gradients of weights, block by block.
     Status weights(Frame& frame, size_t layer, GradientSink& sink);
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
@@ -94,7 +93,6 @@ private:
     Stage stage_;                // its end is the number of layers at most
     std::vector<uint32_t> stage_begins_;
     std::vector<Edge> edges_;
-    bool input_beside_ = false;               // the first layer reads 16 samples side by side
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
     std::vector<uint64_t> apart_;             // by bucket: floats from one block's gradient to the next one's, in a lane's memory
     std::vector<uint32_t> in_bucket_;         // by layer: the bucket of its gradient; none: ~0

@@ -39,9 +39,9 @@ constexpr uint64_t apply_piece_most = 64 * 1024;        // elements that a lane 
 
 Status CpuNet::make(Build& build, Program& program) {
     build.begin(program.samples, program.training, &program.layers, &program.edges);
-    program.input = build.kept(input_beside_ ? Build::side_by_side(program.samples, layers_[0].in)
-                                             : Build::plain({program.samples, layers_[0].in.C, layers_[0].in.H, layers_[0].in.W}));
-    return layers_build(build, layers_, Activation{.value = program.input, .gradient = {}});
+    const Activation input = pixels(build, spec_, program.input);
+    if (!stage_.has(0)) program.input.clear();
+    return layers_build(build, layers_, input);
 }
 
 /// Blocks can be computed together: all layers can, and the activations of so many samples are few.
@@ -100,8 +100,6 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     GC_TRY(stage_check(layers_, stage_begins_, config.stage, &stage_));
     layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
     runs_ = layout_.runs();
-    const auto takers = std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.input == Layer::none; });
-    input_beside_ = layers_[0].is(conv_kind) && conv_few_fits(layers_[0]) && takers == 1;
     for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
     for (uint32_t b = 0; b < layout_.buckets.size(); ++b)

@@ -14,10 +14,11 @@ struct Fusion {
 void layers_pool_first(std::vector<Layer>& layers);
 /// By layer: whether it is computed with the one before it.  Patterns are tried in their order at each layer.
 std::vector<bool> layers_fused(std::span<const Layer> layers, std::span<const Fusion> patterns);
-/// Layers that may begin a stage, ascending: not computed with the one before them, and behind exactly the layers that the list of the net has
-/// before them.
+/// Layers that may begin a stage, ascending: not computed with the one before them, and behind exactly the layers that the list of the net
+/// has before them.
 std::vector<uint32_t> stage_begins(std::span<const Layer> layers, const std::vector<bool>& fused);
-/// The stage with an end that is a number of layers.  Error: it begins or ends inside a fusion, and names the nearest layers that may begin one.
+/// The stage with an end that is a number of layers.  Error: it begins or ends inside a fusion, and names the nearest layers that may begin
+/// one.
 Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begins, const Stage& wanted, Stage* stage);
 
 }   // namespace gradcast
