@@ -1,0 +1,132 @@
+#include "algos/grid/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace gradcast {
+namespace {
+
+constexpr const char* names[] = {"gpipe", "1f1b", "zero-bubble"};
+
+/// Runs tasks of all stages as soon as what they need is there.
+class Pipeline {
+public:
+    Pipeline(uint32_t stages, uint32_t micro_batches, double edge)
+        : stages_(stages), edge_(edge), ends_(stages, std::vector<std::array<double, 4>>(micro_batches, {none, none, none, none})), free_(stages) {}
+
+    /// When what the task needs is there; none: not yet.
+    double ready(uint32_t stage, const StageTask& task) const {
+        const auto end = [&](uint32_t at, StagePass pass) { return ends_[at][task.micro_batch][static_cast<size_t>(pass)]; };
+        switch (task.pass) {
+            case StagePass::forward: return stage == 0 ? 0 : end(stage - 1, StagePass::forward) + edge_;
+            case StagePass::backward:
+            case StagePass::data:
+                return std::max(end(stage, StagePass::forward), stage + 1 == stages_ ? 0 : end(stage + 1, task.pass) + edge_);
+            case StagePass::weights: return end(stage, StagePass::data);
+        }
+        return none;
+    }
+    double begin(uint32_t stage, const StageTask& task) const { return std::max(ready(stage, task), free_[stage]); }
+    void run(uint32_t stage, const StageTask& task, double seconds) {
+        free_[stage] = ends_[stage][task.micro_batch][static_cast<size_t>(task.pass)] = begin(stage, task) + seconds;
+    }
+    double ended(uint32_t stage) const { return free_[stage]; }
+    static constexpr double none = std::numeric_limits<double>::infinity();
+
+private:
+    const uint32_t stages_;
+    const double edge_;
+    std::vector<std::vector<std::array<double, 4>>> ends_;   // by stage, micro-batch, pass
+    std::vector<double> free_;
+};
+
+std::vector<StageTask> gpipe(uint32_t micro_batches) {
+    std::vector<StageTask> tasks;
+    for (const StagePass pass : {StagePass::forward, StagePass::backward})
+        for (uint32_t i = 0; i < micro_batches; ++i) tasks.push_back({pass, i});
+    return tasks;
+}
+
+// Stage k of S has at most S - k forward passes ahead of its backward passes.
+std::vector<StageTask> one_forward_one_backward(uint32_t stages, uint32_t stage, uint32_t micro_batches) {
+    std::vector<StageTask> tasks;
+    const uint32_t ahead = std::min(stages - stage, micro_batches);
+    for (uint32_t i = 0; i < ahead; ++i) tasks.push_back({StagePass::forward, i});
+    for (uint32_t i = 0; i < micro_batches; ++i) {
+        tasks.push_back({StagePass::backward, i});
+        if (i + ahead < micro_batches) tasks.push_back({StagePass::forward, i + ahead});
+    }
+    return tasks;
+}
+
+// Stage k puts weights passes off by k micro-batches, so that each stage keeps S at most.  The last ones fill its wait at the end.
+std::vector<StageTask> zero_bubble(uint32_t stages, uint32_t stage, uint32_t micro_batches) {
+    std::vector<StageTask> tasks;
+    uint32_t weights = 0;
+    for (const auto& [pass, micro_batch] : one_forward_one_backward(stages, stage, micro_batches)) {
+        tasks.push_back({pass == StagePass::backward ? StagePass::data : pass, micro_batch});
+        if (pass == StagePass::backward && micro_batch >= stage) tasks.push_back({StagePass::weights, weights++});
+    }
+    while (weights < micro_batches) tasks.push_back({StagePass::weights, weights++});
+    return tasks;
+}
+
+double seconds_of(const StageTimes& times, StagePass pass) {
+    switch (pass) {
+        case StagePass::forward: return times.forward;
+        case StagePass::backward: return times.data + times.weights;
+        case StagePass::data: return times.data;
+        case StagePass::weights: return times.weights;
+    }
+    return 0;
+}
+
+}   // namespace
+
+std::span<const char* const> schedule_names() { return names; }
+
+std::vector<StageTask> stage_tasks(Schedule schedule, uint32_t stages, uint32_t stage, uint32_t micro_batches) {
+    switch (schedule) {
+        case Schedule::gpipe: return gpipe(micro_batches);
+        case Schedule::one_forward_one_backward: return one_forward_one_backward(stages, stage, micro_batches);
+        case Schedule::zero_bubble: return zero_bubble(stages, stage, micro_batches);
+    }
+    return {};
+}
+
+uint32_t slots_of(std::span<const StageTask> tasks) {
+    uint32_t now = 0, most = 0;
+    for (const StageTask& task : tasks) {
+        now += task.pass == StagePass::forward;
+        most = std::max(most, now);
+        now -= task.pass == StagePass::backward || task.pass == StagePass::weights;
+    }
+    return most;
+}
+
+PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> times, uint32_t micro_batches, double edge) {
+    const auto stages = static_cast<uint32_t>(times.size());
+    Pipeline pipeline(stages, micro_batches, edge);
+    std::vector<std::vector<StageTask>> tasks;
+    for (uint32_t stage = 0; stage < stages; ++stage) tasks.push_back(stage_tasks(schedule, stages, stage, micro_batches));
+    std::vector<size_t> next(stages);
+    for (bool any = true; any;) {
+        any = false;
+        for (uint32_t stage = 0; stage < stages; ++stage)
+            for (; next[stage] < tasks[stage].size(); ++next[stage], any = true) {
+                const StageTask& task = tasks[stage][next[stage]];
+                if (pipeline.ready(stage, task) == Pipeline::none) break;
+                pipeline.run(stage, task, seconds_of(times[stage], task.pass));
+            }
+    }
+    PipelineCost cost;
+    for (uint32_t stage = 0; stage < stages; ++stage) {
+        if (next[stage] < tasks[stage].size()) return {Pipeline::none, {}};   // stages wait for each other
+        cost.step = std::max(cost.step, pipeline.ended(stage));
+    }
+    for (const StageTimes& each : times) cost.idle.push_back(1 - each.sum() * micro_batches / cost.step);
+    return cost;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,45 @@
+// In which order a stage of a pipeline runs the passes of its micro-batches, and what a step costs.  Pure functions.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace gradcast {
+
+/// gpipe (Huang et al. 2019): all forward passes, then all backward passes.
+/// one_forward_one_backward (Narayanan et al. 2019): stage k of S begins with S - k forward passes; then each backward pass is followed by a
+/// forward pass.
+/// zero_bubble (ZB-H1; Qi et al. 2024): the order of one_forward_one_backward, but a data pass lets the stage before go on at once, and
+/// weights passes fill the waits.
+enum class Schedule : uint8_t { gpipe, one_forward_one_backward, zero_bubble };
+/// "gpipe", "1f1b", "zero-bubble", in the order of Schedule.
+std::span<const char* const> schedule_names();
+
+/// backward is data and weights, layer by layer: it needs less memory, and the stage before waits for all of it (nn/net.h: Backward).
+enum class StagePass : uint8_t { forward, backward, data, weights };
+struct StageTask {
+    StagePass pass;
+    uint32_t micro_batch;
+    bool operator==(const StageTask&) const = default;
+};
+
+/// All tasks of stage `stage` of `stages` in a step of `micro_batches`: for each micro-batch forward and backward, or with zero_bubble
+/// forward, data and weights.  Each pass takes the micro-batches in their order.  O(micro_batches).
+std::vector<StageTask> stage_tasks(Schedule schedule, uint32_t stages, uint32_t stage, uint32_t micro_batches);
+/// The most micro-batches that the tasks keep at a time: their forward pass has begun, and their last pass has not ended.
+uint32_t slots_of(std::span<const StageTask> tasks);
+
+/// Seconds of a stage's passes of one micro-batch.
+struct StageTimes {
+    double forward = 0, data = 0, weights = 0;
+    double sum() const { return forward + data + weights; }
+};
+struct PipelineCost {
+    double step = 0;            // from the first task's begin to the last one's end
+    std::vector<double> idle;   // by stage: the share of the step in which it computes nothing
+};
+/// Of a step whose stages have these times; an edge takes `edge` seconds and does not keep its stages from computing.
+PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> stages, uint32_t micro_batches, double edge = 0);
+
+}   // namespace gradcast

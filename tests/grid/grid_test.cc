@@ -1,0 +1,134 @@
+// Grids and schedules as tables; what a step costs beside the formulas.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "algos/grid/grid.h"
+#include "algos/grid/schedule.h"
+
+namespace gradcast {
+namespace {
+
+TEST(Grid, GivesEachRankItsCell) {
+    Grid grid;
+    ASSERT_TRUE(Grid::make(14, 3, 2, &grid).ok());
+    EXPECT_EQ(grid.replicas(), 2u);
+    EXPECT_EQ(grid.cells(), 6u);
+    EXPECT_EQ(grid.spares(), 2u);
+    std::set<Rank> seen;
+    for (uint32_t replica = 0; replica < 2; ++replica)
+        for (uint32_t stage = 0; stage < 3; ++stage)
+            for (uint32_t slice = 0; slice < 2; ++slice) {
+                const Cell cell{stage, slice};
+                const Rank rank = grid.rank_of(replica, cell);
+                EXPECT_TRUE(seen.insert(rank).second);
+                EXPECT_EQ(grid.replica_of(rank), replica);
+                EXPECT_EQ(grid.cell_of(rank), cell);
+                EXPECT_FALSE(grid.is_spare(rank));
+            }
+    EXPECT_EQ(*seen.rbegin(), 11);
+    EXPECT_TRUE(grid.is_spare(12));
+    EXPECT_TRUE(grid.is_spare(13));
+    EXPECT_EQ(grid.replica_group({1, 0}), (std::vector<Rank>{2, 8}));
+    EXPECT_EQ(grid.slice_group(1, 2), (std::vector<Rank>{10, 11}));
+}
+
+TEST(Grid, OneNodeHasAll) {
+    Grid grid;
+    ASSERT_TRUE(Grid::make(1, 1, 1, &grid).ok());
+    EXPECT_EQ(grid.replica_group({}), (std::vector<Rank>{0}));
+    EXPECT_EQ(grid.spares(), 0u);
+}
+
+TEST(Grid, NeedsAWholeReplica) {
+    Grid grid;
+    EXPECT_STREQ(Grid::make(5, 3, 2, &grid).what,
+                 "3 stages x 2 slice groups need 6 nodes, and there are 5: take fewer stages, or more nodes");
+    EXPECT_STREQ(Grid::make(1, 2, 1, &grid).what,
+                 "2 stages x 1 slice groups need 2 nodes, and there is 1: take fewer stages, or more nodes");
+    EXPECT_EQ(Grid::make(8, 1u << 31, 1u << 31, &grid).code, Code::invalid);
+}
+
+/// "F0 F1 B0 ...": forward, backward, data, weights.
+std::string text(const std::vector<StageTask>& tasks) {
+    std::string all;
+    for (const auto& [pass, micro_batch] : tasks)
+        all += std::string(all.empty() ? "" : " ") + "FBDW"[static_cast<size_t>(pass)] + std::to_string(micro_batch);
+    return all;
+}
+
+TEST(Schedule, IsATable) {
+    EXPECT_EQ(text(stage_tasks(Schedule::gpipe, 3, 1, 3)), "F0 F1 F2 B0 B1 B2");
+    EXPECT_EQ(text(stage_tasks(Schedule::one_forward_one_backward, 3, 0, 4)), "F0 F1 F2 B0 F3 B1 B2 B3");
+    EXPECT_EQ(text(stage_tasks(Schedule::one_forward_one_backward, 3, 2, 4)), "F0 B0 F1 B1 F2 B2 F3 B3");
+    EXPECT_EQ(text(stage_tasks(Schedule::one_forward_one_backward, 4, 0, 2)), "F0 F1 B0 B1");
+    EXPECT_EQ(text(stage_tasks(Schedule::zero_bubble, 3, 0, 4)), "F0 F1 F2 D0 W0 F3 D1 W1 D2 W2 D3 W3");
+    EXPECT_EQ(text(stage_tasks(Schedule::zero_bubble, 3, 2, 4)), "F0 D0 F1 D1 F2 D2 W0 F3 D3 W1 W2 W3");
+    EXPECT_EQ(text(stage_tasks(Schedule::zero_bubble, 1, 0, 2)), "F0 D0 W0 F1 D1 W1");
+}
+
+TEST(Schedule, KeepsAsManyMicroBatchesAsItSays) {
+    for (uint32_t stages : {1u, 2u, 3u, 5u, 8u})
+        for (uint32_t micro_batches : {1u, 2u, 3u, 8u, 21u})
+            for (uint32_t stage = 0; stage < stages; ++stage) {
+                auto slots = [&](Schedule schedule) { return slots_of(stage_tasks(schedule, stages, stage, micro_batches)); };
+                EXPECT_EQ(slots(Schedule::gpipe), micro_batches);
+                EXPECT_EQ(slots(Schedule::one_forward_one_backward), std::min(stages - stage, micro_batches));
+                EXPECT_LE(slots(Schedule::zero_bubble), std::min(stages, micro_batches));
+            }
+}
+
+// Every pass comes once, in an order in which no stage waits for ever, whatever the numbers.
+TEST(Schedule, EndsAndComputesAll) {
+    for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble})
+        for (uint32_t stages = 1; stages <= 7; ++stages)
+            for (uint32_t micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+                for (uint32_t stage = 0; stage < stages; ++stage) {
+                    std::set<std::pair<uint8_t, uint32_t>> seen;
+                    const std::vector<StageTask> tasks = stage_tasks(schedule, stages, stage, micro_batches);
+                    for (const auto& [pass, micro_batch] : tasks) {
+                        EXPECT_LT(micro_batch, micro_batches);
+                        EXPECT_TRUE(seen.emplace(static_cast<uint8_t>(pass), micro_batch).second);
+                    }
+                    EXPECT_EQ(tasks.size(), micro_batches * (schedule == Schedule::zero_bubble ? 3 : 2));
+                }
+                const PipelineCost cost = pipeline_cost(schedule, std::vector<StageTimes>(stages, {1, 1, 1}), micro_batches);
+                EXPECT_LT(cost.step, 3.0 * (micro_batches + stages));
+            }
+}
+
+// Idle share of equal stages, F = B = W: (p - 1) / (m + p - 1), and (p - 1) / (3 m + p - 1) of zero-bubble from p micro-batches on.
+TEST(Schedule, IdleSharesAreThoseOfTheFormulas) {
+    for (uint32_t p : {1u, 2u, 4u, 8u})
+        for (uint32_t m : {p, 2 * p, 4 * p + 1, 64u}) {
+            const std::vector<StageTimes> equal(p, {1, 1, 1});
+            auto idle = [&](Schedule schedule) {
+                const std::vector<double> all = pipeline_cost(schedule, equal, m).idle;
+                return *std::ranges::max_element(all);
+            };
+            EXPECT_NEAR(idle(Schedule::gpipe), (p - 1.0) / (m + p - 1), 1e-12);
+            EXPECT_NEAR(idle(Schedule::one_forward_one_backward), (p - 1.0) / (m + p - 1), 1e-12);
+            EXPECT_NEAR(idle(Schedule::zero_bubble), (p - 1.0) / (3.0 * m + p - 1), 1e-12);
+        }
+}
+
+TEST(Schedule, TheSlowestStageBoundsAStep) {
+    const std::vector<StageTimes> times = {{1, 1, 1}, {4, 4, 2}, {1, 2, 1}};
+    for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
+        const PipelineCost cost = pipeline_cost(schedule, times, 12);
+        EXPECT_GE(cost.step, 120);
+        EXPECT_LT(cost.step, 120 + 10);
+        EXPECT_LT(cost.idle[1], 0.08);
+        EXPECT_GT(cost.idle[0], 0.7);
+    }
+}
+
+TEST(Schedule, EdgesDelayAStepByTheirTime) {
+    const std::vector<StageTimes> times(3, {1, 1, 1});
+    const double without = pipeline_cost(Schedule::gpipe, times, 5).step;
+    EXPECT_NEAR(pipeline_cost(Schedule::gpipe, times, 5, 0.25).step, without + 4 * 0.25, 1e-12);   // two cuts, there and back
+}
+
+}   // namespace
+}   // namespace gradcast
