@@ -143,7 +143,7 @@ struct Net {
         (void)lane, (void)slot, (void)all, (void)sink;
         return fail(Code::unsupported, "this net computes whole blocks");
     }
-    /// What crosses the cuts of a stage, in the order of `by`, then of `from`.  Several layers may read one value; each of them gives a
+    /// What crosses the cuts of a stage, in the order in which layers read it.  Several layers may read one value; each of them gives a
     /// gradient.
     virtual std::span<const Edge> edges() const { return {}; }
     /// Memory of that edge's value or gradient in a slot, for blocks of `samples` samples in all; its order is the whole net's.  Values

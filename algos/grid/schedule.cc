@@ -13,7 +13,10 @@ constexpr const char* names[] = {"gpipe", "1f1b", "zero-bubble"};
 class Pipeline {
 public:
     Pipeline(uint32_t stages, uint32_t micro_batches, double edge)
-        : stages_(stages), edge_(edge), ends_(stages, std::vector<std::array<double, 4>>(micro_batches, {none, none, none, none})), free_(stages) {}
+        : stages_(stages),
+          edge_(edge),
+          ends_(stages, std::vector<std::array<double, 4>>(micro_batches, {none, none, none, none})),
+          free_(stages) {}
 
     /// When what the task needs is there; none: not yet.
     double ready(uint32_t stage, const StageTask& task) const {

@@ -6,6 +6,7 @@
 #include <httplib.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -37,6 +38,16 @@ inline bool eventually(const std::function<bool()>& there, uint64_t patience = p
 inline std::string program(const char* name) {
     const char* build = std::getenv("GRADCAST_BUILD");
     return std::string(build ? build : "build") + "/" + name;
+}
+
+/// A CPU that this process may run on; others for the next numbers, in turn.
+inline uint32_t cpu_of(uint32_t number) {
+    cpu_set_t set;
+    std::vector<uint32_t> all;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0)
+        for (uint32_t cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+            if (CPU_ISSET(cpu, &set)) all.push_back(cpu);
+    return all.empty() ? 0 : all[number % all.size()];
 }
 
 /// One gradcastd, or another program of ours.  Killed when it goes out of scope.
@@ -284,7 +295,7 @@ struct Cluster {
         key("key", "\"" + folder + "/key\"");
         key("state", "\"state\"");
         key("socket", "\"run/control.sock\"");
-        key("cpus", fmt::format("[{}]", static_cast<uint32_t>(node.name[0]) % std::max(1u, std::thread::hardware_concurrency())));
+        key("cpus", fmt::format("[{}]", cpu_of(static_cast<uint32_t>(node.name[0]))));
         EXPECT_TRUE(file_write(node.folder + "/gradcastd.toml", text + more).ok());
     }
     void start(Node& node, int listen_fd = -1) {

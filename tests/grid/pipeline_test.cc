@@ -1,5 +1,5 @@
-// Stages of a net that follow a schedule, each with as many slots as the schedule says, in one process: the gradients of every block have the
-// bits of the whole net.
+// Stages of a net that follow a schedule, each with as many slots as the schedule says, in one process: the gradients of every block have
+// the bits of the whole net.
 #include <map>
 
 #include "algos/grid/schedule.h"
@@ -75,9 +75,8 @@ private:
     bool arrived(const Stage& stage) const {
         const auto& [pass, micro_batch] = stage.tasks[stage.next];
         bool all = true;
-        each(stage, pass, true, [&](size_t i, bool gradient) {
-            all = all && mail_.contains(letter(stage.rig->net->edges()[i], gradient, micro_batch));
-        });
+        each(stage, pass, true,
+             [&](size_t i, bool gradient) { all = all && mail_.contains(letter(stage.rig->net->edges()[i], gradient, micro_batch)); });
         return all;
     }
     void task(Stage& stage, std::span<const Block> blocks) {

@@ -63,7 +63,8 @@ protected:
             config.job = job, config.self = NodeId{rank}, config.lanes = 2, config.change_every = change_every_,
             config.folder = fmt::format("{}/job-{}", folder_, rank);
             config.datagram_bytes = datagrams_ ? 1432 : 0;
-            for (Rank each = 0; each < ranks; ++each) config.roster.push_back({test_identity(each).name, {}, 1});
+            for (Rank each = 0; each < ranks; ++each)
+                config.roster.push_back({test_identity(each).name + "-of-a-long-name", {}, 1});   // names allocate where they are made
             Status status = Engine::open(config, Log(), &engines[rank]);
             LinkConfig link = test_config(kind, job.protect, rank, addresses);
             if (meanwhile) link.packets_per_key = packets_per_key_default;   // a new key allocates

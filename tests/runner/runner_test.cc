@@ -124,6 +124,33 @@ echo "[  PASSED  ] $((p)) tests."
 [ -z "$s" ] || echo '[  SKIPPED ] 1 test, listed below:'
 [ -z "$f" ] || { echo '[  FAILED  ] 1 test, listed below:'; exit 1; })sh";
 
+TEST_F(Runner, WhatACrashLeavesIsShownOfEveryShard) {
+    program("system", sharded);
+    const std::string text = run("[true]\n^system Suite.Test1: no device$\n", "FAILS=x CRASHES=0");
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_TRUE(has(text, "  [ RUN      ] Suite.Test0")) << text;
+    EXPECT_FALSE(has(text, "does not say which")) << text;
+}
+
+TEST_F(Runner, AProgramWhoseShellDiesFails) {
+    program("good", passes);
+    program("system",
+            "[ $GTEST_SHARD_INDEX = 0 ] && kill -9 $(ps -o ppid= -p $PPID); exit 0");   // above it: timeout, the shell of the shard
+    const std::string text = run();
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_TRUE(has(text, "system: 3 of its 4 shards ended with a result, so it counts as failed")) << text;
+    EXPECT_TRUE(has(text, "\n2 passed, 1 failed, 0 skipped\n")) << text;
+}
+
+TEST_F(Runner, ACrashBehindASkipIsOneFailure) {
+    program("good", passes);
+    program("crash",
+            "echo '[ RUN      ] Suite.Device\nsome_test.cc:18: Skipped\nno device\n\n[  SKIPPED ] Suite.Device (0 ms)'; kill -SEGV $$");
+    const std::string text = run("[true]\n^crash Suite.Device: no device$\n");
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_TRUE(has(text, "\n2 passed, 1 failed, 1 skipped\n")) << text;
+}
+
 TEST_F(Runner, ShardsOfAProgramAreOneLine) {
     program("system", sharded);
     std::string text = run("[true]\n^system Suite.Test1: no device$\n", "FAILS=x CRASHES=x");

@@ -127,7 +127,6 @@ void Streams::greet(Rail& rail, std::span<const std::byte> bytes, uint64_t now) 
     if (handshake.state() == Handshake::State::done) opened(rail, bytes, now);
 }
 
-// Why the sender of `hello` is not the expected peer; "": it is.
 void Streams::turned_away(Rail& rail) {
     Peer& peer = rail.peer;
     const Handshake& handshake = *rail.handshake;
@@ -146,6 +145,7 @@ void Streams::turned_away(Rail& rail) {
     fall(rail, why);
 }
 
+// Why the sender of `hello` is not the expected peer; "": it is.
 std::string Streams::conflict(const Peer& peer, const Hello& hello) const {
     const Identity& self = config_.self;
     static constexpr const char* protects[] = {"none", "auth", "encrypt"};

@@ -26,7 +26,7 @@ std::string job_news_conflict(const NamedNews& theirs, const NamedNews& ours, co
     };
     if (!told(their) || !told(our)) return {};
     const auto differs = [&](const char* what, std::string_view their_value, std::string_view our_value, std::string_view way) {
-        return fmt::format("{} {} {}, {} {}{}", theirs.name, what, their_value, ours.name, our_value, way);
+        return fmt::format("{} {} {}, {} {}{}", theirs.name(), what, their_value, ours.name(), our_value, way);
     };
     const auto ended = [](const JobNews& news) { return static_cast<JobPhase>(news.phase) >= JobPhase::ended; };
     // Data and parameters first: with others the probe block has another gradient.

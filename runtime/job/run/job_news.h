@@ -1,6 +1,7 @@
 // The one message of the job protocol: what a rank tells of itself.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "runtime/core/le.h"
@@ -26,9 +27,9 @@ static_assert(sizeof(JobNews) == 356 && alignof(JobNews) == 1);
 /// The code of an abort; conflict where `said` has none that is known.
 Code job_news_code(const JobNews& said);
 
-/// News, and the rank as messages name it.
+/// News, and the rank as messages name it: called for a message alone.
 struct NamedNews {
-    const std::string& name;
+    const std::function<std::string()>& name;
     const JobNews& news;
 };
 /// How two ranks differ in what must be equal at all, as soon as both have told it; empty: they do not.  isa_setting: what messages call

@@ -248,7 +248,8 @@ private:
     void compare(Rank rank, Actions& actions) {
         const Peer& peer = peers_[rank];
         if (rank == config_.self) return;
-        const std::string differs = job_news_conflict({name(rank), peer.news}, {name(config_.self), own_}, config_.isa_setting);
+        const std::string differs =
+            job_news_conflict({[&] { return name(rank); }, peer.news}, {[&] { return name(config_.self); }, own_}, config_.isa_setting);
         if (!differs.empty()) abort(Code::conflict, differs, actions);
     }
 
