@@ -95,7 +95,7 @@ void Asgd::start(const Context& context) {
     for (uint32_t k = 0; k < workers_; ++k) {
         all_[k].version = version_;
         all_[k].held = false;
-        all_[k].state = k < ready ? State::ready : State::over;
+        all_[k].state = k < ready ? State::ready : State::finished;
     }
 }
 
@@ -116,7 +116,7 @@ Status Asgd::alone(Context& context) {
         }
         uint32_t k = log_.replays() ? log_.worker(taken_) : waiting_.front();
         const auto at = std::ranges::find(waiting_, k);
-        if (at == waiting_.end() || all_[k].state == State::over)
+        if (at == waiting_.end() || all_[k].state == State::finished)
             return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", k);
         waiting_.erase(at);
         GC_TRY(compute(context, k, values(answer(k))));

@@ -20,7 +20,7 @@
 // view before are never taken, so each applies at most once.  The updates of a single server that has stayed are kept; where a server is
 // lost, or there are several, the round is repeated from its beginning.
 //
-// Several servers: rank 0 alone decides which push comes next and tells the others its worker, so all go through the same updates and
+// Several servers: rank 0 alone decides which push comes next and sends its worker to the others, so all go through the same updates and
 // answers, each for its part; version and staleness are those of one server.  So is a replay, bit for bit.
 //
 // Messages: a push and an answer of P floats each for every mini-batch, so 2 W P floats for W pushes; and P values and the optimiser's
@@ -57,12 +57,12 @@ private:
         uint64_t pushes;        // of an answer: that the server has taken from the worker in this round
         double loss;            // of a push: mean
     };
-    enum class State : uint8_t { ready, computing, answered, over };
+    enum class State : uint8_t { ready, computing, answered, finished };
     struct Worker {
         uint64_t version = 0;   // that it has pulled
         uint64_t pushes = 0;    // in this round
         bool held = false;      // its answer waits
-        State state = State::over;
+        State state = State::finished;
     };
     /// After the last update of a round.
     struct Applied {
@@ -80,7 +80,7 @@ private:
     std::span<float> values(const Buffer& message) const {
         return {message.part(sizeof(Head), message.bytes - sizeof(Head)).as<float>(), elements_};
     }
-    // Tickets of a worker's push and answer, by server, and of what server 0 tells the others.
+    // Tickets of a worker's push and answer, by server, and of the orders of server 0 to the others.
     uint64_t push_ticket(uint32_t k, uint32_t s) const { return 1 + uint64_t{s} * workers_ + k; }
     uint64_t answer_ticket(uint32_t k, uint32_t s) const { return 1 + (uint64_t{parts_.servers} + s) * workers_ + k; }
     uint64_t order_ticket(uint64_t push) const { return 1 + 2 * uint64_t{parts_.servers} * workers_ + push % orders_.size(); }
@@ -98,7 +98,7 @@ private:
 
     // asgd.cc: what all ranks do
     void begin(Context& context);
-    /// The first workers begin a gradient with the present parameters, as many as there are pushes left.
+    /// The first workers begin a gradient with the present parameters, as many as pushes remain.
     void start(const Context& context);
     /// In a replay workers begin those gradients that the log has.
     bool begins(uint32_t k, bool handed) const { return log_.replays() ? log_.has_more(k, taken_) : handed; }
@@ -153,7 +153,7 @@ private:
     std::vector<uint64_t> other_servers_;   // bits of ranks
     uint32_t servers_ = 1, part_ = 0;       // of the job; this rank's number among them
     ServerParts parts_;
-    std::vector<uint32_t> orders_;   // workers whose pushes come next, as server 0 tells them; [push % size]
+    std::vector<uint32_t> orders_;   // workers whose pushes come next, by order of server 0; [push % size]
     Buffer local_, pushes_, answers_;
     ServerUpdate update_;
 };

@@ -16,19 +16,19 @@ bool Asgd::may_begin(uint32_t k) const {
     if (staleness_most_ == 0) return true;
     uint64_t slowest = ~uint64_t{0};
     for (const Worker& each : all_)
-        if (each.state != State::over) slowest = std::min(slowest, each.pushes);
+        if (each.state != State::finished) slowest = std::min(slowest, each.pushes);
     return all_[k].pushes <= slowest + staleness_most_;
 }
 
 Status Asgd::take(Context& context, uint32_t k, std::vector<uint32_t>* answered) {
     const uint64_t tau = version_ - all_[k].version;
-    const Head told = head(push(k));
+    const Head pushed = head(push(k));
     GC_ASSERT(soft_ || staleness_most_ == 0 || tau <= (workers_ - 1) * (2 * uint64_t{staleness_most_} + 1));
     for (const float each : own_part(values(push(k))))
         if (!std::isfinite(each))
             return fail(Code::diverged, "round {}: the gradient of worker {} holds NaN or Inf: {}", context.step + 1, k, context.advice);
     log_.pushes()[taken_] = {k, static_cast<uint32_t>(tau), taken_ > 0 && anew_at_ == taken_};
-    loss_ += told.loss / static_cast<double>(updates_);   // at server 0
+    loss_ += pushed.loss / static_cast<double>(updates_);   // at server 0
     GC_TRY(update_.add(context, {version_, k}, push(k).part(sizeof(Head), elements_ * sizeof(float)), lambda(tau)));
     ++taken_;
     if (update_.full()) {
@@ -50,7 +50,7 @@ Status Asgd::take(Context& context, uint32_t k, std::vector<uint32_t>* answered)
         all_[each].version = version_;
         const bool handed = handed_ < updates_;
         handed_ += handed;
-        if (!handed) all_[each].state = State::over;
+        if (!handed) all_[each].state = State::finished;
         fill(each, begins(each, handed));
         answered->push_back(each);
     }
@@ -77,7 +77,7 @@ Status Asgd::choose(Context& context, uint32_t* k) {
         return false;
     };
     GC_TRY(context.mail->wait_until(std::cref(any), 10 * context.deadline_us, "push of a worker"));
-    if (!open_[*k] || all_[*k].state == State::over)
+    if (!open_[*k] || all_[*k].state == State::finished)
         return fail(Code::data, "the replay log has a push of worker {} that it cannot have made", *k);
     turn_ = (*k + 1) % workers_;
     return {};
@@ -99,7 +99,7 @@ Status Asgd::next(Context& context, uint32_t* k) {
         GC_TRY(context.mail->wait(ticket, ticket, us, "word of the first server"));
         *k = order;
         if (*k >= workers_ || !open_[*k])
-            return fail(Code::data, "the first server tells of a push of worker {} that it cannot have made", *k);
+            return fail(Code::data, "the first server names a push of worker {} that it cannot have made", *k);
         GC_TRY(context.mail->wait(push_ticket(*k, part_), push_ticket(*k, part_), us, "push of a worker"));
     }
     open_[*k] = false;

@@ -69,10 +69,10 @@ Status Asgd::work(Context& context) {
             if (!own(k)) continue;
             Worker& worker = all_[k];
             if (worker.state == State::computing && done(k)) {
-                const Head& told = head(answer(answer_of(k)));
-                worker.state = told.go ? State::ready : State::over;
-                worker.version = told.version;
-                worker.pushes = told.pushes;
+                const Head& reply = head(answer(answer_of(k)));
+                worker.state = reply.go ? State::ready : State::finished;
+                worker.version = reply.version;
+                worker.pushes = reply.pushes;
             }
             some |= worker.state == State::ready;
             open |= worker.state == State::computing;
@@ -81,7 +81,7 @@ Status Asgd::work(Context& context) {
     };
     for (uint32_t k = 0; k < workers_; ++k) {
         if (!own(k)) continue;
-        if (!begins(k, true)) all_[k].state = State::over;
+        if (!begins(k, true)) all_[k].state = State::finished;
         if (pull_) all_[k].state = State::computing;
         if (pull_) await_answer(k);
         else std::ranges::copy(w(), values(answer(k)).begin());

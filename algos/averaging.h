@@ -46,7 +46,7 @@ protected:
     /// After that.  The net has the new parameters.
     virtual void applied(Context& context) { (void)context; }
 
-    /// Of own workers in this round, and of all in it once they are told; empty: not measured.
+    /// Of own workers in this round, and of all in it once they have come; empty: not measured.
     std::span<const float> own_speeds() const { return std::span(own_speeds_).first(allocation_.measures() ? losses_.size() : 0); }
     std::span<float> all_speeds() { return std::span(all_speeds_).first(allocation_.measures() ? all_speeds_.size() : 0); }
     /// What the next round's shares follow: in state() behind the number of workers, by which it begins.  Empty: nothing.

@@ -95,8 +95,8 @@ private:
         const uint32_t n = workers(), all = n == 2 ? 3 : n;
         std::array<uint32_t, 3> chosen{};
         for (uint32_t i = 0; i < 3; ++i) {
-            uint32_t left = all - i - (n >= 4 ? 1 : 0);
-            auto pick = static_cast<uint32_t>(uint64_t{random[i]} * left >> 32);
+            uint32_t remaining = all - i - (n >= 4 ? 1 : 0);
+            auto pick = static_cast<uint32_t>(uint64_t{random[i]} * remaining >> 32);
             const auto taken = [&](uint32_t r) { return (n >= 4 && r == k) || std::find(&chosen[0], &chosen[i], r) != &chosen[i]; };
             uint32_t r = 0;
             for (;; ++r)
@@ -139,7 +139,7 @@ private:
             }
             notes_[i] = static_cast<float>(right);
         }
-        GC_TRY(context.workers->tell(std::span(notes_).first(own_->size()), all_notes_));
+        GC_TRY(context.workers->share_notes(std::span(notes_).first(own_->size()), all_notes_));
         // All that can fail comes before the state changes: the round may be repeated.
         for (uint32_t k = 0; k < workers(); ++k) {
             if (all_notes_[k] <= right()[k]) continue;

@@ -17,7 +17,7 @@ Status Dispatch::collect(uint64_t until_us) {
     GC_TRY(host_.wait(&completions_, until_us));
     for (const Completion& each : completions_) {
         if (each.channel != job_channel) continue;
-        told_ |= uint64_t{1} << each.id;
+        completed_ |= uint64_t{1} << each.id;
         if (each.id == job_rank_lost) rank_lost(each);
         else if (!each.status.ok()) ended_ = each.status;
     }
@@ -40,16 +40,16 @@ void Dispatch::rank_lost(const Completion& completion) {
         expelled_.push_back(rank);
         return;
     }
-    // The link and all protocols hear of it, whoever found it out.
+    // The link and all protocols get the loss, whoever found it out.
     host_.post(job_channel, {Event::PeerLost{rank, fail(Code::peer_lost, "rank {} is lost", rank)}});
 }
 
 Status Dispatch::wait_job(uint64_t id) {
     Waiting waiting(progress_);
     const uint64_t until_us = host_.now_us() + 20 * deadline_us_;
-    while (!(told_ >> id & 1)) {
+    while (!(completed_ >> id & 1)) {
         const Status status = collect(until_us);
-        if (!(told_ >> id & 1) || !ended_.ok()) GC_TRY(status);   // what else has come with it is for later
+        if (!(completed_ >> id & 1) || !ended_.ok()) GC_TRY(status);   // what else has come with it is for later
     }
     return {};
 }

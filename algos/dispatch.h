@@ -1,4 +1,4 @@
-// What the trainer is told in one view: the verdicts of Channel::job are kept here, the rest goes to the consumer of its channel.
+// Hands the completions of one view to the trainer: those of Channel::job are kept here, the rest goes to the consumer of its channel.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -46,7 +46,7 @@ public:
     /// answers; this one, of 20 times the job's, is for a network thread that has died.
     Status wait_job(uint64_t id);
 
-    const Status& ended() const { return ended_; }   // what all ranks have agreed that the job ends with; ok while it goes on
+    const Status& ended() const { return ended_; }   // the status that all ranks have agreed to end the job with; ok while it goes on
     bool lost(Rank rank) const { return lost_[rank]; }
     bool any_lost() const { return std::find(lost_.begin(), lost_.end(), true) != lost_.end(); }
     bool expelling() const { return !expelled_.empty(); }
@@ -64,7 +64,7 @@ private:
     std::vector<bool> lost_;
     std::vector<std::string>& why_lost_;
     std::vector<Rank> expelled_;   // lost, but not yet to the link
-    uint64_t told_ = 0;            // bits of ids on Channel::job
+    uint64_t completed_ = 0;       // bits of ids on Channel::job
     Status ended_;
 };
 

@@ -5,7 +5,7 @@
 //     admm   s_k = argmin O_k(z + s) + (rho/2) ||s + u_k||^2;   z' = z + mean of s_k + u_k;   u_k <- u_k + s_k - (z' - z).   z = u = 0 at
 //     first
 //
-// Everything is double, w = 0 at first.  A mean of doubles is two sums: of the values, and of what their words have left over.  Messages: 2
+// Everything is double, w = 0 at first.  A mean of doubles is two sums: of the values, and of their remainders.  Messages: 2
 // sums of d values for each mean: dane 4 a round, admm 2.  Keeps what the problems take (ridge.cc, logistic.cc), and multipliers.  May go
 // wrong: dane with a mu too small for unlike parts diverges, and the job ends by name when its loss is ten times the least one.
 #include "algos/exact.h"

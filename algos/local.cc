@@ -80,8 +80,8 @@ std::vector<uint32_t> Local::block_sizes() const {
     const Sampler any = order(0, 1);
     for (uint32_t block = 0; block < config_.blocks; ++block) sizes.insert(any.block_size(block));
     for (uint64_t round = 0; round < config_.rounds_of_epoch; ++round)   // its last mini-batch
-        if (const uint64_t left = (begin_of_round(round + 1) - begin_of_round(round)) % config_.batch; left > 0) {
-            const Shape shape = shape_of(left);
+        if (const uint64_t remaining = (begin_of_round(round + 1) - begin_of_round(round)) % config_.batch; remaining > 0) {
+            const Shape shape = shape_of(remaining);
             const Sampler cut(1, 1, shape.samples, shape.blocks);
             for (uint32_t block = 0; block < shape.blocks; ++block) sizes.insert(cut.block_size(block));
         }

@@ -35,7 +35,7 @@ struct LocalConfig {
     Augment augment = {};
 };
 
-/// Added to the gradient of a worker's mini-batch, element by element: shift + pull * (w - centre).  Running statistics are left out.
+/// Added to the gradient of a worker's mini-batch, element by element: shift + pull * (w - centre).  Running statistics are omitted.
 struct LocalTerm {
     const float* shift = nullptr;   // [elements]; null: 0
     float pull = 0;

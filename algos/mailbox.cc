@@ -41,7 +41,7 @@ Status Mailbox::take(const Completion& completion) {
     return {};
 }
 
-/// Takes what has come.  Error: the time is over.
+/// Takes what has come.  Error: the time has run out.
 Status Mailbox::collect(uint64_t until_us, uint64_t us, const char* what) {
     // Mail of an expelled rank will not come, but this rank must first receive the reason.
     const Status status = dispatch_.collect(dispatch_.expelling() ? host_.now_us() + deadline_us_ / 40 : until_us);

@@ -17,7 +17,7 @@ public:
           until_us_(context_.host.now_us() + us_) {}
     uint64_t us() const { return us_; }
     uint64_t next_us() const { return std::min(context_.host.now_us() + context_.deadline_us / 40, until_us_); }
-    bool over() {
+    bool expired() {
         const uint64_t now_us = context_.host.now_us();
         if (const uint64_t arrivals = exchange_.arrivals(); std::exchange(arrivals_, arrivals) != arrivals) {
             until_us_ = now_us + us_;
@@ -48,7 +48,7 @@ Status Port::begin() {
     while (!exchange_.begun(step_)) {
         const Status status = dispatch_.collect(std::min(context_.host.now_us() + 50, patience.next_us()));
         if (status.code != Code::deadline || !dispatch_.ended().ok()) GC_TRY(status);
-        if (patience.over()) return overdue(patience.us());
+        if (patience.expired()) return overdue(patience.us());
     }
     return {};
 }
@@ -67,7 +67,7 @@ Status Port::wait(uint32_t first, std::span<const Sum*> into, uint64_t deadlines
     while (std::find(come.begin(), come.end(), nullptr) != come.end()) {
         const Status status = dispatch_.collect(patience.next_us());
         if (status.code != Code::deadline || !dispatch_.ended().ok()) GC_TRY(status);
-        if (patience.over()) return overdue(patience.us());
+        if (patience.expired()) return overdue(patience.us());
     }
     std::copy(come.begin(), come.end(), into.begin());
     std::fill(come.begin(), come.end(), nullptr);

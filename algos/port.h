@@ -21,7 +21,7 @@ struct Judge {
 class Port final : public Consumer {
 public:
     /// Allocates.  Must exist before the exchange completes anything: a sum may come before this trainer begins its first step.  judge:
-    /// null where nobody can tell who is right.
+    /// null where it is undecidable who is right.
     Port(Context& context, Dispatch& dispatch, Exchange& exchange, size_t buckets, StepId first_step, Judge* judge);
 
     StepId step() const { return step_; }   // the present one

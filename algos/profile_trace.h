@@ -1,4 +1,4 @@
-// The passes of layers as events of the job's profile.
+// Adds the forward and backward passes of layers to the job's profile, as events of their lane.
 #pragma once
 #include "nn/net.h"
 #include "runtime/core/clock.h"

@@ -60,7 +60,7 @@ private:
         return context.ranks == 1 ? Status{} : spread(context, &record->loss);
     }
 
-    /// All ranks get what rank 0 has, and it hears that they have.
+    /// All ranks get what rank 0 has, and rank 0 learns that they have it.
     Status spread(Context& context, double* loss) {
         const Buffer all[] = {bytes_of(context.net.parameters()), bytes_of(context.optimiser.state()), bytes_of(std::span(loss, 1))};
         constexpr uint64_t parts = std::size(all);

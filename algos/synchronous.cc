@@ -103,7 +103,7 @@ private:
     Status added(uint32_t bucket) {
         context_.progress.advance();
         // acq_rel: the lane that counts to zero sees what all lanes have added to words, record and loss.
-        return all_.blocks_left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket) : Status{};
+        return all_.blocks_remaining_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket) : Status{};
     }
 
     void fail_with(Status status) {
@@ -130,13 +130,13 @@ SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange&
       config_(config),
       arbiter_(context, dispatch, exchange, config.self, config.view, config.kept_parameters, config.kept_exponents),
       port_(context, dispatch, exchange, context.net.layout().buckets.size(), config.first_step, &arbiter_),
-      blocks_left_(context.net.layout().buckets.size()),
+      blocks_remaining_(context.net.layout().buckets.size()),
       losses_(exchange.targets()) {}
 
 Status SynchronousStep::compute() {
     const size_t buckets = context_.net.layout().buckets.size();
     for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
-    for (auto& left : blocks_left_) left.store(static_cast<uint32_t>(config_.own_blocks.size()), std::memory_order_relaxed);
+    for (auto& remaining : blocks_remaining_) remaining.store(static_cast<uint32_t>(config_.own_blocks.size()), std::memory_order_relaxed);
     expelling_ = dispatch_.expelling();
     GC_TRY(port_.begin());
     Sink sink(*this);
@@ -157,9 +157,9 @@ Status SynchronousStep::compute() {
     if (trace) context_.net.trace(nullptr);
     for (const uint32_t block : config_.own_blocks) context_.gradients += context_.sampler.block_size(block);
     GC_TRY(sink.status());
-    // Blocks that were left out because the sum is complete without them: no lane writes there any more.
+    // Blocks that were skipped because the sum is complete without them: no lane writes there any more.
     for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
-        if (blocks_left_[bucket].load(std::memory_order_relaxed) == 0) continue;
+        if (blocks_remaining_[bucket].load(std::memory_order_relaxed) == 0) continue;
         port_.abandon(bucket);
     }
     return {};

@@ -55,9 +55,9 @@ private:
     const SynchronousConfig config_;
     Arbiter arbiter_;
     Port port_;
-    std::vector<std::atomic<uint32_t>> blocks_left_;   // by bucket
-    std::vector<std::atomic<int64_t>> losses_;         // by target
-    bool expelling_ = false;                           // since the step before
+    std::vector<std::atomic<uint32_t>> blocks_remaining_;   // by bucket
+    std::vector<std::atomic<int64_t>> losses_;              // by target
+    bool expelling_ = false;                                // since the step before
 };
 
 }   // namespace gradcast

@@ -21,7 +21,7 @@ struct WorkerCounts {
     uint64_t bytes_sent = 0, bytes_received = 0;   // its share of the node's bytes
     bool operator==(const WorkerCounts&) const = default;
 };
-constexpr size_t workers_told_max = 256;   // of a node, to observers
+constexpr size_t workers_reported_max = 256;   // of a node, to observers
 
 class WorkerAccounts {
 public:

@@ -76,13 +76,13 @@ Status WorkerSum::diverged(size_t group, uint32_t worker) const {
                 context_.net.layout().groups[group].layer, worker, context_.advice);
 }
 
-Status WorkerSum::tell_maxima(const Told& told) {
+Status WorkerSum::share_maxima(const Input& input) {
     const Layout& layout = context_.net.layout();
     const size_t groups = layout.groups.size();
     for (size_t i = 0; i < config_.own.size(); ++i)
         for (size_t g = 0; g < groups; ++g)
             maxima_[i * groups + g] =
-                counts(told, i) ? maximum_of(vector(i).subspan(layout.groups[g].offset, layout.groups[g].count)) : 0.0f;
+                counts(input, i) ? maximum_of(vector(i).subspan(layout.groups[g].offset, layout.groups[g].count)) : 0.0f;
     const double loss_limit = std::ldexp(1.0, 42) / context_.blocks;
     for (uint32_t target = 0; target < exchange_.targets(); ++target) {
         const Plan plan = exchange_.plan(port_.step(), maxima_bucket_, target);
@@ -95,9 +95,9 @@ Status WorkerSum::tell_maxima(const Told& told) {
                 std::fill(record.maxima.begin(), record.maxima.end(), 0.0f);
                 record.clipped = record.diverged = 0;
             }
-            const double own_loss = told.losses.empty() ? 0 : told.losses[i];
+            const double own_loss = input.losses.empty() ? 0 : input.losses[i];
             for (size_t g = 0; g < groups; ++g) record.maxima[g] = std::max(record.maxima[g], maxima_[i * groups + g]);
-            if (!told.notes.empty()) record.maxima[groups + config_.own[i]] = told.notes[i];
+            if (!input.notes.empty()) record.maxima[groups + config_.own[i]] = input.notes[i];
             if (!std::isfinite(own_loss)) record.maxima[0] = INFINITY;
             // Where holders compare, only the record shows it, so a faulty rank cannot end the job.
             for (size_t g = 0; g < groups && record.diverged == 0; ++g) {
@@ -115,10 +115,10 @@ Status WorkerSum::tell_maxima(const Told& told) {
     return {};
 }
 
-Status WorkerSum::tell_bucket(const Told& told, uint32_t lane, uint32_t bucket) {
+Status WorkerSum::share_bucket(const Input& input, uint32_t lane, uint32_t bucket) {
     const Bucket& range = context_.net.layout().buckets[bucket];
     for (size_t i = 0; i < config_.own.size(); ++i) {
-        if (!counts(told, i)) continue;
+        if (!counts(input, i)) continue;
         const Buffer from{reinterpret_cast<std::byte*>(vector(i).data() + range.offset), nullptr, range.count * sizeof(float)};
         const Plan plan = exchange_.plan(port_.step(), bucket, exchange_.target_of(config_.own[i]));
         GC_TRY(context_.codec.add(lane, {port_.step(), config_.own[i]}, bucket, from, plan));
@@ -134,15 +134,15 @@ Status WorkerSum::tell_bucket(const Told& told, uint32_t lane, uint32_t bucket) 
     return {};
 }
 
-Status WorkerSum::tell_vectors(const Told& told) {
+Status WorkerSum::share_vectors(const Input& input) {
     struct Work {   // behind one pointer: a std::function of it allocates nothing
         WorkerSum& sum;
-        const Told& told;
+        const Input& input;
         std::mutex mutex = {};
         Status status = {};
-    } work{*this, told};
+    } work{*this, input};
     context_.lanes.run(maxima_bucket_, [&work](uint32_t lane, uint32_t bucket) {
-        const Status status = work.sum.tell_bucket(work.told, lane, bucket);
+        const Status status = work.sum.share_bucket(work.input, lane, bucket);
         if (status.ok()) return;
         std::lock_guard lock(work.mutex);
         if (work.status.ok()) work.status = status;
@@ -151,13 +151,13 @@ Status WorkerSum::tell_vectors(const Told& told) {
 }
 
 /// mean: of `factor` times the vectors that count; empty: not wanted.
-Status WorkerSum::add_up(const Told& told, double factor, std::span<float> mean, std::span<float> all_notes, double* loss) {
+Status WorkerSum::add_up(const Input& input, double factor, std::span<float> mean, std::span<float> all_notes, double* loss) {
     const Layout& layout = context_.net.layout();
     const bool expelling = dispatch_.expelling();
     if (scales_of_ != context_.step) std::ranges::copy(context_.codec.exponents(), scales_before_.begin());
     scales_of_ = context_.step;
     GC_TRY(port_.begin());
-    GC_TRY(tell_maxima(told));
+    GC_TRY(share_maxima(input));
     const Sum* maxima = nullptr;
     GC_TRY(port_.wait(maxima_bucket_, {&maxima, 1}, config_.patience));
     if (maxima->state != context_.state)
@@ -173,10 +173,10 @@ Status WorkerSum::add_up(const Told& told, double factor, std::span<float> mean,
         scale.maxima = maxima->maxima.subspan(layout.buckets[b].group, layout.buckets[b].group_count);
         context_.codec.commit(scale);
     }
-    GC_TRY(tell_vectors(told));
+    GC_TRY(share_vectors(input));
     GC_TRY(port_.wait(0, sums_));
     for (const Sum* each : sums_) {
-        if (!told.exact.empty()) add_exactly(*each, context_.codec.units(each->bucket), layout, told.exact);
+        if (!input.exact.empty()) add_exactly(*each, context_.codec.units(each->bucket), layout, input.exact);
         if (mean.empty()) continue;
         const Sum whole = context_.codec.whole(*each);
         const std::span<const double> units = context_.codec.units(each->bucket);
@@ -227,7 +227,7 @@ Status WorkerSum::sum_exactly(std::span<const double> losses, const std::functio
     return add_up({.exact = mean}, 1, {}, {}, nullptr);
 }
 
-Status WorkerSum::tell(std::span<const float> notes, std::span<float> all_notes) {
+Status WorkerSum::share_notes(std::span<const float> notes, std::span<float> all_notes) {
     return add_up({.notes = notes, .only = no_worker}, 1, {}, all_notes, nullptr);
 }
 

@@ -40,32 +40,32 @@ public:
     Status sum(std::span<const double> losses, std::span<float> mean, double* loss, std::span<const float> notes = {},
                std::span<float> all_notes = {});
     /// Every worker's vector, [workers, elements], the same at every rank: rounded to 2^-29 of its largest element times the workers.  A
-    /// sum for each worker.  notes: as of sum(); `more` are others, told by the sum of the second worker.
+    /// sum for each worker.  notes: as of sum(); `more` are others, which go with the sum of the second worker.
     Status gather(std::span<const double> losses, std::span<const float> notes, std::span<float> all, std::span<float> all_notes,
                   double* loss, std::span<const float> more = {}, std::span<float> all_more = {});
-    /// The workers' mean of vectors of doubles: two sums, the second of what the words of the first leave over.  values(i): of own()[i].
+    /// The workers' mean of vectors of doubles: two sums, the second of the remainders of the first.  values(i): of own()[i].
     Status sum_exactly(std::span<const double> losses, const std::function<std::span<const double>(size_t)>& values, std::span<double> mean,
                        double* loss);
-    /// The notes alone; costs a sum.
-    Status tell(std::span<const float> notes, std::span<float> all_notes);
+    /// Gives all ranks the notes alone.  Costs a sum.
+    Status share_notes(std::span<const float> notes, std::span<float> all_notes);
     /// After a round that failed: the codec's scales are those from before its sums.
     void take_back();
     /// Between parts of a long computation.  Error: what has ended the job, or the view.
     Status poll() { return port_.poll(); }
 
 private:
-    struct Told {
+    struct Input {
         std::span<const double> losses = {};
         std::span<const float> notes = {};
         uint32_t only = all_workers;    // whose vector counts
         std::span<double> exact = {};   // the mean is added to it
     };
     static constexpr uint32_t all_workers = ~0u, no_worker = all_workers - 1;
-    bool counts(const Told& told, size_t own) const { return told.only == all_workers || told.only == config_.own[own]; }
-    Status add_up(const Told& told, double factor, std::span<float> mean, std::span<float> all_notes, double* loss);
-    Status tell_maxima(const Told& told);
-    Status tell_vectors(const Told& told);
-    Status tell_bucket(const Told& told, uint32_t lane, uint32_t bucket);
+    bool counts(const Input& input, size_t own) const { return input.only == all_workers || input.only == config_.own[own]; }
+    Status add_up(const Input& input, double factor, std::span<float> mean, std::span<float> all_notes, double* loss);
+    Status share_maxima(const Input& input);
+    Status share_vectors(const Input& input);
+    Status share_bucket(const Input& input, uint32_t lane, uint32_t bucket);
     Status diverged(size_t group, uint32_t worker) const;
 
     Context& context_;

@@ -67,7 +67,7 @@ void ImageOddities::add(const ImageFile& image, const ImageRules& rules, const s
     if (!odd.empty()) count("every pixel is read, though the file is odd", fmt::format("{} ({})", image.path, odd));
 }
 
-void ImageOddities::tell(std::vector<std::string>* notes) const {
+void ImageOddities::report(std::vector<std::string>* notes) const {
     for (const auto& [what, of] : kinds_)
         notes->push_back(of.first == 1 ? fmt::format("{}: {}", of.second, what)
                                        : fmt::format("{} images, {} among them: {}", of.first, of.second, what));

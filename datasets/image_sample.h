@@ -27,7 +27,7 @@ class ImageOddities {
 public:
     void add(const ImageFile& image, const ImageRules& rules, const std::string& odd);
     /// Appends a line for each kind.
-    void tell(std::vector<std::string>* notes) const;
+    void report(std::vector<std::string>* notes) const;
 
 private:
     void count(const std::string& what, const std::string& path);

@@ -50,14 +50,14 @@ Status labels_read(SourceFolder& folder, const std::string& name, uint32_t class
     *path = idx.source.path();
     // Memory grows with the bytes that arrive: the header is not trusted.
     uint8_t piece[4096];
-    for (uint64_t left = idx.dims[0]; left > 0;) {
-        const uint64_t now = std::min<uint64_t>(left, sizeof piece);
+    for (uint64_t remaining = idx.dims[0]; remaining > 0;) {
+        const uint64_t now = std::min<uint64_t>(remaining, sizeof piece);
         if (!idx.source.get(piece, now)) return idx.source.ended(idx.promise);
         for (uint64_t i = 0; i < now; ++i) {
             if (classes > 0 && piece[i] >= classes) return label_error(*path, labels->size(), piece[i], classes);
             labels->push_back(piece[i]);
         }
-        left -= now;
+        remaining -= now;
     }
     return idx.source.end(idx.promise);
 }
@@ -121,7 +121,7 @@ Status pairs_find(const std::string& from, Pair* train, Pair* test) {
     }
     *train = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"};
     *test = {};
-    if (sets.empty()) return {};   // the missing name is told when it is opened
+    if (sets.empty()) return {};   // opening reports the missing name
     auto& found = sets.begin()->second.names;
     for (auto& half : found)
         for (auto& names : half)

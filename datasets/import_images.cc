@@ -40,8 +40,8 @@ public:
     }
     uint64_t bad_count() const { return bad_count_; }
     const std::string& first_bad() const { return bad_[0]; }
-    void tell(std::vector<std::string>* notes) const {
-        oddities.tell(notes);
+    void report(std::vector<std::string>* notes) const {
+        oddities.report(notes);
         for (const std::string& each : bad_) notes->push_back(each);
         if (bad_count_ > bad_.size()) notes->push_back(fmt::format("… and {} more files that cannot be used", bad_count_ - bad_.size()));
     }
@@ -122,14 +122,14 @@ Status sets_find(const ImportConfig& config, std::vector<std::string>* classes, 
         GC_TRY(images_find(*classes, test));
     }
     if (!halves) return {};
-    std::vector<std::string> left;
+    std::vector<std::string> omitted;
     for (const std::string& name : names)
-        if (name != trains[0] && (tests.empty() || name != tests[0])) left.push_back(from + "/" + name);
-    const size_t count = left.size();
-    left.resize(std::min(count, bad_shown_max));
+        if (name != trains[0] && (tests.empty() || name != tests[0])) omitted.push_back(from + "/" + name);
+    const size_t count = omitted.size();
+    omitted.resize(std::min(count, bad_shown_max));
     if (count > 0)
-        notes->push_back(fmt::format("left out: {}{}; {} is trained on, {} tested on", fmt::join(left, ", "),
-                                     count > left.size() ? ", …" : "", train->folder,
+        notes->push_back(fmt::format("left out: {}{}; {} is trained on, {} tested on", fmt::join(omitted, ", "),
+                                     count > omitted.size() ? ", …" : "", train->folder,
                                      !tests.empty()    ? test->folder
                                      : config.test > 0 ? "a share of it"
                                                        : "nothing"));
@@ -172,7 +172,7 @@ public:
             const std::string path = path_of(half, file);
             if (Status status = image_sample_open(path, &image); !status.ok()) {
                 GC_TRY(go_on(status));
-                continue;   // read() tells of it
+                continue;   // read() reports it
             }
             C_ = std::max(C_, image.C);
             auto [h, w] = image_sample_size(image, rules_);
@@ -221,7 +221,7 @@ private:
     std::string path_of(const Found& half, const Found::File& file) const {
         return half.folder + "/" + classes_[static_cast<size_t>(file.label)] + "/" + file.name;
     }
-    /// A file that is bad is told with all others at the end; anything else ends the import.
+    /// Bad files are reported together at the end; any other error ends the import.
     static Status go_on(const Status& status) { return status.code == Code::data || status.code == Code::invalid ? Status() : status; }
 
     const ImageRules rules_;
@@ -246,7 +246,7 @@ Status image_sets(const ImportConfig& config, uint32_t, Import* import) {
     Status status = reader.read(train, &import->train);
     if (status.ok()) status = reader.read(test, &import->test);
     const Findings& findings = reader.findings;
-    findings.tell(&import->notes);
+    findings.report(&import->notes);
     GC_TRY(status);
     const uint64_t bad = findings.bad_count();
     if (bad > 0 && (!config.skip_bad || import->train.count() == 0))

@@ -186,9 +186,9 @@ Status data_set_open(hid_t file, const std::string& path, const char* name, int 
         return wrong(fmt::format("is not stored contiguously in this file: h5repack -f {0}:NONE -l {0}:CONTI '{1}' '{1}.new'", name, path));
     haddr_t address = H5Dget_offset(found.get());
     if (address == HADDR_UNDEF) return wrong("has no data: it was never written");
-    uint64_t left = address > file_bytes ? 0 : file_bytes - address;
+    uint64_t remaining = address > file_bytes ? 0 : file_bytes - address;
     for (uint64_t i = 0, bytes = *element_bytes; i < static_cast<uint64_t>(rank); ++i) {
-        if (__builtin_mul_overflow(bytes, dims[i], &bytes) || bytes > left)
+        if (__builtin_mul_overflow(bytes, dims[i], &bytes) || bytes > remaining)
             return wrong(
                 fmt::format("is truncated: it begins at byte {} and goes beyond the end of the file ({} bytes)", address, file_bytes));
     }

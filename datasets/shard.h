@@ -74,7 +74,7 @@ struct ImportConfig {
 struct ImportResult {
     std::vector<std::string> paths;
     uint64_t train = 0, test = 0;
-    std::vector<std::string> notes = {};   // one line each: what was left out, turned or is odd; also of an import that fails
+    std::vector<std::string> notes = {};   // one line each: what was omitted, turned or is odd; also of an import that fails
 };
 /// Writes out/train.h5 and, if the source has a test set, out/test.h5.
 Status data_import(const ImportConfig& config, ImportResult* result);

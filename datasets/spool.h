@@ -8,7 +8,7 @@
 
 namespace gradcast {
 
-/// Written once, then read.  The file has no name, so nothing is left of it however the process ends.
+/// Written once, then read.  The file has no name, so nothing of it remains however the process ends.
 class Spool {
 public:
     Spool() = default;

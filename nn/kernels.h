@@ -25,7 +25,7 @@ struct ChannelShape {
     uint64_t pixels;
 };
 
-/// Element j takes one of the eight numbers of draw first + j / 8 * stride of (seed, sample); below `drop` it is dropped.
+/// Element j takes number j % 8 of draw first + j / 8 * stride of (seed, sample).  A number below `drop` drops the element.
 struct DropoutKey {
     uint64_t seed, sample;
     uint32_t first, stride;

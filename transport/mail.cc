@@ -74,7 +74,7 @@ private:
     struct Outgoing {
         uint64_t ticket, tag;
         Buffer message;
-        uint32_t left = 0;   // ranks that it waits for, and fragments whose memory the link holds; 0: free
+        uint32_t pending = 0;   // ranks that it waits for, and fragments whose memory the link holds; 0: free
         Status status;
     };
     struct Waiting {
@@ -99,7 +99,7 @@ private:
         // As receiver of messages: small ones that may go to it, tags it asks for before they are sent.
         uint32_t room = 0;
         std::vector<uint64_t> asked = {};
-        // As sender: small messages of it in early_, and those taken since it was told of room.
+        // As sender: small messages of it in early_, and those taken since the last MailWord::room to it.
         uint32_t early = 0, taken = 0;
     };
     static constexpr uint32_t index_bits = 20;   // of an Outgoing in a ticket
@@ -141,7 +141,7 @@ private:
 
     void take(const Packet& packet, Actions& actions) {
         if (!valid(packet, packet.payload.bytes)) return;
-        if (packet.type == PacketType::mail_word) return hear(packet.sender, body_of<MailWordBody>(packet), actions);
+        if (packet.type == PacketType::mail_word) return take_word(packet.sender, body_of<MailWordBody>(packet), actions);
         const MailBody body = body_of<MailBody>(packet);
         const uint64_t offset = body.offset.get(), total = body.total.get(), tag = body.tag.get();
         Receive* receive = find(packet.sender, tag, offset);
@@ -210,7 +210,7 @@ private:
     void send(const MailCommand::Send& command, Actions& actions) {
         const auto& [to, tag, ticket, message] = command;
         GC_ASSERT(message.bytes <= UINT32_MAX);
-        const auto free = std::find_if(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.left == 0; });
+        const auto free = std::find_if(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) { return each.pending == 0; });
         const auto index = static_cast<uint32_t>(free - outgoing_.begin());
         if (free == outgoing_.end()) outgoing_.emplace_back();
         GC_ASSERT(index < 1u << index_bits);
@@ -233,7 +233,7 @@ private:
             else peer.asked.erase(asked);
             hand_out(to, index, actions);
         } else {
-            ++out.left;
+            ++out.pending;
             waiting_.push_back({to, index});
         }
     }
@@ -250,17 +250,17 @@ private:
             const uint64_t bytes = std::min<uint64_t>(segment_bytes_, out.message.bytes - offset);
             actions.sends.push_back(
                 {{to}, PacketType::mail, body_bytes(body), out.message.part(offset, bytes), ++tickets_ << index_bits | index, 0});
-            ++out.left;
+            ++out.pending;
             offset += bytes;
         } while (offset < out.message.bytes);
     }
 
-    /// One of those that it waits for, or a fragment.
+    /// A rank that it waited for has its message, or the link has sent a fragment.
     void release(uint32_t index, Status status, Actions& actions) {
         Outgoing& out = outgoing_[index];
-        GC_ASSERT(out.left > 0);
+        GC_ASSERT(out.pending > 0);
         if (!status.ok()) out.status = status;
-        if (--out.left == 0) complete(out.ticket, out.status, actions);
+        if (--out.pending == 0) complete(out.ticket, out.status, actions);
     }
 
     void sent(const Event::Sent& event, Actions& actions) {
@@ -281,7 +281,7 @@ private:
         return false;
     }
 
-    void hear(Rank from, const MailWordBody& body, Actions& actions) {
+    void take_word(Rank from, const MailWordBody& body, Actions& actions) {
         Peer& peer = peers_[from];
         const uint64_t value = body.value.get();
         switch (static_cast<MailWord>(body.kind.get())) {

@@ -97,7 +97,7 @@ struct Cell {
         : bench(bench_),
           kind(kind_),
           count(layout_.elements),
-          n(bench_.meeting.ranks()),
+          n(bench_.rendezvous.ranks()),
           blocks(blocks_of(kind_, bench_.options, n)),
           layout(layout_),
           datagrams(kind_.datagrams && bench_.datagrams && n > 1),
@@ -138,21 +138,21 @@ struct Cell {
 
 Status Cell::open() {
     const BenchOptions& options = bench.options;
-    Meeting& meeting = bench.meeting;
+    Rendezvous& rendezvous = bench.rendezvous;
     const uint32_t segment = datagrams ? bench.datagram_bytes : options.segment_bytes ? options.segment_bytes : segment_bytes_stream;
     codec = codec_cpu(layout, {.quantiser = options.quantiser, .batch = blocks, .blocks = blocks});
-    const ExchangeConfig config = exchange_config(options, codec->words(), meeting.rank(), blocks, segment);
+    const ExchangeConfig config = exchange_config(options, codec->words(), rendezvous.rank(), blocks, segment);
     exchange = kind.create(config);
     const View view = view_of(n);
     const std::vector<uint32_t> samples(blocks, 1);
-    own = exchange->place(view, samples).blocks_of(meeting.rank());
+    own = exchange->place(view, samples).blocks_of(rendezvous.rank());
     GC_TRY(exchange->install(view, arena));
     const Cost cost = cost_of(kind.name, config, n, {});
     d = cost.d;
     bound_bytes = static_cast<uint64_t>(cost.bound());
     if (datagrams)
-        bulk = bulk_create({.self = meeting.rank(), .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = options.pace / 8}, *exchange,
-                           arena, &bulk_counters);
+        bulk = bulk_create({.self = rendezvous.rank(), .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = options.pace / 8},
+                           *exchange, arena, &bulk_counters);
     gradients.resize(own.size());
     for (Buffer& gradient : gradients) arena.plan("gradients", count * 4, &gradient);
     arena.plan("reference", codec->words().elements * 8, &expected_words);
@@ -161,7 +161,7 @@ Status Cell::open() {
     base = numbers(count, blocks);
     codec->probe(base.data());   // the same scale at every rank
     for (size_t i = 0; i < own.size(); ++i) std::memcpy(gradients[i].host, base.data() + own[i] * stride, count * 4);
-    if (options.spoil && meeting.rank() == 0 && !own.empty()) {
+    if (options.spoil && rendezvous.rank() == 0 && !own.empty()) {
         float& element = gradients[0].as<float>()[count / 2];
         element += element > 0 ? -1.0f : 1.0f;
     }
@@ -213,15 +213,15 @@ Status Cell::contribute(StepId step, uint64_t pause_us) {
 
 // Waits for all sums of a step.
 Status Cell::collect(StepId step, uint64_t start_us) {
-    size_t left = sums.size();
+    size_t remaining = sums.size();
     auto take = [&](const Completion& each) {
         if (each.step != step) return false;
         sums[each.id] = each.sum;
-        --left;
+        --remaining;
         return true;
     };
     std::erase_if(early, take);
-    for (; left > 0; completions.clear()) {
+    for (; remaining > 0; completions.clear()) {
         if (Status status = station.wait(&completions, start_us + deadline_us); !status.ok()) {
             if (status.code != Code::deadline) return status;
             station.post(command_event<ExchangeCommand>({ExchangeCommand::Explain{step}}));
@@ -248,18 +248,18 @@ uint64_t page_faults() {
 Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     const BenchOptions& options = bench.options;
     const StepId step = step_of(run);
-    const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
+    const std::string interface = bench.nodes[bench.rendezvous.rank()]["interface"];
     const LinkCounters& counters = station.counters();
     // Before the barrier: another rank may leave it first and send.
     const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
     const InterfaceBytes wire = interface_bytes(interface);
-    GC_TRY(bench.meeting.barrier(deadline_us + Meeting::silence_us));
+    GC_TRY(bench.rendezvous.barrier(deadline_us + Rendezvous::silence_us));
     const uint64_t faults = page_faults(), cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
     GC_TRY(contribute(step, 0));
     GC_TRY(collect(step, start));
     const uint64_t took = clock_us() - start, busy = process_cpu_us() - cpu, networking = station.network_cpu_us() - network;
     const uint64_t faulted = page_faults() - faults;
-    GC_TRY(bench.meeting.barrier());
+    GC_TRY(bench.rendezvous.barrier());
     const InterfaceBytes wired = interface_bytes(interface);
     uint64_t wrong = 0;
     if (run < 0 || run + 1 == options.repeat) {
@@ -268,7 +268,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
     }
     uint64_t raw = 0;
     if (bench.rate == 0 && n > 1) {
-        GC_TRY(bench.meeting.barrier());
+        GC_TRY(bench.rendezvous.barrier());
         const uint64_t begun = clock_us();
         GC_TRY(plain.exchange(bound_bytes, bound_bytes));
         raw = clock_us() - begun;
@@ -288,13 +288,13 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
 // from the barrier before the first step to each step's end at this rank.
 Status Cell::train(nlohmann::json& mine) {
     const BenchOptions& options = bench.options;
-    const std::string interface = bench.nodes[bench.meeting.rank()]["interface"];
+    const std::string interface = bench.nodes[bench.rendezvous.rank()]["interface"];
     const LinkCounters& counters = station.counters();
     const StepId first = step_of(0), end = step_of(options.repeat);
     std::vector<uint64_t> ended(options.repeat);
     const uint64_t sent = counters.bytes_sent, received = counters.bytes_received;
     const InterfaceBytes wire = interface_bytes(interface);
-    GC_TRY(bench.meeting.barrier((deadline_us + options.skew_us) * options.repeat + Meeting::silence_us));
+    GC_TRY(bench.rendezvous.barrier((deadline_us + options.skew_us) * options.repeat + Rendezvous::silence_us));
     const uint64_t faults = page_faults(), cpu = process_cpu_us(), network = station.network_cpu_us(), start = clock_us();
     for (StepId step = first; step < end; ++step) {
         const uint64_t begun = clock_us();
@@ -302,14 +302,14 @@ Status Cell::train(nlohmann::json& mine) {
             if (clock_us() > begun + deadline_us) return fail(Code::deadline, "{}: step {} cannot begin", kind.name, step);
             ::usleep(50);
         }
-        const Philox draw = random4(Purpose::test, seed, step, bench.meeting.rank());
+        const Philox draw = random4(Purpose::test, seed, step, bench.rendezvous.rank());
         GC_TRY(contribute(step, static_cast<uint64_t>(uniform(draw[0]) * static_cast<float>(options.skew_us))));
         GC_TRY(collect(step, begun));
         ended[step - first] = clock_us() - start;
         if (step > first) release(step - 1);
     }
     const uint64_t faulted = page_faults() - faults, busy = process_cpu_us() - cpu, networking = station.network_cpu_us() - network;
-    GC_TRY(bench.meeting.barrier());
+    GC_TRY(bench.rendezvous.barrier());
     const InterfaceBytes wired = interface_bytes(interface);
     uint64_t wrong = 0;
     GC_TRY(wrong_in(end - 1, options.quantiser == Quantiser::fixed ? Word::i64 : sums_word, &wrong));
@@ -358,7 +358,7 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
     mine["lost"] = bulk.lost.load();
     std::vector<nlohmann::json> all;
     const std::string path = cell.station.path();
-    GC_TRY(bench.meeting.gather(mine, &all));
+    GC_TRY(bench.rendezvous.gather(mine, &all));
     GC_TRY(cell.station.leave());
 
     const double n = cell.n, repeat = options.repeat, size = static_cast<double>(bytes);
@@ -529,7 +529,7 @@ Status allreduce_run(Bench& bench, bool* wrong) {
             for (const auto& row : rows) {
                 const auto view = [&](bool server, const char* key) {
                     double most = 0;
-                    for (Rank rank = 0; rank < bench.meeting.ranks(); ++rank)
+                    for (Rank rank = 0; rank < bench.rendezvous.ranks(); ++rank)
                         if ((rank < options.servers) == server) most = std::max(most, row["ranks"][rank][key].get<double>());
                     return most;
                 };

@@ -35,9 +35,9 @@ public:
         }
         code_.decode_weights(all, decode_);
         encode();
-        reduce_left_ = (plan.group - 1) * coded_words_;
-        ring_left_ = rings_ == 1 ? 0 : part_words_;
-        gather_left_ = (plan.group - 1) * part_words_;
+        reduce_remaining_ = (plan.group - 1) * coded_words_;
+        ring_remaining_ = rings_ == 1 ? 0 : part_words_;
+        gather_remaining_ = (plan.group - 1) * part_words_;
     }
 
     void on(std::span<const Event> events, Actions& actions) override {
@@ -51,16 +51,16 @@ public:
             const std::span<const int32_t> words(payload.as<int32_t>(), payload.bytes / 4);
             const uint64_t at = uint64_t{body.index.get()} * segment_words();
             if (body.bucket.get() != 0) {
-                if (reduce_left_ > 0) early_.push_back({body, {words.begin(), words.end()}});   // the group's sum is not complete yet
+                if (reduce_remaining_ > 0) early_.push_back({body, {words.begin(), words.end()}});   // the group's sum is not complete yet
                 else ring(body, words, actions);
             } else if (static_cast<Phase>(body.phase) == Phase::reduce) {
                 decode(packet.sender - first_, at, words);
-                reduce_left_ -= words.size();
-                if (reduce_left_ == 0) reduced(actions);
+                reduce_remaining_ -= words.size();
+                if (reduce_remaining_ == 0) reduced(actions);
             } else {
                 const Rank from = packet.sender - first_;
                 for (size_t i = 0; i < words.size(); ++i) compare(from, at + i, words[i]);
-                gather_left_ -= words.size();
+                gather_remaining_ -= words.size();
                 finish(actions);
             }
         }
@@ -126,7 +126,7 @@ private:
         }
         const uint32_t* own = &coded_[k_ * coded_words_];
         decode(k_, 0, {reinterpret_cast<const int32_t*>(own), coded_words_});
-        if (reduce_left_ == 0) reduced(actions);
+        if (reduce_remaining_ == 0) reduced(actions);
     }
 
     void reduced(Actions& actions) {
@@ -155,8 +155,8 @@ private:
         if (adds) pass(distance == rings_ - 1 ? Phase::gather : Phase::reduce, chunk, body.index.get(), actions);
         else if (distance != rings_ - 2) pass(Phase::gather, chunk, body.index.get(), actions);
         if (adds && distance != rings_ - 1) return;
-        ring_left_ -= words.size();
-        if (ring_left_ == 0) gather(actions);
+        ring_remaining_ -= words.size();
+        if (ring_remaining_ == 0) gather(actions);
     }
 
     void gather(Actions& actions) {
@@ -168,7 +168,7 @@ private:
     }
 
     void finish(const Actions& actions) {
-        if (!gathered_ || gather_left_ > 0) return;
+        if (!gathered_ || gather_remaining_ > 0) return;
         ++plan_.done;
         plan_.done_us = std::max(plan_.done_us, actions.now_us);
     }
@@ -187,7 +187,7 @@ private:
     std::vector<uint64_t> group_bits_;
     std::vector<uint32_t> decode_;
     std::vector<Early> early_;
-    uint64_t reduce_left_ = 0, ring_left_ = 0, gather_left_ = 0, sequence_ = 0;   // words
+    uint64_t reduce_remaining_ = 0, ring_remaining_ = 0, gather_remaining_ = 0, sequence_ = 0;   // words
     bool begun_ = false, gathered_ = false;
 };
 

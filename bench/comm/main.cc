@@ -24,9 +24,9 @@ int failed(const Status& status) {
 }
 
 // Runs the benchmark at one rank.  `own` has this node's places; the server's arguments name the benchmark.
-Status rank_run(Meeting& meeting, const BenchOptions& own, bool* wrong) {
-    Bench bench{.meeting = meeting, .options = {}, .nodes = {}};
-    if (options_parse(meeting.arguments(), &bench.options)) return fail(Code::invalid, "the server's command line means nothing here");
+Status rank_run(Rendezvous& rendezvous, const BenchOptions& own, bool* wrong) {
+    Bench bench{.rendezvous = rendezvous, .options = {}, .nodes = {}};
+    if (options_parse(rendezvous.arguments(), &bench.options)) return fail(Code::invalid, "the server's command line means nothing here");
     if (!own.connect.empty()) {
         bench.options.interface = own.interface;
         bench.options.rdma = own.rdma;
@@ -37,18 +37,18 @@ Status rank_run(Meeting& meeting, const BenchOptions& own, bool* wrong) {
     return allreduce_run(bench, wrong);
 }
 
-int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, const BenchOptions& own, bool tell) {
-    Meeting meeting;
+int rank_main(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, const BenchOptions& own, bool prints_errors) {
+    Rendezvous rendezvous;
     bool wrong = false;
     Status status;
     try {
-        status = meeting.join(address, keys, wanted, uint64_t{own.wait_s} * 1'000'000);
-        if (status.ok()) status = rank_run(meeting, own, &wrong);
+        status = rendezvous.join(address, keys, wanted, uint64_t{own.wait_s} * 1'000'000);
+        if (status.ok()) status = rank_run(rendezvous, own, &wrong);
     } catch (const nlohmann::json::exception& error) {   // from another build of the same version
         status = fail(Code::packet_invalid, "the other ranks say what is not understood here: {}", error.what());
     }
-    meeting.leave(status);
-    if (!status.ok()) return tell ? failed(status) : 1;
+    rendezvous.leave(status);
+    if (!status.ok()) return prints_errors ? failed(status) : 1;
     return wrong ? 1 : 0;
 }
 
@@ -90,7 +90,7 @@ int server_main(const BenchOptions& options) {
         }
         children.push_back(child);
     }
-    if (status.ok()) status = meeting_relay(listener, keys, options.nodes, options.arguments, uint64_t{options.wait_s} * 1'000'000);
+    if (status.ok()) status = rendezvous_relay(listener, keys, options.nodes, options.arguments, uint64_t{options.wait_s} * 1'000'000);
     // They have the error and end; a rank that hangs is killed.
     int worst = 0;
     for (int tries = 0; !children.empty(); ++tries) {

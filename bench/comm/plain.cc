@@ -16,15 +16,15 @@ constexpr uint64_t patience_us = 30'000'000;
 }   // namespace
 
 Status PlainRing::open(Bench& bench) {
-    Meeting& meeting = bench.meeting;
-    const std::string host = bench.nodes[meeting.rank()]["address"];
+    Rendezvous& rendezvous = bench.rendezvous;
+    const std::string host = bench.nodes[rendezvous.rank()]["address"];
     Fd listener;
     std::string address;
     GC_TRY(socket_listen(host + ":0", &listener, &address));
     std::vector<nlohmann::json> all;
-    GC_TRY(meeting.gather(address, &all));
+    GC_TRY(rendezvous.gather(address, &all));
     SocketAddress right;
-    GC_TRY(address_resolve(all[(meeting.rank() + 1) % meeting.ranks()], false, &right));
+    GC_TRY(address_resolve(all[(rendezvous.rank() + 1) % rendezvous.ranks()], false, &right));
     right_ = Fd(::socket(right.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!right_ || ::connect(right_.get(), reinterpret_cast<const sockaddr*>(&right.storage), right.bytes) != 0)
         return fail_sys(errno, "cannot connect a plain socket");

@@ -67,7 +67,7 @@ void BenchReport::head() {
     const char* protects[] = {"none", "auth", "encrypt"};
     nlohmann::json settings{{"bench", options.command},
                             {"version", version_text},
-                            {"nodes", bench_.meeting.ranks()},
+                            {"nodes", bench_.rendezvous.ranks()},
                             {"protect", protects[static_cast<int>(options.protect)]},
                             {"repeat", options.repeat},
                             {"warmup", options.warmup},
@@ -79,7 +79,7 @@ void BenchReport::head() {
     report_ = std::move(settings);
     if (options.json) return;
     fmt::print("# gradcast-bench {} {}: {}\n", version_text, options.command, title_);
-    fmt::print("# {} nodes{}, protect {}, {} repetitions after {}, bound by {}\n", bench_.meeting.ranks(),
+    fmt::print("# {} nodes{}, protect {}, {} repetitions after {}, bound by {}\n", bench_.rendezvous.ranks(),
                bench_.alone ? " on this machine" : "", report_["protect"].get<std::string>(), options.repeat, options.warmup,
                bench_.rate ? "links of " + rate_text(bench_.rate) : "plain TCP sockets round the same ring in this run");
     for (size_t rank = 0; rank < bench_.nodes.size(); ++rank) {   // groups equal nodes

@@ -40,7 +40,7 @@ uint64_t cpu_us(clockid_t clock) {
     return static_cast<uint64_t>(now.tv_sec) * 1'000'000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
 }
 
-// The facts of the interface's driver; unknown ones are left out.
+// The facts of the interface's driver; unknown ones are omitted.
 void ask_driver(const std::string& name, nlohmann::json& facts) {
     Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     auto ask = [&](void* command) {
@@ -74,7 +74,7 @@ double percentile(std::vector<double> values, double share) {
     return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
 }
 
-Status node_facts(const Meeting& meeting, const std::string& interface, const std::string& rdma, nlohmann::json* facts) {
+Status node_facts(const Rendezvous& rendezvous, const std::string& interface, const std::string& rdma, nlohmann::json* facts) {
     const std::vector<std::string> devices = names_split(rdma);
     std::vector<std::string> interfaces = names_split(interface);
     RdmaDevice device;
@@ -82,7 +82,7 @@ Status node_facts(const Meeting& meeting, const std::string& interface, const st
         GC_TRY(rdma_module(&module));
         GC_TRY(module->find(devices[0], &device));
     }
-    if (interfaces.empty()) interfaces.push_back(meeting.address());
+    if (interfaces.empty()) interfaces.push_back(rendezvous.address());
     if (interfaces[0].starts_with('[')) interfaces[0] = interfaces[0].substr(1, interfaces[0].size() - 2);
     NetworkInterface found;
     std::vector<std::string> names;
@@ -117,8 +117,8 @@ Status node_facts(const Meeting& meeting, const std::string& interface, const st
 
 Status bench_agree(Bench& bench) {
     nlohmann::json mine;
-    GC_TRY(node_facts(bench.meeting, bench.options.interface, bench.options.rdma, &mine));
-    GC_TRY(bench.meeting.gather(mine, &bench.nodes));
+    GC_TRY(node_facts(bench.rendezvous, bench.options.interface, bench.options.rdma, &mine));
+    GC_TRY(bench.rendezvous.gather(mine, &bench.nodes));
     const auto& first = bench.nodes[0];
     bench.datagrams = first["multicast"];
     bench.rate = bench.options.rate;
@@ -169,16 +169,16 @@ InterfaceBytes interface_bytes(const std::string& list) {
 }
 
 Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
-    Meeting& meeting = bench_.meeting;
+    Rendezvous& rendezvous = bench_.rendezvous;
     const BenchOptions& options = bench_.options;
     datagrams_ = datagrams;
     log_level(Level::warn);
     LinkConfig link;
-    link.self.name = fmt::format("rank-{}", meeting.rank());
+    link.self.name = fmt::format("rank-{}", rendezvous.rank());
     random_bytes(link.self.uuid);
     link.self.incarnation = 1;
     Log log;
-    std::vector<std::string> hosts = {bench_.nodes[meeting.rank()]["address"]}, addresses;
+    std::vector<std::string> hosts = {bench_.nodes[rendezvous.rank()]["address"]}, addresses;
     link.rails = bench_.rails;
     const std::vector<std::string> interfaces = names_split(options.interface);
     if (link.rails > 1 && interfaces.size() >= link.rails) {
@@ -192,21 +192,21 @@ Status Station::open(Protocol& protocol, Buffer memory, bool datagrams) {
         }
     }
     for (const std::string& host : hosts) {
-        GC_TRY(listener_open({host + ":0", -1, link.self, meeting.keys()}, log, &listeners_.emplace_back()));
+        GC_TRY(listener_open({host + ":0", -1, link.self, rendezvous.keys()}, log, &listeners_.emplace_back()));
         addresses.push_back(listeners_.back()->address());
     }
 
     // Rank 0's random bytes are the job's id, so streams and datagrams of other jobs are refused.
     random_bytes(link.job);
     std::vector<nlohmann::json> all;
-    GC_TRY(meeting.gather({{"addresses", addresses}, {"uuid", link.self.uuid}, {"job", link.job}}, &all));
+    GC_TRY(rendezvous.gather({{"addresses", addresses}, {"uuid", link.self.uuid}, {"job", link.job}}, &all));
     link.job = all[0]["job"].get<JobId>();
     link.kind = options.link;
-    link.rank = meeting.rank();
-    for (Rank rank = 0; rank < meeting.ranks(); ++rank)
+    link.rank = rendezvous.rank();
+    for (Rank rank = 0; rank < rendezvous.ranks(); ++rank)
         link.peers.push_back(
             {{fmt::format("rank-{}", rank), all[rank]["uuid"].get<JobId>(), 1}, all[rank]["addresses"][0], all[rank]["addresses"]});
-    link.keys = meeting.keys();
+    link.keys = rendezvous.keys();
     link.protect = options.protect;
     link.deadline_us = stream_deadline_us;
     if (options.segment_bytes > 0 && !datagrams) link.segment_bytes = options.segment_bytes;
@@ -234,7 +234,7 @@ Status Station::wait(std::vector<Completion>* out, uint64_t end_us) {
     for (;;) {
         Status status = driver_->host().wait(out, std::min(end_us, clock_us() + look_us));
         if (status.code != Code::deadline || clock_us() >= end_us) return status;
-        GC_TRY(bench_.meeting.check());
+        GC_TRY(bench_.rendezvous.check());
     }
 }
 
@@ -252,7 +252,7 @@ std::string Station::path() const {
 Status Station::leave() {
     log_level(Level::error);   // other ranks leave, which is no error
     std::vector<nlohmann::json> all;
-    GC_TRY(bench_.meeting.gather({}, &all));
+    GC_TRY(bench_.rendezvous.gather({}, &all));
     return close();
 }
 

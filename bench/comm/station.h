@@ -4,15 +4,15 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "bench/comm/meeting.h"
 #include "bench/comm/options.h"
+#include "bench/comm/rendezvous.h"
 #include "transport/link/link.h"
 
 namespace gradcast {
 
 /// Known to all ranks before the first measurement.
 struct Bench {
-    Meeting& meeting;
+    Rendezvous& rendezvous;
     BenchOptions options;                // the server's; each rank has its own places
     std::vector<nlohmann::json> nodes;   // node_facts() of each rank
     bool datagrams = false;              // every rank has an interface
@@ -20,11 +20,11 @@ struct Bench {
     uint32_t rails = 1;                  // LinkConfig's
     uint64_t rate = 0;                   // of the slowest link, bit/s; 0: unknown
     bool alone = false;                  // all ranks are on this machine, so its interface counts the bytes of all
-    bool first() const { return meeting.rank() == 0; }
+    bool first() const { return rendezvous.rank() == 0; }
 };
 
 /// CPU, kernel, and the interface that reaches this node: MTU, speed, offloads, driver.
-Status node_facts(const Meeting& meeting, const std::string& interface, const std::string& rdma, nlohmann::json* facts);
+Status node_facts(const Rendezvous& rendezvous, const std::string& interface, const std::string& rdma, nlohmann::json* facts);
 /// Collective.  Error: the nodes do not match.
 Status bench_agree(Bench& bench);
 

@@ -115,8 +115,8 @@ private:
 struct Cell {
     Cell(Bench& bench_, uint64_t bytes_, bool datagrams)
         : bench(bench_),
-          self(bench_.meeting.rank()),
-          n(bench_.meeting.ranks()),
+          self(bench_.rendezvous.rank()),
+          n(bench_.rendezvous.ranks()),
           bytes(bytes_),
           segment(datagrams                      ? bench_.datagram_bytes
                   : bench_.options.segment_bytes ? bench_.options.segment_bytes
@@ -140,7 +140,8 @@ struct Cell {
         return station.open(bulk ? *bulk : static_cast<Protocol&>(courier), arena.whole(), bulk != nullptr);
     }
     void send(StepId step, RankSet to) { station.post(command_event(Courier::Go{step, to})); }
-    // Waits until `arrivals` buffers have arrived and, if told, the own one has arrived everywhere.  *arrived_us: time of the last arrival.
+    // Waits until `arrivals` buffers have arrived and, with `own`, the own one has arrived everywhere.  *arrived_us: time of the last
+    // arrival.
     Status wait(uint32_t arrivals, bool own, uint64_t* arrived_us) {
         const uint64_t end = clock_us() + deadline_us;
         for (;;) {
@@ -243,18 +244,18 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
         // Before the barrier: another rank may leave it first and send.
         const uint64_t out = counters.bytes_sent, in = counters.bytes_received;
         const InterfaceBytes wire = interface_bytes(interface);
-        GC_TRY(bench.meeting.barrier(cell.deadline_us + Meeting::silence_us));
+        GC_TRY(bench.rendezvous.barrier(cell.deadline_us + Rendezvous::silence_us));
         const uint64_t busy = process_cpu_us();
         const auto step = static_cast<StepId>(run + 1 + options.warmup);
         uint64_t took_us = 0, raw_us = 0;
         GC_TRY(there_and_back ? bounce(cell, step, &took_us) : spread(cell, step, &took_us));
         const uint64_t worked = process_cpu_us() - busy;
-        GC_TRY(bench.meeting.barrier());
+        GC_TRY(bench.rendezvous.barrier());
         const InterfaceBytes wired = interface_bytes(interface);
         for (Rank rank = 0; look && rank < cell.senders(); ++rank)
             if (rank != cell.self) wrong += cell.wrong(rank);
         if (plain) {
-            GC_TRY(bench.meeting.barrier());
+            GC_TRY(bench.rendezvous.barrier());
             const uint64_t begun = clock_us();
             GC_TRY(there_and_back ? plain_bounce(cell) : plain_spread(cell));
             raw_us = (clock_us() - begun) / (there_and_back ? 2 : 1);
@@ -270,20 +271,20 @@ Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* ro
     }
     const std::string path = cell.station.path();
     std::vector<nlohmann::json> all;
-    GC_TRY(bench.meeting.gather({{"took", took},
-                                 {"raw", raw},
-                                 {"cpu", percentile(cpu, 0.5)},
-                                 {"wrong", wrong},
-                                 {"sent", sent},
-                                 {"received", received},
-                                 {"wire_sent", wire_sent},
-                                 {"wire_received", wire_received},
-                                 {"packets", cell.counters.packets_sent.load()},
-                                 {"repairs", cell.counters.repairs_sent.load()},
-                                 {"came", cell.counters.packets_received.load()},
-                                 {"mended", cell.counters.repaired.load()},
-                                 {"lost", cell.counters.lost.load()}},
-                                &all));
+    GC_TRY(bench.rendezvous.gather({{"took", took},
+                                    {"raw", raw},
+                                    {"cpu", percentile(cpu, 0.5)},
+                                    {"wrong", wrong},
+                                    {"sent", sent},
+                                    {"received", received},
+                                    {"wire_sent", wire_sent},
+                                    {"wire_received", wire_received},
+                                    {"packets", cell.counters.packets_sent.load()},
+                                    {"repairs", cell.counters.repairs_sent.load()},
+                                    {"came", cell.counters.packets_received.load()},
+                                    {"mended", cell.counters.repaired.load()},
+                                    {"lost", cell.counters.lost.load()}},
+                                   &all));
     GC_TRY(cell.station.leave());
 
     const double repeat = options.repeat;

@@ -136,7 +136,7 @@ Status layers_measure(const BenchOptions& options, const Cell& cell, nlohmann::j
         if (flop > 0 && most > 0) made["percent_of_peak"] = 100 * flop / ns / most;
         rows.push_back(std::move(made));
     };
-    // A late lane may find no block left.
+    // A late lane may find no block any more.
     for (const auto& key : std::ranges::max_element(times.lanes, {}, [](const Times::Lane& lane) { return lane.order.size(); })->order) {
         const auto [layer, pass] = key;
         row(layer->spec.name, pass_names[static_cast<size_t>(pass)], median(found[key]),

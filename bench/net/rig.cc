@@ -54,7 +54,7 @@ Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, 
     maxima_.resize(layout.groups.size()), records_.resize(layout.buckets.size());
     for (size_t b = 0; b < records_.size(); ++b)
         records_[b].maxima = std::span(maxima_).subspan(layout.buckets[b].group, layout.buckets[b].group_count);
-    left_ = std::vector<std::atomic<uint32_t>>(records_.size());
+    remaining_ = std::vector<std::atomic<uint32_t>>(records_.size());
     failed_.resize(blocks), quantise_ns.resize(threads);
     return lanes_.open(threads);
 }
@@ -90,7 +90,7 @@ bool NetRig::pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucke
 
 // acq_rel: the lane that counts to zero sees what the others have added.
 Status NetRig::added(StepId step, uint32_t bucket) {
-    return left_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? compute_.codec->finish(step, bucket, plan(bucket)) : Status{};
+    return remaining_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? compute_.codec->finish(step, bucket, plan(bucket)) : Status{};
 }
 
 Sum NetRig::sum(uint32_t bucket) {
@@ -109,7 +109,7 @@ Status NetRig::block(uint32_t number) {
 
 Status NetRig::step() {
     for (Record& record : records_) record.blocks = 0;
-    for (auto& left : left_) left.store(blocks_, std::memory_order_relaxed);   // before the lanes start
+    for (auto& remaining : remaining_) remaining.store(blocks_, std::memory_order_relaxed);   // before the lanes start
     lanes_.run((blocks_ + together_ - 1) / together_, [this](uint32_t lane, uint32_t item) {
         std::array<Block, together_most> all;
         const uint32_t first = item * together_, count = std::min(together_, blocks_ - first);

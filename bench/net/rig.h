@@ -66,9 +66,9 @@ private:
     std::vector<float> mean_, std_, maxima_;
     std::vector<Record> records_;
     std::vector<BucketSum> sums_;
-    std::vector<Samples> whole_;                // by block
-    std::vector<std::atomic<uint32_t>> left_;   // by bucket: blocks left
-    std::vector<Status> failed_;                // by the first block of those computed together
+    std::vector<Samples> whole_;                     // by block
+    std::vector<std::atomic<uint32_t>> remaining_;   // by bucket: blocks to come
+    std::vector<Status> failed_;                     // by the first block of those computed together
     StepId step_ = 0;
 };
 

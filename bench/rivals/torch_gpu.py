@@ -121,7 +121,7 @@ def orders(cell):
     return (0,) if cell[0] == "mlp" else (1, 0)
 
 
-def tell(cell):
+def show(cell):
     here, broken = found.get(cell, {}), failed.get(cell, {})
     best = max(here, key=lambda way: here[way]["queued"]) if here else None
     print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": cell[0], "batch": cell[1], "precision": cell[2], "best": best,
@@ -175,9 +175,9 @@ for compiled in (1,) if options.warm else (1, 0):
             if turn < len(orders(cell)) and not late():
                 measured(cell, compiled, orders(cell)[turn])
                 if not options.warm:
-                    tell(cell)
+                    show(cell)
 for cell in cells if late() and not options.warm else []:
-    tell(cell)
+    show(cell)
 for cell in fastest if options.profile else []:
     try:
         profile(cell)

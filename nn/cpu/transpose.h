@@ -11,7 +11,7 @@ namespace GC_ISA {
 
 typedef float Four __attribute__((vector_size(16)));
 
-/// Fours that are `apart` floats from each other, in one vector.
+/// Loads groups of four floats into one vector.  A group begins `apart` floats after the one before.
 inline __attribute__((always_inline)) V fours(const float* from, uint64_t apart) {
     auto four = [=](uint32_t i) {
         Four v;
@@ -30,7 +30,7 @@ inline __attribute__((always_inline)) V fours(const float* from, uint64_t apart)
 #endif
 }
 
-/// Interleaves two lanes of each four of a and b (place 0: the first two, 1: the others), one by one or as pairs.
+/// Interleaves two lanes of each four of a with those of b, one by one or as pairs.  place 0: the first two lanes, 1: the last two.
 template <int place, bool pairs, int... lane>
 inline __attribute__((always_inline)) V woven(const V& a, const V& b, std::integer_sequence<int, lane...>) {
     return __builtin_shufflevector(
@@ -55,7 +55,8 @@ inline void transpose(float* to, uint64_t to_row, const float* from, uint64_t fr
     GC_UNROLL for (uint32_t j = 0; j < width; j += 4) transpose_four(to + j * to_row, to_row, from + j, from_row);
 }
 
-/// In runs of `half` lanes: sums of a's two runs in the place of the first, of b's in the place of the second, and so on.
+/// Adds the two runs of `half` lanes in each pair of runs: the sums of a's pairs are the first run of each pair of the result, those of
+/// b's pairs the second.
 template <uint32_t half, int... lane>
 inline __attribute__((always_inline)) V folded(const V& a, const V& b, std::integer_sequence<int, lane...>) {
     constexpr int run = half, other = width;

@@ -24,7 +24,7 @@ struct SumPlaces {
     Tensor scratch, tickets;
 };
 
-/// What an operation gets: a lane's stream, handles and memory.
+/// What an operation gets: the stream, the library handles and the memory of its lane.
 struct Frame {
     uint32_t lane = 0;
     cudaStream_t stream = nullptr;
@@ -68,7 +68,7 @@ struct Activation {
     Tensor value, gradient;
     bool learns = false;
     bool rectified = false;            // the value includes the ReLU layer behind it
-    const Layer* unbiased = nullptr;   // this convolution's bias is added by the max pooling behind it
+    const Layer* unbiased = nullptr;   // a convolution whose bias the max pooling behind it adds
 };
 
 class Build {
@@ -84,7 +84,7 @@ public:
     uint32_t samples = 0;
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
-    Activation other;        // in: what add adds
+    Activation other;        // in: the second input of an add layer
     /// The next program: its operations go to `all`, by layer.
     void begin(uint32_t size, bool backward, std::vector<Operations>* all);
 

@@ -53,7 +53,7 @@ int http_of(Code code) {
     return 500;
 }
 
-/// invalid: the status of Code::invalid, which a look-up meets where a name is not there.
+/// invalid: the status of Code::invalid, by which a look-up means that a name does not exist.
 void answer_failed(Response& res, const Status& status, int invalid = 404) {
     answer_error(res, status.code == Code::invalid ? invalid : http_of(status.code), status.code, status.what);
 }

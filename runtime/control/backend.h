@@ -73,9 +73,9 @@ struct Backend {
     virtual Status remove(const std::string& which, std::string* id) = 0;
     virtual std::vector<NodeInfo> nodes() = 0;
     /// Orders a node to take no new jobs and to leave those that go on without it; cancel: the others are cancelled.  on = false: it takes
-    /// jobs again.  nodes() tells how far it is.
+    /// jobs again.  nodes() shows how far it is.
     virtual Status drain(const std::string& node, bool on, bool cancel) = 0;
-    /// Invites a node to a job that runs here.  The job's views tell whether it has joined, a warning why it has not.  *id: whole.
+    /// Invites a node to a job that runs here.  The job's views show whether it has joined, a warning why it has not.  *id: whole.
     virtual Status add_node(const std::string& which, const std::string& node, std::string* id) = 0;
     /// `dead` does not live any more, as an operator has seen: the others may go on without it where the rule of quorums needs that proof.
     /// Refused while it answers.  *id: whole.

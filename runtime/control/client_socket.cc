@@ -27,8 +27,8 @@ ssize_t ClientSocket::receive(std::span<char> to) {
         char raw[raw_bytes];
         const ssize_t got = ::recv(fd_.get(), raw, sizeof raw, 0);
         if (got <= 0) return got;
-        const bool heard = tls_->hear({raw, static_cast<size_t>(got)});
-        if (!flush() || !heard) return 0;   // an alert that the socket does not take is lost
+        const bool good = tls_->receive({raw, static_cast<size_t>(got)});
+        if (!flush() || !good) return 0;   // an alert that the socket does not take is lost
     }
 }
 

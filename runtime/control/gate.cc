@@ -62,7 +62,7 @@ using Events = std::map<std::string, Event>;   // by watched job
 
 std::string chunk(const std::string& text) { return fmt::format("{:x}\r\n{}\r\n", text.size(), text); }
 
-/// The body's length as the head tells it; 0 where it does not.
+/// The length of the body by its head; 0 if the head has none.
 uint64_t content_length(const std::string& head) {
     constexpr std::string_view key = "content-length:";
     for (size_t at = head.find('\n'); at != std::string::npos && at + key.size() < head.size(); at = head.find('\n', at + 1))
@@ -223,7 +223,7 @@ private:
         return bytes;
     }
 
-    /// Whatever the socket is ready for.  False: the connection is over.
+    /// Whatever the socket is ready for.  False: the connection has ended.
     bool advance(uint64_t id, Connection& each) {
         switch (each.state) {
             case State::reading: return each.socket.flush() && read(id, each);
@@ -356,7 +356,7 @@ private:
         if (events) {
             looking_ = false;
             for (auto at = connections_.begin(); at != connections_.end();)
-                at = at->second.state == State::watching && !tell(at->second, *events) ? connections_.erase(at) : std::next(at);
+                at = at->second.state == State::watching && !send_event(at->second, *events) ? connections_.erase(at) : std::next(at);
         }
         return true;
     }
@@ -370,7 +370,7 @@ private:
         });
     }
 
-    bool tell(Connection& each, const Events& events) {
+    bool send_event(Connection& each, const Events& events) {
         auto event = events.find(each.watch);
         if (event == events.end() || !each.out.empty()) return true;   // came after the look, or reads slowly and gets the next one
         const auto& [text, last] = event->second;

@@ -56,7 +56,7 @@ void some_fields(const auto& each, Is<PhaseTimes> auto& phase) {
 void some_fields(const auto& each, Is<JobStatus> auto& status) {
     each("error", status.error);
     each("goes_on", status.goes_on);
-    each("unheard", status.unheard);
+    each("unheard", status.may_rejoin);
     each("voters", status.voters);
     each("losses", status.losses);
     each("warnings", status.warnings);

@@ -81,8 +81,8 @@ void fields(const auto& each, Is<ViewRecord> auto& view) {
     each("first_step", view.first_step);
     each("began_unix", view.began_unix);
     each("members", view.members);
-    each("came", view.came);
-    each("left", view.left);
+    each("came", view.joined);
+    each("left", view.departed);
     each("why", view.why);
     each("stood_us", view.stood_us);
 }

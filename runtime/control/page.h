@@ -18,7 +18,7 @@ constexpr size_t overview_jobs = 25, overview_nodes = 48;   // of a page
 struct OverviewQuery {
     uint32_t page = 0, nodes_page = 0;   // from 0 on; the last one where there are fewer
     std::string state = {};              // of the jobs; "": all
-    /// "?page=2&nodes=0&state=failed".  False: `why` tells what is wrong.
+    /// "?page=2&nodes=0&state=failed".  False: `why` says what is wrong.
     static bool parse(const std::string& page, const std::string& nodes, const std::string& state, OverviewQuery* query, std::string* why);
 };
 /// {"self", "version", "counts": {state: jobs}, "jobs": […], "page", "pages", "nodes": […], "nodes_page", "nodes_pages", "nodes_alive",

@@ -14,14 +14,14 @@ struct Route {
 /// A plain order: Q asks and A answers, each a JSON object.
 template <typename Q, typename A>
 struct Order : Route {
-    int http;   // of an answer
+    int http;   // the HTTP status of an answer
     /// Sends it to a daemon.  which: the job or the node.
     Status (*serve)(Backend& backend, const std::string& which, const Q& asked, A& answer);
-    int http_invalid = 404;   // of Code::invalid, which says that `which` is not there
-    const char* wrong = "";   // the error where a body is an object, but no Q
+    int http_invalid = 404;   // the HTTP status for Code::invalid, by which most orders mean that `which` does not exist
+    const char* wrong = "";   // the error for a body that is an object but not a Q
 };
 
-/// Backend::job(), with its folder only where that is still there.
+/// As Backend::job(), but without the folder if that no longer exists.
 Status job_look(Backend& backend, const std::string& which, JobDetail* job);
 
 // clang-format off
@@ -31,7 +31,7 @@ struct NewNode { std::string node; };
 void fields(const auto& each, Is<NewNode> auto& asked) { each.must("node", asked.node); }
 struct DeadNode { std::string dead; };
 void fields(const auto& each, Is<DeadNode> auto& asked) { each.must("dead", asked.dead); }
-struct DrainAsked { bool cancel = false; };   // the jobs that cannot go on without the node
+struct DrainAsked { bool cancel = false; };   // true: cancel the jobs that cannot go on without the node
 void fields(const auto& each, Is<DrainAsked> auto& asked) { each("cancel", asked.cancel); }
 
 struct JobList { std::vector<JobSummary> jobs; };
@@ -46,8 +46,8 @@ struct Deleted { std::string id; bool deleted = true; };
 void fields(const auto& each, Is<Deleted> auto& answer) { each("id", answer.id), each("deleted", answer.deleted); }
 struct Invited { std::string id, node; };
 void fields(const auto& each, Is<Invited> auto& answer) { each("id", answer.id), each("node", answer.node); }
-struct ToldDead { std::string id, dead; };
-void fields(const auto& each, Is<ToldDead> auto& answer) { each("id", answer.id), each("dead", answer.dead); }
+struct DeclaredDead { std::string id, dead; };
+void fields(const auto& each, Is<DeclaredDead> auto& answer) { each("id", answer.id), each("dead", answer.dead); }
 struct Draining { std::string node; bool draining = false; };
 void fields(const auto& each, Is<Draining> auto& answer) { each("node", answer.node), each("draining", answer.draining); }
 
@@ -86,7 +86,7 @@ inline constexpr Order<Nothing, Deleted> remove{{true, "/v1/jobs/{}/delete", Rol
 inline constexpr Order<NewNode, Invited> add_node{{true, "/v1/jobs/{}/nodes", Role::admin}, 202,
     [](auto& to, auto& which, auto& asked, auto& answer) { return to.add_node(which, answer.node = asked.node, &answer.id); },
     400, R"(the body must be {"node": its name})"};
-inline constexpr Order<DeadNode, ToldDead> force_view{{true, "/v1/jobs/{}/force-view", Role::admin}, 202,
+inline constexpr Order<DeadNode, DeclaredDead> force_view{{true, "/v1/jobs/{}/force-view", Role::admin}, 202,
     [](auto& to, auto& which, auto& asked, auto& answer) { return to.force_view(which, answer.dead = asked.dead, &answer.id); },
     400, R"(the body must be {"dead": name of a node})"};
 inline constexpr Order<DrainAsked, Draining> drain{{true, "/v1/nodes/{}/drain", Role::admin}, 202,

@@ -11,7 +11,7 @@
 namespace gradcast {
 namespace {
 
-// A ClientHello has about 300 bytes and a name of at most 40; what a stranger sends is kept until the handshake is over.
+// A ClientHello has about 300 bytes and a name of at most 40; what a stranger sends is kept until the handshake has ended.
 constexpr size_t greeting_bytes_max = 2048;
 
 int show(SSL* ssl, const EVP_MD*, const unsigned char** id, size_t* id_bytes, SSL_SESSION** session) {
@@ -43,7 +43,7 @@ TlsEnd::TlsEnd(std::shared_ptr<const TlsKeys> keys, Side side)
     SSL_set_bio(ssl_, BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
     SSL_set_app_data(ssl_, this);
     connector_ ? SSL_set_connect_state(ssl_) : psk_accept(ssl_);
-    if (connector_) (void)hear({});
+    if (connector_) (void)receive({});
 }
 TlsEnd::~TlsEnd() { SSL_free(ssl_); }
 
@@ -56,13 +56,13 @@ const ControlKey* TlsEnd::offered(std::string_view identity) {
     return key_;
 }
 
-bool TlsEnd::hear(std::span<const char> bytes) {
+bool TlsEnd::receive(std::span<const char> bytes) {
     if (!why_.empty()) return false;
-    if (!open_ && heard_ > greeting_bytes_max && !connector_) {
+    if (!open_ && received_ > greeting_bytes_max && !connector_) {
         why_ = "it says too much in its handshake";
         return false;
     }
-    heard_ += bytes.size();   // counts from now on: behind the handshake a request may follow
+    received_ += bytes.size();   // counts from now on: behind the handshake a request may follow
     if (!bytes.empty())
         GC_ASSERT(BIO_write(SSL_get_rbio(ssl_), bytes.data(), static_cast<int>(bytes.size())) == static_cast<int>(bytes.size()));
     if (open_) return true;

@@ -32,21 +32,21 @@ public:
     TlsEnd(const TlsEnd&) = delete;
     TlsEnd& operator=(const TlsEnd&) = delete;
 
-    /// Bytes of the other side.  False: it has failed: send output(), then close; why() says why.
-    bool hear(std::span<const char> bytes);
+    /// Takes bytes that the other side has sent.  False: the end has failed: send output(), then close; why() says why.
+    bool receive(std::span<const char> bytes);
     /// Both sides have shown that they have the key, and bytes may be read and written.
     bool open() const { return open_; }
     /// The key, of an acceptor that is open.
     const ControlKey& key() const { return *key_; }
-    /// What the other side has written: how much was copied to `to`, 0: there is nothing more.  False: it has failed.
+    /// Copies plain bytes of the other side to `to`.  *bytes: how many; 0: no more have come.  False: the end has failed.
     bool read(std::span<char> to, size_t* bytes);
-    /// At most one record, of 16 KiB, goes into output(); how much of `bytes` that is.  0: it is not open, or has failed.
+    /// Seals at most one record of 16 KiB into output().  Returns how much of `bytes` it took; 0: the end is not open, or has failed.
     size_t write(std::span<const char> bytes);
-    std::span<const char> output() const;
-    void wrote(size_t bytes);
+    std::span<const char> output() const;   // sealed bytes to be sent
+    void wrote(size_t bytes);               // so many of output() have been sent
 
     const std::string& why() const { return why_; }
-    /// Failed because the other side does not have this key; else it speaks something else.
+    /// After a failure.  True: the sides have different keys.  False: the other side does not speak TLS 1.3 with a key.
     bool keys_differ() const { return keys_differ_; }
 
     const ControlKey* offered(std::string_view identity);   // for OpenSSL's callback
@@ -59,9 +59,9 @@ private:
     ssl_st* ssl_ = nullptr;
     const bool connector_;
     bool open_ = false, keys_differ_ = false;
-    size_t heard_ = 0;   // bytes, before it was open
-    const ControlKey* key_ = nullptr;
-    std::string identity_;   // that was offered
+    size_t received_ = 0;               // bytes before it was open
+    const ControlKey* key_ = nullptr;   // of an acceptor: the offered one; null: it is not in keys_
+    std::string identity_;              // that was offered
     std::string why_;
 };
 

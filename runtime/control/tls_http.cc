@@ -31,14 +31,14 @@ public:
     bool is_writable() const override { return true; }
     ssize_t read(char* to, size_t bytes) override {
         for (;;) {
-            size_t got = 0;
-            if (!tls_.read({to, bytes}, &got)) return -1;
-            if (got > 0) return static_cast<ssize_t>(got);
+            size_t plain = 0;
+            if (!tls_.read({to, bytes}, &plain)) return -1;
+            if (plain > 0) return static_cast<ssize_t>(plain);
             char raw[16 << 10];
-            const ssize_t heard = ::recv(fd_, raw, sizeof raw, 0);
-            if (heard < 0 && errno == EINTR) continue;
-            if (heard <= 0) return heard;
-            if (!tls_.hear({raw, static_cast<size_t>(heard)})) return -1;
+            const ssize_t got = ::recv(fd_, raw, sizeof raw, 0);
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) return got;
+            if (!tls_.receive({raw, static_cast<size_t>(got)})) return -1;
         }
     }
     ssize_t write(const char* from, size_t bytes) override {
@@ -109,13 +109,13 @@ bool TlsHttp::shake_hands(int fd) {
             return false;
         }
         char raw[4096];
-        const ssize_t heard = ::recv(fd, raw, sizeof raw, 0);
-        if (heard < 0 && errno == EINTR) continue;
-        if (heard <= 0) {
+        const ssize_t got = ::recv(fd, raw, sizeof raw, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
             why_ = here + " breaks the connection off: is this its port of `control`?";
             return false;
         }
-        (void)tls_->hear({raw, static_cast<size_t>(heard)});
+        (void)tls_->receive({raw, static_cast<size_t>(got)});
     }
     (void)say(fd, *tls_);   // the alert
     if (tls_->keys_differ())

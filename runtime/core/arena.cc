@@ -54,7 +54,7 @@ Status Arena::seal() {
     return {};
 }
 
-/// In pieces of at most 1/16 of the memory that is left: 16 processes at the same time do not take more than there is.
+/// In pieces of at most 1/16 of the memory that is free: 16 processes at the same time do not take more than there is.
 Status Arena::touch(uint64_t spare) {
     for (uint64_t done = 0; done < bytes_;) {
         const MemoryRoom room = checked_from <= bytes_ ? memory_room() : MemoryRoom{};

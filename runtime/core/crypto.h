@@ -51,7 +51,7 @@ struct KeyLine {
     std::array<uint8_t, 32> secret;
     size_t number;   // from 1
 };
-/// Reads "<word>… <64 hex digits>" a line, at least one; empty lines are left out.  what: of messages, "cluster key"; form: of a line.
+/// Reads "<word>… <64 hex digits>" a line, at least one; empty lines are skipped.  what: of messages, "cluster key"; form: of a line.
 /// Error: also where others may read the file.
 Status key_lines_read(const std::string& path, const char* what, const char* form, size_t words_min, size_t words_max,
                       std::vector<KeyLine>* lines);

@@ -37,7 +37,7 @@ public:
     void on(bool is) { on_.store(is, std::memory_order_relaxed); }
     /// phase: a string literal; what: a layer or bucket, of which the first 23 letters are kept.
     void add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns);
-    /// The trace of this rank.  Call after the step: events that are being added are left out.
+    /// The trace of this rank.  Call after the step: events that are being added are omitted.
     std::string json(uint32_t rank, const std::string& node) const;
 
 private:

@@ -83,7 +83,7 @@ struct Event {
         uint64_t incarnation = 0;   // of the peer; 0: not known
     };
     /// Its stream did not open again in time, or its process is dead.  May come twice.  Posted to any channel (Host::post): the link gives
-    /// that rank up and tells all channels.
+    /// that rank up and delivers it to all channels.
     struct PeerLost {
         Rank rank = 0;
         Status status = {};
@@ -197,9 +197,9 @@ struct Completion {
 
 /// The actions of a protocol.  Vectors keep their capacity: the steady state does not allocate.
 struct Actions {
-    uint64_t now_us = 0;                  // the driver's clock for this batch
-    const uint64_t* heard_us = nullptr;   // by rank: time of its last bytes on any channel; null: not known
-    bool drained = true;                  // false: older datagrams than this batch's may still come: not lost
+    uint64_t now_us = 0;                     // the driver's clock for this batch
+    const uint64_t* received_us = nullptr;   // by rank: time of its last bytes on any channel; null: not known
+    bool drained = true;                     // false: older datagrams than this batch's may still come: not lost
     std::vector<Send> sends;
     std::vector<Timer> timers;
     std::vector<Compute> computes;

@@ -122,17 +122,17 @@ Status BenchRun::execute(const std::vector<std::string>& words, uint64_t limit_u
     }
     int how = 0;
     const uint64_t end = clock_us() + limit_us;
-    uint64_t told = 0;   // time of SIGTERM
+    uint64_t terminated_us = 0;   // time of SIGTERM
     while (::waitpid(pid, &how, WNOHANG) == 0) {
         const uint64_t now = clock_us();
-        if (!told && (now > end || cancelled_.load(std::memory_order_relaxed))) {
+        if (!terminated_us && (now > end || cancelled_.load(std::memory_order_relaxed))) {
             ::kill(pid, SIGTERM);
-            told = now;
-        } else if (told && now > told + stop_us_max) ::kill(pid, SIGKILL);
+            terminated_us = now;
+        } else if (terminated_us && now > terminated_us + stop_us_max) ::kill(pid, SIGKILL);
         ::usleep(10'000);
     }
     if (cancelled_.load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
-    if (told) return fail(Code::deadline, "the benchmark did not end within {} s", limit_us / 1'000'000);
+    if (terminated_us) return fail(Code::deadline, "the benchmark did not end within {} s", limit_us / 1'000'000);
     if (how == 0) return {};
     const std::string last = last_line(errors);
     if (WIFSIGNALED(how)) return fail(Code::node_io, "gradcast-bench was ended by signal {}", WTERMSIG(how));

@@ -1,5 +1,5 @@
-// A benchmark at this daemon: runs gradcast-bench with the key, interface and addresses of gradcastd.toml.  The coordinator's is the
-// server and rank 0, and prints the table to the job's log; the others connect to it.
+// A benchmark at this daemon: runs gradcast-bench with the key, interface and addresses of gradcastd.toml.  The program of the coordinator
+// is the server and rank 0, and prints the table to the job's log.  Those of the other daemons connect to it.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -13,10 +13,10 @@ namespace gradcast {
 
 class BenchRun {
 public:
-    /// Finds the program; the coordinator's also looks at the command line.  `folder` holds log (what it prints) and stderr.
+    /// Finds the program.  The coordinator also checks the command line.  The program writes to the files log and stderr in `folder`.
     static Status open(const DaemonConfig& config, const JobPlan& plan, Rank self, const std::string& folder,
                        std::unique_ptr<BenchRun>* run);
-    /// Until the program has ended.  Error: the last line of its stderr.
+    /// Blocks until the program has ended.  Error: the last line of its stderr.
     Status run();
     void cancel() { cancelled_.store(true, std::memory_order_relaxed); }   // any thread
 

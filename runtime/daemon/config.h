@@ -30,7 +30,7 @@ struct DaemonConfig {
     uint32_t rdma_bytes = 0;                     // the same for RDMA; 0: it is not to be used
     uint64_t pace = 0;                           // highest rate of datagrams sent, bit/s; 0: no limit
     std::vector<uint32_t> cpus;                  // empty: any
-    uint32_t jobs_kept = 100;                    // that are over, with their folders
+    uint32_t jobs_kept = 100;                    // that have ended, with their folders
     uint64_t jobs_bytes = 0;                     // of these folders; 0: any
     Isa isa = Isa::portable;
     Level log = Level::info;

@@ -70,8 +70,8 @@ Status Daemon::open(int listen_fd) {
     if (listen_fd < 0) GC_TRY(name_check(config_.members[config_.self()].address, identity_, keys, config_.setting("name")));
     std::string folder = config_.state + "/jobs";
     GC_TRY(make_directories(folder));
-    over_ = job_records_read(folder, log_);
-    job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
+    ended_ = job_records_read(folder, log_);
+    job_records_trim(&ended_, config_.jobs_kept, config_.jobs_bytes, log_);
 
     GC_TRY(listen_error(
         config_, listener_open({.address = config_.listen, .socket_fd = listen_fd, .self = identity_, .ring = ring_}, log_, &listener_)));
@@ -112,8 +112,8 @@ Status Daemon::open(int listen_fd) {
         const auto now = std::chrono::system_clock::now().time_since_epoch();
         return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
     };
-    for (const JobDetail& each : over_)
-        if (JobId id; each.summary.status.state == JobState::done && job_id_parse(each.summary.id, &id)) membership.over.push_back(id);
+    for (const JobDetail& each : ended_)
+        if (JobId id; each.summary.status.state == JobState::done && job_id_parse(each.summary.id, &id)) membership.done.push_back(id);
     membership_ = std::make_unique<Membership>(membership);
     draining_ = ::access(config_.drained_path().c_str(), F_OK) == 0;
     membership_->draining(draining_, "");
@@ -168,28 +168,28 @@ void Daemon::steward() {
     std::vector<PeerState> peers = membership_->peers();
     while (!stop_.load(std::memory_order_relaxed)) {
         completions.clear();
-        // It also returns when the time is over.
+        // It also returns when the time has run out.
         if (mesh_->host().wait(&completions, clock_us() + steward_us).code == Code::cancelled) return;   // failed() says why
         for (const Notice& notice : membership_->notices()) act(notice);
         search();
         watch_peers(&peers);
-        std::vector<std::unique_ptr<JobRun>> over;   // their threads are joined outside the lock
+        std::vector<std::unique_ptr<JobRun>> finished;   // their threads are joined outside the lock
         std::unique_lock lock(mutex_);
         if (draining_) drain_jobs();
         for (auto run = runs_.begin(); run != runs_.end();) {
-            if (!run->second->over()) {
+            if (!run->second->finished()) {
                 if (run->second->trains()) membership_->trains(run->first);
                 ++run;
                 continue;
             }
             if (run->second->listed() && !submitted_.contains(run->first)) ended(run->second->detail());   // else it resumes already
-            over.push_back(std::move(run->second));
+            finished.push_back(std::move(run->second));
             run = runs_.erase(run);
         }
         lock.unlock();
         end_elsewhere();
-        if (over.empty()) continue;
-        over.clear();
+        if (finished.empty()) continue;
+        finished.clear();
         ::malloc_trim(0);   // returns what the job's threads have freed
     }
 }
@@ -208,8 +208,8 @@ JobRun& Daemon::run_of(const JobId& id) {
 void Daemon::act(const JobId& id, const Notice::Open& open) {
     log_.info("job {}: opened over {} nodes, coordinated by node {}", job_id_text(id), open.plan->first_nodes(),
               open.plan->members[0].name);
-    std::erase_if(over_, [text = job_id_text(id)](const JobDetail& each) { return each.summary.id == text; });   // it resumes
-    over_elsewhere_.erase(id);
+    std::erase_if(ended_, [text = job_id_text(id)](const JobDetail& each) { return each.summary.id == text; });   // it resumes
+    done_elsewhere_.erase(id);
     searches_.erase(id);   // somebody else was faster
     runs_.erase(id);       // the run before has nothing to wait for any more
     auto run = std::make_unique<JobRun>(*job_host_, open.plan, members(), NodeId{open.self});
@@ -239,12 +239,12 @@ void Daemon::act(const JobId& id, const Notice::Submitted& submitted) {
 
 void Daemon::act(const JobId& id, const Notice::Warning& warning) {
     log_.warn("job {}: {}", job_id_text(id), warning.what.what);
-    if (const auto run = runs_.find(id); run != runs_.end()) run->second->tell(warning.what.what);
+    if (const auto run = runs_.find(id); run != runs_.end()) run->second->warn(warning.what.what);
 }
 
 void Daemon::act(const JobId& id, const Notice::EndedElsewhere&) {
     const auto run = runs_.find(id);
-    if (run == runs_.end() || !run->second->nobody_runs("the job has ended at the other nodes")) over_elsewhere_.insert(id);
+    if (run == runs_.end() || !run->second->nobody_runs("the job has ended at the other nodes")) done_elsewhere_.insert(id);
 }
 
 void Daemon::watch_peers(std::vector<PeerState>* before) {
@@ -293,7 +293,7 @@ Status Daemon::extend(const std::vector<NodeAddress>& all, size_t* added) {
 }
 
 void Daemon::each_job(const std::function<void(const JobDetail&)>& see) const {
-    for (const JobDetail& detail : over_) see(detail);
+    for (const JobDetail& detail : ended_) see(detail);
     for (const auto& [id, submitted] : submitted_) see(submitted.detail);
     for (const auto& [id, run] : runs_)
         if (run->listed() && !submitted_.contains(id)) see(run->detail());
@@ -319,7 +319,7 @@ bool active(const JobDetail& detail) {
 
 /// `which` among all jobs, or among those that are active where there is one.
 Status Daemon::find(const std::string& which, bool prefer_active, JobDetail* found) const {
-    const ShortTexts told_to_the_client;
+    const ShortTexts for_the_client;
     std::vector<JobDetail> by_id, by_name;
     each_job([&](const JobDetail& each) {
         if (which.size() >= 4 && each.summary.id.starts_with(which)) by_id.push_back(each);
@@ -353,7 +353,7 @@ Status Daemon::cancel(const std::string& which, std::string* cancelled) {
     GC_TRY(find(which, true, &detail));
     if (!active(detail))
         return fail(Code::conflict, "job {} has ended already: {}{}", detail.summary.id, job_state_name(detail.summary.status.state),
-                    detail.summary.status.unheard ? "; this node asks to join it again: `gradcastctl delete` keeps it out" : "");
+                    detail.summary.status.may_rejoin ? "; this node asks to join it again: `gradcastctl delete` keeps it out" : "");
     const std::string why = fmt::format("cancelled at node {}", config_.name);
     for (auto& [id, submitted] : submitted_)
         if (submitted.detail.summary.id == detail.summary.id) submitted.cancelled = why;
@@ -364,17 +364,17 @@ Status Daemon::cancel(const std::string& which, std::string* cancelled) {
 }
 
 Status Daemon::remove(const std::string& which, std::string* removed) {
-    const ShortTexts told_to_the_client;
+    const ShortTexts for_the_client;
     JobDetail detail;
     {
         std::lock_guard lock(mutex_);
         GC_TRY(find(which, false, &detail));
         const std::string& id = detail.summary.id;
-        const auto at = std::find_if(over_.begin(), over_.end(), [&](const JobDetail& each) { return each.summary.id == id; });
-        if (at == over_.end()) return fail(Code::conflict, "job {0} has not ended here: gradcastctl cancel {0}, then delete it", id);
+        const auto at = std::find_if(ended_.begin(), ended_.end(), [&](const JobDetail& each) { return each.summary.id == id; });
+        if (at == ended_.end()) return fail(Code::conflict, "job {0} has not ended here: gradcastctl cancel {0}, then delete it", id);
         JobId job;
         if (job_id_parse(id, &job)) membership_->stays_out(job);
-        over_.erase(at);
+        ended_.erase(at);
     }
     std::error_code error;
     std::filesystem::remove_all(detail.folder, error);
@@ -402,22 +402,22 @@ void Daemon::give_up(const JobId& id, const Status& status) {
 
 /// Lists it among the ended jobs; the oldest ones go at the limits of gradcastd.toml.
 void Daemon::ended(JobDetail detail) {
-    std::erase_if(over_, [&](const JobDetail& each) { return each.summary.id == detail.summary.id; });
+    std::erase_if(ended_, [&](const JobDetail& each) { return each.summary.id == detail.summary.id; });
     last_ = detail;
-    over_.push_back(std::move(detail));
-    job_records_trim(&over_, config_.jobs_kept, config_.jobs_bytes, log_);
+    ended_.push_back(std::move(detail));
+    job_records_trim(&ended_, config_.jobs_kept, config_.jobs_bytes, log_);
 }
 
-/// Jobs that this node would have joined again are told as done elsewhere.  Who follows them here finds their end at another node.
+/// Marks jobs that this node asked to rejoin as done elsewhere.  A client that follows one here finds its end at another node.
 void Daemon::end_elsewhere() {
     std::vector<JobDetail> changed;
     {
         std::lock_guard lock(mutex_);
-        if (over_elsewhere_.empty()) return;
+        if (done_elsewhere_.empty()) return;
         const std::string error = fmt::format("the other nodes have done the job without {}", config_.name);
-        std::erase_if(over_elsewhere_, [&](const JobId& id) {
-            if (runs_.contains(id)) return false;   // it is about to be over here
-            for (JobDetail& each : over_) {
+        std::erase_if(done_elsewhere_, [&](const JobId& id) {
+            if (runs_.contains(id)) return false;   // it is about to end here
+            for (JobDetail& each : ended_) {
                 JobStatus& status = each.summary.status;
                 if (each.summary.id != job_id_text(id) || status.state == JobState::done || status.error == error) continue;
                 status.goes_on = true;

@@ -120,9 +120,9 @@ private:
     std::map<JobId, Submitted> submitted_;
     std::map<JobId, Search> searches_;   // each with its place in submitted_
     uint64_t searches_made_ = 0;
-    std::vector<std::pair<JobId, Notice::Find>> asked_;   // about jobs that are about to be over here, or while there are other searches
-    std::vector<JobDetail> over_;                         // oldest first
-    std::set<JobId> over_elsewhere_;                      // jobs that others have done without this node
+    std::vector<std::pair<JobId, Notice::Find>> asked_;   // about jobs that are about to end here, or while there are other searches
+    std::vector<JobDetail> ended_;                        // oldest first
+    std::set<JobId> done_elsewhere_;                      // jobs that other nodes have done without this one
     std::optional<JobDetail> last_;
     std::string leaving_;     // why; empty: not
     bool draining_ = false;   // as the file `drained` in the state folder says, so also after a restart

@@ -10,7 +10,7 @@
 namespace gradcast {
 
 Status Daemon::drain(const std::string& node, bool on, bool cancel) {
-    const ShortTexts told_to_the_client;
+    const ShortTexts for_the_client;
     const std::vector<PeerState> peers = membership_->peers();
     for (Rank peer = 0; peer < peers.size(); ++peer) {
         if (peers[peer].member.name != node) continue;
@@ -42,13 +42,13 @@ void Daemon::act(const JobId&, const Notice::Drain& drain) {
     drain_jobs();
 }
 
-/// Leaves the jobs that go on without this node, and tells of the others.
+/// Leaves the jobs that go on without this node, and reports the others.
 void Daemon::drain_jobs() {
     std::vector<std::string> hinders;
     for (const auto& [id, run] : runs_) {
-        const Status left = run->drain(fmt::format("node {} is drained", config_.name));
-        if (!left.ok())
-            hinders.push_back(fmt::format("job {} ({}): {}", job_id_text(id).substr(0, 8), run->detail().summary.name, left.what));
+        const Status drained = run->drain(fmt::format("node {} is drained", config_.name));
+        if (!drained.ok())
+            hinders.push_back(fmt::format("job {} ({}): {}", job_id_text(id).substr(0, 8), run->detail().summary.name, drained.what));
     }
     membership_->draining(true, fmt::format("{}", fmt::join(hinders, "; ")));
 }
@@ -61,7 +61,7 @@ Status Daemon::running(const std::string& which, JobDetail* detail, Runs::iterat
 }
 
 Status Daemon::add_node(const std::string& which, const std::string& node, std::string* id) {
-    const ShortTexts told_to_the_client;
+    const ShortTexts for_the_client;
     const std::vector<PeerState> peers = membership_->peers();
     std::lock_guard lock(mutex_);
     JobDetail detail;
@@ -82,7 +82,7 @@ Status Daemon::add_node(const std::string& which, const std::string& node, std::
 }
 
 Status Daemon::force_view(const std::string& which, const std::string& dead, std::string* id) {
-    const ShortTexts told_to_the_client;
+    const ShortTexts for_the_client;
     const std::vector<PeerState> peers = membership_->peers();
     std::lock_guard lock(mutex_);
     JobDetail detail;

@@ -13,14 +13,14 @@ namespace gradcast {
 namespace {
 constexpr size_t asked_max = 64, searches_max = 16;
 
-/// Of a job that has ended here because other nodes were not heard: those that did not answer now either may be its next view.
+/// A warning about a job that has ended here because this node was cut off: members that do not answer now either may be its next view.
 Status others_check(const JobDetail& before, std::span<const SearchAnswer> answers) {
     const JobStatus& status = before.summary.status;
-    if (!status.unheard || status.views.empty()) return {};
+    if (!status.may_rejoin || status.views.empty()) return {};
     std::vector<bool> ranks;
     std::vector<std::string> silent;
     for (const std::string& member : status.views.back().members) {
-        const auto its = [&](const SearchAnswer& each) { return each.node == member && !each.came; };
+        const auto its = [&](const SearchAnswer& each) { return each.node == member && !each.answered; };
         ranks.push_back(std::any_of(answers.begin(), answers.end(), its));
         if (ranks.back()) silent.push_back(member);
     }
@@ -34,9 +34,9 @@ Status others_check(const JobDetail& before, std::span<const SearchAnswer> answe
 }   // namespace
 
 Status Daemon::resume(const std::string& which, const Submission& submission, std::string* id) {
-    const ShortTexts told_to_the_client;
+    const ShortTexts for_the_client;
     if (submission.bench) return fail(Code::invalid, "a benchmark cannot be resumed: run it again");
-    JobPlan checked;   // what is wrong with nodes or text is told at once
+    JobPlan checked;   // errors about nodes or text are reported at once
     if (!submission.text.empty()) GC_TRY(plan(submission, &checked));
     else GC_TRY(choose(submission, &checked.members));
     checked.members.resize(checked.first_nodes());
@@ -78,13 +78,13 @@ Status Daemon::resume(const std::string& which, const Submission& submission, st
     Submitted submitted;
     submitted.before = before;
     submitted.detail = before;
-    submitted.detail.summary.status = {};   // of this attempt: nothing of what was before is told as its result
+    submitted.detail.summary.status = {};   // of this attempt: nothing of the run before is reported as its result
     submitted.detail.summary.status.state = JobState::preparing;
     submitted.detail.started = false;
     submitted.detail.summary.nodes.clear();
     for (const Member& member : checked.members) submitted.detail.summary.nodes.push_back(member.name);
     submitted_.emplace(job, std::move(submitted));
-    std::erase_if(over_, [&](const JobDetail& each) { return each.summary.id == before.summary.id; });
+    std::erase_if(ended_, [&](const JobDetail& each) { return each.summary.id == before.summary.id; });
     *id = before.summary.id;
     return {};
 }
@@ -96,7 +96,7 @@ bool Daemon::claims(const JobId& id, Rank peer) const {
     auto search = searches_.find(id);
     if (search == searches_.end()) return true;
     const SearchAnswer& theirs = search->second.answers[peer];
-    return theirs.came ? !theirs.found.active : config_.self() < peer;
+    return theirs.answered ? !theirs.found.active : config_.self() < peer;
 }
 
 /// Somebody asks what there is of a job here.
@@ -105,7 +105,7 @@ void Daemon::act(const JobId& id, const Notice::Find& find) {
     if (auto run = runs_.find(id); run != runs_.end()) {
         const JobState state = run->second->detail().summary.status.state;
         look.found.active = state == JobState::preparing || state == JobState::running;
-        if (!look.found.active && asked_.size() < asked_max) return asked_.emplace_back(id, find), void();   // until it is over
+        if (!look.found.active && asked_.size() < asked_max) return asked_.emplace_back(id, find), void();   // until it has ended
     } else if (claims(id, find.asker)) {
         look.found.active = true;
     } else if (lookers_.start(look, job_host_->folder + "/" + job_id_text(id))) {
@@ -121,13 +121,13 @@ void Daemon::act(const JobId& id, const Notice::Answer& answer) {
     auto at = searches_.find(id);
     if (at == searches_.end() || at->second.request != answer.request) return;
     SearchAnswer& here = at->second.answers[answer.peer];
-    here.came = true;
+    here.answered = true;
     here.found = answer.found;
 }
 
-/// What the lookers have found goes to those who asked; searches that are over become jobs.
+/// What the lookers have found goes to those who asked; searches that have ended become jobs.
 void Daemon::search() {
-    std::vector<std::pair<JobId, Search>> over;
+    std::vector<std::pair<JobId, Search>> finished;
     {
         std::lock_guard lock(mutex_);
         for (Lookers::Look& look : lookers_.take()) {
@@ -142,18 +142,18 @@ void Daemon::search() {
         for (auto at = searches_.begin(); at != searches_.end();) {
             Search& each = at->second;
             for (size_t peer = 0; peer < peers.size(); ++peer)
-                if (!each.answers[peer].came && !peers[peer].alive) each.answers[peer].why = peers[peer].why;
+                if (!each.answers[peer].answered && !peers[peer].alive) each.answers[peer].why = peers[peer].why;
             auto submitted = submitted_.find(at->first);
             const bool cancelled = !submitted->second.cancelled.empty();
-            if (!cancelled && !each.over(clock_us())) {
+            if (!cancelled && !each.finished(clock_us())) {
                 ++at;
                 continue;
             }
-            over.emplace_back(at->first, std::move(each));
+            finished.emplace_back(at->first, std::move(each));
             at = searches_.erase(at);
         }
     }
-    for (auto& [id, each] : over) {
+    for (auto& [id, each] : finished) {
         Status status = resume_from(id, each);
         if (status.ok()) continue;
         std::lock_guard lock(mutex_);
@@ -171,7 +171,7 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     }
     std::vector<SearchAnswer> answers = search.answers;
     for (SearchAnswer& each : answers)
-        if (!each.came && each.why.empty()) each.why = fmt::format("no answer within {} s", search_us / 1'000'000);
+        if (!each.answered && each.why.empty()) each.why = fmt::format("no answer within {} s", search_us / 1'000'000);
     if (!search.submission.force) {
         std::lock_guard lock(mutex_);
         if (const auto& before = submitted_.at(id).before) GC_TRY(others_check(*before, answers));

@@ -67,7 +67,7 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
 
 /// All of a plan but id and time.
 Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
-    const ShortTexts told_to_the_client;
+    const ShortTexts for_the_client;
     if (submission.text.size() > job_text_max)
         return fail(Code::invalid, "{} has {} bytes: a job file has 1 MiB at most", submission.path, submission.text.size());
     const auto parsed = std::make_shared<JobConfig>();
@@ -94,7 +94,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     plan->path = submission.path;
     plan->base = submission.base;
     plan->deadline_us = config.deadline_us;
-    plan->returns = config.survive;
+    plan->survive = config.survive;
     plan->elastic = config.survive && config.elastic;
     if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
     if (config.transport == "auto" || config.transport == "rdma") rdma_for(config.transport == "rdma", plan);
@@ -171,7 +171,7 @@ uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
     return bytes;
 }
 
-/// RDMA if all members have it; else IP, which the job tells if RDMA was asked for or some members have it.
+/// RDMA if all members have it; else IP, with a note of the job if RDMA was asked for or some members have it.
 void Daemon::rdma_for(bool wanted, JobPlan* plan) const {
     uint32_t bytes = UINT32_MAX, with = 0;
     std::vector<std::string> without;

@@ -157,17 +157,17 @@ Finding cpus(const DaemonConfig& config, const std::string& root) {
 
 Finding threads(const std::string& root) {
     constexpr uint64_t wanted = 64;   // of a job beside those that compute, of a control plane and of tools
-    uint64_t left = UINT64_MAX;
+    uint64_t room = UINT64_MAX;
     std::string where;
     control_groups(root, "pids", [&](const ControlGroup& group) {
         uint64_t most = 0, now = 0;
         if (!number_in(group.folder + "/pids.max", &most) || !number_in(group.folder + "/pids.current", &now)) return;
-        if (most - std::min(now, most) < left) left = most - std::min(now, most), where = "control group " + group.path;
+        if (most - std::min(now, most) < room) room = most - std::min(now, most), where = "control group " + group.path;
     });
-    if (left == UINT64_MAX) return {"threads", Finding::Verdict::ok, "no limit of a control group"};
-    const std::string text = fmt::format("{} has room for {} threads", where, left);
-    if (left >= wanted) return {"threads", Finding::Verdict::ok, text};
-    return {"threads", left == 0 ? Finding::Verdict::error : Finding::Verdict::warning,
+    if (room == UINT64_MAX) return {"threads", Finding::Verdict::ok, "no limit of a control group"};
+    const std::string text = fmt::format("{} has room for {} threads", where, room);
+    if (room >= wanted) return {"threads", Finding::Verdict::ok, text};
+    return {"threads", room == 0 ? Finding::Verdict::error : Finding::Verdict::warning,
             text + ", and jobs are refused that get none: raise it (pids.max, TasksMax= of systemd)"};
 }
 

@@ -17,7 +17,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t told_max = 64;
+constexpr size_t warnings_max = 64;
 constexpr NodeId coordinator{0};   // where the job was submitted
 
 const char* protect_name(Protect protect) {
@@ -92,7 +92,7 @@ void JobRun::end(const std::string& why, bool leaves) {
     leaves_ |= leaves;
     if (phase_ == Phase::running && bench_) bench_->cancel();
     if (phase_ == Phase::running && engine_) leaves ? engine_->leave(why) : engine_->cancel(why);
-    // Earlier the worker looks at cancelled_ itself; membership is told first, because its answer may be on its way.
+    // Earlier the worker looks at cancelled_ itself; membership learns it first, because its answer may be on its way.
     if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
 }
 
@@ -106,7 +106,7 @@ bool JobRun::nobody_runs(const std::string& why) {
 
 Status JobRun::drain(const std::string& why) {
     std::lock_guard lock(mutex_);
-    if (phase_ != Phase::running) return {};   // it is over, or asked again once it runs
+    if (phase_ != Phase::running) return {};   // it has ended, or is asked again once it runs
     if (bench_) return fail(Code::conflict, "it is a benchmark");
     GC_TRY(engine_->drain(why));
     leaves_ = true;
@@ -115,7 +115,7 @@ Status JobRun::drain(const std::string& why) {
 
 Status JobRun::may_join(const std::string& node) const {
     const bool may = roster_.find(node) < roster_.size();
-    if (!plan_->returns) return fail(Code::conflict, "job {} takes no nodes in: survive is not set in its job file", detail_.summary.id);
+    if (!plan_->survive) return fail(Code::conflict, "job {} takes no nodes in: survive is not set in its job file", detail_.summary.id);
     if (may) return {};
     return fail(Code::conflict, "job {} goes over RDMA, which takes no other nodes in: with transport.kind = \"ip\" it does",
                 detail_.summary.id);
@@ -135,9 +135,9 @@ void JobRun::add_later() {
     }
 }
 
-void JobRun::tell(const std::string& warning) {
+void JobRun::warn(const std::string& warning) {
     std::lock_guard lock(mutex_);
-    if (told_.size() < told_max) told_.push_back(warning);
+    if (warnings_.size() < warnings_max) warnings_.push_back(warning);
 }
 
 Status JobRun::force_dead(const std::string& node) {
@@ -172,7 +172,7 @@ JobDetail JobRun::detail_locked() const {
     std::string error = detail.summary.status.error;
     const Code code = detail.summary.status.code;
     detail.summary.status = engine_->status();
-    detail.summary.status.warnings.insert(detail.summary.status.warnings.end(), told_.begin(), told_.end());
+    detail.summary.status.warnings.insert(detail.summary.status.warnings.end(), warnings_.begin(), warnings_.end());
     detail.summary.status.path = driver_->name();
     detail.summary.status.datagrams = driver_->datagrams_found();
     if (phase_ == Phase::preparing) detail.summary.status.state = JobState::preparing;
@@ -191,9 +191,9 @@ bool JobRun::listed() const {
     std::lock_guard lock(mutex_);
     return !aborted_ || self_ == coordinator || ran_before_;
 }
-bool JobRun::over() const {
+bool JobRun::finished() const {
     std::lock_guard lock(mutex_);
-    return phase_ == Phase::over;
+    return phase_ == Phase::finished;
 }
 
 bool JobRun::trains() const {
@@ -250,7 +250,7 @@ Status JobRun::prepare() {
 
     LinkConfig link;
     link.kind = host_.config.link;
-    link.warn = [this](const std::string& text) { tell(text); };
+    link.warn = [this](const std::string& text) { warn(text); };
     link.job = plan_->id;
     link.self = host_.identity;
     link.self.incarnation = plan_->members[index_of(self_)].incarnation;   // a later one where it has been a member before
@@ -268,7 +268,7 @@ Status JobRun::prepare() {
     link.profile = engine->profile();
     if (engine->views()) {   // packets for a view may come before it is open
         link.view = 0;
-        link.peers_return = true;
+        link.survive = true;
         link.first = plan_->first_nodes();
     }
     link.deadline_us = config.job.deadline_us / 2;   // so that the loss of a peer is handled within D
@@ -336,14 +336,14 @@ void JobRun::work() {
         Thread recorder;   // the others do not wait for this disk
         if (!recorder.start([this] { record(); }).ok()) record();
         status = bench_ ? bench_->run() : engine_->run(driver_->host());
-        bool unheard = !bench_ && engine_->may_return(), returns = false;   // by the others, or they by it
+        bool may_rejoin = !bench_ && engine_->may_rejoin(), rejoins = false;
         {
             std::lock_guard lock(mutex_);
             if (!status.ok() && !nobody_.empty() && engine_->status().views.empty()) {   // it has never been a member
                 if (cancelled_.empty()) status = fail(Code::cancelled, "{}", nobody_);
-                unheard = true;   // others may run it still
+                may_rejoin = true;   // others may still run it
             }
-            returns = unheard && cancelled_.empty();   // also where it was drained while it was away: after `undrain`
+            rejoins = may_rejoin && cancelled_.empty();   // also where it was drained while it was away: after `undrain`
             detail_ = detail_locked();
             ended_with(status);
             phase_ = Phase::ended;
@@ -352,7 +352,7 @@ void JobRun::work() {
         record();
         {
             std::unique_lock lock(mutex_);
-            host_.membership.ended(plan_->id, {.done = status.ok(), .leaves = leaves_ || unheard, .returns = returns});
+            host_.membership.ended(plan_->id, {.done = status.ok(), .leaves = leaves_ || may_rejoin, .rejoins = rejoins});
             changed_.wait(lock, [this] { return closed_; });
         }
         if (!bench_) {
@@ -388,7 +388,7 @@ void JobRun::finish() {
         else if (make_directories(detail_.folder).ok()) record();
     }
     std::lock_guard lock(mutex_);
-    phase_ = Phase::over;
+    phase_ = Phase::finished;
 }
 
 Status job_record_write(const JobDetail& detail) { return file_write(detail.folder + "/job.json", json_text(Json(detail), 2) + "\n"); }

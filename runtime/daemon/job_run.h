@@ -1,7 +1,7 @@
 // One job at this daemon, from PREPARE to its last packet: the engine, the job's own link, and their two threads.
 //
-//     worker    opens engine and driver, tells membership, waits for start, trains (it is the engine's trainer thread), waits for close
-//     network   made when the worker has opened engine and driver; the driver's loop, from start until close
+//     worker    opens engine and driver, reports to membership, waits for start, trains (it is the engine's trainer thread), waits for
+//     close network   made when the worker has opened engine and driver; the driver's loop, from start until close
 //
 // Where a thread cannot be made the job is refused, as by any other error of PREPARE.
 //
@@ -36,7 +36,7 @@ class JobRun {
 public:
     /// Starts the worker.  `nodes`: all that are configured.
     JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, std::vector<NodeAddress> nodes, NodeId self);
-    ~JobRun();   // joins it: only when over()
+    ~JobRun();   // joins it: only when finished()
     JobRun(const JobRun&) = delete;
     JobRun& operator=(const JobRun&) = delete;
 
@@ -52,21 +52,21 @@ public:
     Status drain(const std::string& why);
     Status may_join(const std::string& node) const;       // error: it cannot become a member, and why
     void add(const NodeAddress& node);                    // one more is configured, at a numeric address
-    void tell(const std::string& warning);                // shown with the job
+    void warn(const std::string& warning);                // a warning for people, shown with the job
     Status force_dead(const std::string& node);           // see Engine
     bool adopt(std::unique_ptr<AcceptedStream> stream);   // false: not running
     JobDetail detail() const;
     bool listed() const;   // not of a member that never started it
-    bool over() const;
+    bool finished() const;
     bool trains() const;   // this node was to join, and is a member now
 
 private:
-    enum class Phase : uint8_t { preparing, running, ended, over };
+    enum class Phase : uint8_t { preparing, running, ended, finished };
     void end(const std::string& why, bool leaves);
     void work();
     Status prepare();
     void network();
-    void finish();         // the folder of a job that is over
+    void finish();         // the folder of a job that has ended
     void record() const;   // job.json
     JobDetail detail_locked() const;
     void ended_with(Status status);   // holding mutex_
@@ -86,7 +86,7 @@ private:
     bool leaves_ = false;
     std::atomic<bool> stop_{false};   // cancelled or aborted: read by the worker while it prepares
     JobDetail detail_;
-    std::vector<std::string> told_;
+    std::vector<std::string> warnings_;
     const std::vector<NodeAddress> nodes_;   // that were configured when it was made
     std::vector<NodeAddress> later_;         // that engine and driver are to know when they are open
     Roster roster_;                          // the engine's
@@ -98,7 +98,7 @@ private:
     Thread worker_, network_;
 };
 
-/// What is kept of a job when it is over, in its folder's job.json.
+/// What is kept of a job that has ended, in its folder's job.json.
 Status job_record_write(const JobDetail& detail);
 /// Error: names the file, and what in it is not of a record that this version writes.
 Status job_record_read(const std::string& folder, JobDetail* detail);
@@ -107,8 +107,8 @@ void not_resumed(const Status& why, JobDetail* before);
 /// All that are kept below `folder`, oldest first.  A job that was running when the daemon died has failed: "daemon restarted".  Folders of
 /// jobs that never started are removed.  A record that cannot be read is named in the log, and nothing in its folder changes.
 std::vector<JobDetail> job_records_read(const std::string& folder, const Log& log);
-/// Of jobs that are over, oldest first: beyond `count`, or `bytes` in their folders (0: any), some go with their folders, those that never
-/// ran a step first, then the oldest.  The last one stays.
+/// Of jobs that have ended, oldest first: beyond `count`, or `bytes` in their folders (0: any), some go with their folders, those that
+/// never ran a step first, then the oldest.  The last one stays.
 void job_records_trim(std::vector<JobDetail>* jobs, size_t count, uint64_t bytes, const Log& log);
 
 }   // namespace gradcast

@@ -99,10 +99,10 @@ private:
     std::unique_ptr<ControlServer> control_;
     std::string id_;   // of the job; rank 0
     int signal_ = 0;
-    uint64_t told_us_ = 0;
-    std::string told_;                  // progress_text() of the last line
+    uint64_t printed_us_ = 0;
+    std::string printed_;               // progress_text() of the last line
     std::vector<std::string> warned_;   // all that warn() has printed
-    uint32_t told_view_ = 1;
+    uint32_t printed_view_ = 1;
 };
 
 Launch::~Launch() {
@@ -144,7 +144,7 @@ Status Launch::place() {
     if (options_.launcher != Launcher::mpi) return {};
     MpiRank mpi;
     GC_TRY(mpi_rank(environment, &mpi));
-    return placement_meet(mpi, work_ + "/meet", host, options_.port, until_us_, &placement_);
+    return placement_rendezvous(mpi, work_ + "/meet", host, options_.port, until_us_, &placement_);
 }
 
 /// The folder of this rank and the job file.
@@ -309,23 +309,23 @@ void Launch::warn(const JobStatus& status) {
 void Launch::progress(const JobStatus& status) {
     warn(status);
     for (const ViewRecord& view : status.views) {
-        if (view.number <= told_view_) continue;
-        told_view_ = view.number;
+        if (view.number <= printed_view_) continue;
+        printed_view_ = view.number;
         say("view {}: {} node{} from step {}, {}", view.number, view.members.size(), view.members.size() == 1 ? "" : "s", view.first_step,
             view.why);
     }
     const uint64_t now = clock_us();
     const std::string text = progress_text(status);
-    if (status.step == 0 || text == told_ || (now - told_us_ < progress_us && status.state != JobState::done)) return;
-    told_us_ = now;
-    told_ = text;
+    if (status.step == 0 || text == printed_ || (now - printed_us_ < progress_us && status.state != JobState::done)) return;
+    printed_us_ = now;
+    printed_ = text;
     say("{}  {:.1f} s  {:.0f} samples/s", text, status.seconds, status.samples_per_second);
 }
 
 int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
     const JobStatus& status = job.summary.status;
     if (status.state == JobState::done) {
-        // Whoever has the model.  Rank 0 may have ended before this is asked, so who lives does not tell.
+        // The ranks that have the model.  Rank 0 may have ended before, so that it is alive cannot be the rule.
         if (!first() && status.model.empty()) return launch_done;
         progress(status);
         fmt::print("time {:.1f} s, {} of {} steps, {:.0f} samples/s\n", status.seconds, status.step, status.steps,
@@ -366,7 +366,7 @@ int Launch::follow() {
     sigemptyset(&signals);
     for (const int each : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&signals, each);
     const timespec round{0, round_us * 1000};
-    bool all = false, met = false;   // all nodes were alive; rank 0 was
+    bool all = false, leader_seen = false;   // all nodes were alive; rank 0 was
     std::optional<JobDetail> done;
     const std::string& leader = placement_.nodes[0].name;
     for (uint64_t leave_until = 0;;) {
@@ -378,8 +378,8 @@ int Launch::follow() {
         if (const Status failed = daemon_->failed(); !failed.ok()) return fail_with(launch_failed, failed);
         const std::vector<NodeInfo> nodes = daemon_->nodes();
         JobDetail job;
-        const bool over = daemon_->last_ended(&job);
-        if (over && (id_.empty() || job.summary.id == id_) && daemon_->running() == 0) {
+        const bool has_ended = daemon_->last_ended(&job);
+        if (has_ended && (id_.empty() || job.summary.id == id_) && daemon_->running() == 0) {
             // A run that has ended before its first checkpoint begins anew.  Behind a semicolon stand files that are damaged and nodes that
             // were not asked.
             const std::string& error = job.summary.status.error;
@@ -390,7 +390,7 @@ int Launch::follow() {
             if (Status status = begin(&done); !status.ok()) return fail_with(launch_failed, status);
             continue;
         }
-        if (signal_ && daemon_->running() == 0 && !over) {
+        if (signal_ && daemon_->running() == 0 && !has_ended) {
             say("gradcastd: interrupted by SIG{} before the job began", ::sigabbrev_np(signal_));
             return launch_again;
         }
@@ -402,7 +402,7 @@ int Launch::follow() {
             if (daemon_->job(id_, &job).ok() && job.started) progress(job.summary.status);
             continue;
         }
-        if (met && daemon_->running() > 0 && speaks(nodes))
+        if (leader_seen && daemon_->running() > 0 && speaks(nodes))
             for (const JobSummary& each : daemon_->jobs()) progress(each.status);
         std::vector<std::string> missing;
         for (const NodeInfo& each : nodes) {
@@ -412,16 +412,16 @@ int Launch::follow() {
                                  fail(Code::peer_refused, "{}: {} (--key FILE, or GRADCAST_KEY)", rank_text(each.name), each.why));
             if (first() || each.name == leader) missing.push_back(fmt::format("{}: {}", rank_text(each.name), each.why));
         }
-        if (missing.empty()) met = true;
+        if (missing.empty()) leader_seen = true;
         if (missing.empty() && first()) {
             all = true;
             if (Status status = begin(&done); !status.ok())
                 return fail_with(status.code == Code::invalid ? launch_usage : launch_failed, status);
             if (done) return say("the job of this work folder is done already: another --work begins anew"), ended(*done, nodes);
-        } else if (!missing.empty() && met && daemon_->running() == 0) {
+        } else if (!missing.empty() && leader_seen && daemon_->running() == 0) {
             if (done_anywhere()) return launch_done;
             return fail_with(launch_failed, fail(Code::peer_lost, "{} has ended before a job began: it says why", rank_text(leader)));
-        } else if (!missing.empty() && !met && clock_us() > until_us_) {
+        } else if (!missing.empty() && !leader_seen && clock_us() > until_us_) {
             return fail_with(launch_failed,
                              fail(Code::deadline, "not all nodes are there after {} s: {}", options_.wait_s, fmt::join(missing, "; ")));
         }

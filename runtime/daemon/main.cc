@@ -1,4 +1,4 @@
-// gradcastd: reads its flags and file, starts a Daemon and its control socket, tells systemd, and ends on SIGTERM or SIGINT.
+// gradcastd: reads its flags and file, starts a Daemon and its control socket, notifies systemd, and ends on SIGTERM or SIGINT.
 // SIGHUP reads the file again; without jobs, or when they have ended, a Daemon made of it takes the place of the old one.  More nodes are
 // taken in at once.
 #include <fcntl.h>
@@ -69,7 +69,7 @@ void reload(const DaemonConfig& config, const std::string& path, const Log& log,
         DaemonConfig rest = config;
         rest.members = next->members;
         if (added > 0) log.info("{}: {} node{} more, which may join jobs from now on", path, added, added == 1 ? "" : "s");
-        if (added > 0 && rest == *next) *next = {};   // nothing is left to do
+        if (added > 0 && rest == *next) *next = {};   // nothing remains to be done
         else log.info("{}: takes effect when {} job{} {} ended", path, jobs, jobs == 1 ? "" : "s", jobs == 1 ? "has" : "have");
     }
 }
@@ -95,7 +95,7 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
     ::sd_watchdog_enabled(0, &watchdog_us);
     timespec round{0, static_cast<long>(std::min(round_us, watchdog_us ? watchdog_us / 2 : round_us) * 1000)};
     uint64_t ticks = 0, ticked_us = clock_us();
-    std::string told;
+    std::string printed;
     int signal = -1;
     while (signal < 0) {
         signal = ::sigtimedwait(&signals, nullptr, &round);
@@ -119,9 +119,9 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
         }
         // The mesh's thread ticks once a second; without a tick for ten seconds it is stuck, and systemd's watchdog acts.
         if (watchdog_us && now - ticked_us < 10'000'000) ::sd_notify(0, "WATCHDOG=1");
-        if (std::string summary = daemon->summary(); summary != told) {
+        if (std::string summary = daemon->summary(); summary != printed) {
             ::sd_notify(0, ("STATUS=" + summary).c_str());
-            told = summary;
+            printed = summary;
         }
     }
     // A second signal ends the process at once.
@@ -141,7 +141,7 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
     }
     control.reset();
     daemon.reset();
-    log.info("left");
+    log.info("stopped");
     return {};
 }
 

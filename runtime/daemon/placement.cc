@@ -149,18 +149,18 @@ std::string own_address() {
     return own;
 }
 
-struct MeetingRank {
+struct RendezvousRank {
     std::string nonce, host, port, place, address;
     bool chosen = false;   // the host was named by an option
 };
 
 /// What the others connect to, without the port.  Error: machines of one name, of which one has no address.
-Status meeting_hosts(const std::vector<MeetingRank>& all, std::vector<std::string>* hosts) {
+Status rendezvous_hosts(const std::vector<RendezvousRank>& all, std::vector<std::string>* hosts) {
     const bool one_machine =
-        std::all_of(all.begin(), all.end(), [&](const MeetingRank& each) { return each.place == all[0].place && !each.chosen; });
+        std::all_of(all.begin(), all.end(), [&](const RendezvousRank& each) { return each.place == all[0].place && !each.chosen; });
     for (size_t rank = 0; rank < all.size(); ++rank) {
-        const MeetingRank& own = all[rank];
-        const auto clone = std::find_if(all.begin(), all.end(), [&](const MeetingRank& each) {
+        const RendezvousRank& own = all[rank];
+        const auto clone = std::find_if(all.begin(), all.end(), [&](const RendezvousRank& each) {
             return each.host == own.host && each.place != own.place && !each.chosen && !own.chosen;
         });
         if (clone != all.end() && own.address == "-")
@@ -298,9 +298,9 @@ Status mpi_rank(const Environment& environment, MpiRank* mpi) {
 
 // rank-K: "<nonce of rank 0> <own nonce> <host> <port> <1: the host was chosen> <place of the network> <own address>"
 // list: "<own nonce> <name> <address>" by rank
-// Each nonce is of this run, so what an earlier run has left is never taken: a rank takes the list that has its own.
-Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::string& host, uint16_t port, uint64_t deadline_us,
-                      LaunchedNodes* placement) {
+// Each nonce is of this run, so files of an earlier run are never taken: a rank takes the list that has its own.
+Status placement_rendezvous(const MpiRank& mpi, const std::string& folder, const std::string& host, uint16_t port, uint64_t deadline_us,
+                            LaunchedNodes* placement) {
     GC_TRY(make_directories(folder));
     std::string address;
     const std::string wanted = port ? std::to_string(port + mpi.local) : "0";
@@ -342,14 +342,14 @@ Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::
             if (missing.empty()) {
                 LaunchedNodes made;
                 made.nodes.resize(mpi.size);
-                std::vector<MeetingRank> ranks;
+                std::vector<RendezvousRank> ranks;
                 std::vector<std::string> names, hosts;
                 for (const auto& each : all) {
                     ranks.push_back({each[1], each[2], each[3], each[5], each[6], each[4] == "1"});
                     names.push_back(each[2]);
                 }
                 names_set(names, &made);
-                GC_TRY(meeting_hosts(ranks, &hosts));
+                GC_TRY(rendezvous_hosts(ranks, &hosts));
                 text.clear();
                 for (uint32_t rank = 0; rank < mpi.size; ++rank)
                     text += fmt::format("{} {} {}:{}\n", ranks[rank].nonce, made.nodes[rank].name, hosts[rank], ranks[rank].port);

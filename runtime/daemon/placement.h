@@ -37,7 +37,7 @@ Status mpi_rank(const Environment& environment, MpiRank* mpi);
 /// writes its host and port, and rank 0 writes the list when all are there.  host: of our address; "" : the host's name, or loopback where
 /// all ranks are on one machine, or the address of a machine whose name another one has too.  Files of an earlier run are not taken for
 /// those of this one.  Waits until `deadline_us` (clock_us).
-Status placement_meet(const MpiRank& mpi, const std::string& folder, const std::string& host, uint16_t port, uint64_t deadline_us,
-                      LaunchedNodes* placement);
+Status placement_rendezvous(const MpiRank& mpi, const std::string& folder, const std::string& host, uint16_t port, uint64_t deadline_us,
+                            LaunchedNodes* placement);
 
 }   // namespace gradcast

@@ -17,7 +17,7 @@ Status search_choose(const std::string& id, std::span<const SearchAnswer> answer
     std::map<uint64_t, std::vector<size_t>, std::greater<>> by_steps;   // of members
     for (size_t i = 0; i < answers.size(); ++i) {
         const SearchAnswer& each = answers[i];
-        if (!each.came) {
+        if (!each.answered) {
             notes->push_back(fmt::format("node {} was not asked for its checkpoints: {}", each.node, each.why));
             continue;
         }
@@ -59,9 +59,9 @@ Status search_choose(const std::string& id, std::span<const SearchAnswer> answer
                 notes->empty() ? "" : fmt::format("; {}", fmt::join(*notes, "; ")));
 }
 
-bool Search::over(uint64_t now_us) const {
+bool Search::finished(uint64_t now_us) const {
     return now_us >= deadline_us ||
-           std::all_of(answers.begin(), answers.end(), [](const SearchAnswer& each) { return each.came || !each.why.empty(); });
+           std::all_of(answers.begin(), answers.end(), [](const SearchAnswer& each) { return each.answered || !each.why.empty(); });
 }
 
 Lookers::~Lookers() {

@@ -19,7 +19,7 @@ constexpr uint64_t search_us = 60'000'000;   // how long nodes may read their fi
 struct SearchAnswer {
     std::string node;
     bool member = false;   // of the run to come
-    bool came = false;
+    bool answered = false;
     std::string why;   // it did not: the last error
     Found found = {};
 };
@@ -35,7 +35,7 @@ struct Search {
     uint64_t submitted_unix = 0;
     uint64_t request = 0, deadline_us = 0;
     std::vector<SearchAnswer> answers;   // by peer
-    bool over(uint64_t now_us) const;
+    bool finished(uint64_t now_us) const;
 };
 
 /// Looks through this node's folders for others, each in a thread of its own.  One thread calls.

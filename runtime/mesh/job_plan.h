@@ -30,17 +30,17 @@ struct JobPlan {
     bool rdma = false;                             // streams and datagrams go by RDMA at every member that has it
     uint32_t rails = 1;                            // LinkConfig's
     std::vector<std::string> addresses;            // by rank, with more than one rail: as PeerState's; else empty
-    bool resumes = false;                          // a run of the job before this one has left a checkpoint:
+    bool resumes = false;                          // a run of the job before this one has a checkpoint:
     uint64_t resume_steps = 0, resume_state = 0;   // see Resume
     Rank resume_holder = 0;
-    std::string notes;      // of the coordinator about this run, a line each, which the job tells
-    bool returns = false;   // a member that is started anew becomes a member again while the job runs (job.survive)
+    std::string notes;      // of the coordinator about this run, a line each; the job reports them
+    bool survive = false;   // job.survive: the job goes on without lost members, and a member that is started anew rejoins it
     bool joins = false;     // the receiver does: the job runs, and what it computes with must be these
     std::string kernel_set, data_digest, start_digest;   // as Membership::opened() takes them
-    std::string server;             // of a benchmark: where its ranks meet, and `text` is its command line, a word a line; empty: a job
+    std::string server;   // of a benchmark: the rendezvous of its ranks, and `text` is its command line, a word a line; empty: a job
     std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
     uint32_t first_nodes() const { return first > 0 ? first : static_cast<uint32_t>(members.size()); }
-    bool grows() const { return returns && !rdma; }   // nodes that it did not begin with may join it
+    bool grows() const { return survive && !rdma; }   // nodes that it did not begin with may join it
     /// Of these nodes those that are not in it go behind the others, in this order, so that all number them alike.  Where it grows.
     void extend(std::span<const std::string> names);
     /// How long a member may take to open its engine: like the first step, 10 D (runtime/view/VIEWS.md, "Times").

@@ -18,8 +18,8 @@ Membership::Membership(const MembershipConfig& config)
     : config_(config),
       names_(config.names),
       peers_(config.names.size()),
-      returns_(config.identity.incarnation, config.left_max),
-      over_(config.over.end() - static_cast<ptrdiff_t>(std::min(config.over.size(), config.left_max)), config.over.end()) {
+      departed_jobs_(config.identity.incarnation, config.past_jobs_max),
+      done_(config.done.end() - static_cast<ptrdiff_t>(std::min(config.done.size(), config.past_jobs_max)), config.done.end()) {
     GC_ASSERT(config_.self < peers_.size());
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         peers_[peer].member.name = names_[peer];
@@ -104,7 +104,7 @@ void Membership::on(std::span<const Event> events, Actions& actions) {
         std::visit(
             Overloads{[&](const Event::Received& it) { packet(*it.packet, actions); },
                       [&](const Event::Sent& it) { flights_.erase(it.ticket); }, [&](const Event::TimerExpired&) { tick(actions); },
-                      [&](const Event::PeerUp& it) { peers_[it.rank].hello_ticket = peers_[it.rank].over_ticket = 0; },
+                      [&](const Event::PeerUp& it) { peers_[it.rank].hello_ticket = peers_[it.rank].done_ticket = 0; },
                       [&](const Event::PeerLost& it) {
                           if (it.rank == peers_.size()) take_peer();
                           lost(it.rank, it.status.what, actions);
@@ -137,13 +137,13 @@ void Membership::tick(Actions& actions) {
                                                       .jobs = static_cast<uint32_t>(sessions_.size()),
                                                       .draining = own.draining,
                                                       .hinders = own.hinders,
-                                                      .returns = asked(actions.now_us),
+                                                      .rejoin_requests = rejoin_requests(actions.now_us),
                                                       .runs = runs(),
                                                       .wall_us = config_.wall_us ? config_.wall_us() : 0});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
         Peer& state = peers_[peer];
-        if (state.alive && actions.now_us > state.heard_us + config_.silence_us)
+        if (state.alive && actions.now_us > state.last_hello_us + config_.silence_us)
             lost(peer, fmt::format("silent for {} s", config_.silence_us / 1'000'000).c_str(), actions);
         if (!flights_.contains(state.hello_ticket)) state.hello_ticket = send(peer, Kind::hello, hello, actions);
     }
@@ -157,12 +157,12 @@ void Membership::run(const JobId& id, Ended& order, Actions& actions) {
     Session& session = at->second;
     session.state = State::ended;
     session.deadline_us = actions.now_us + (order.end.leaves ? tick_us : session.plan->deadline_us);
-    if (session.plan->returns) left(session, order.end, actions.now_us);
-    if (session.plan->returns && order.end.done) over_.push_back(id);
-    if (over_.size() > config_.left_max) over_.pop_front();
+    if (session.plan->survive) departed(session, order.end, actions.now_us);
+    if (session.plan->survive && order.end.done) done_.push_back(id);
+    if (done_.size() > config_.past_jobs_max) done_.pop_front();
     session.parts[session.self].ended = true;
     send_all(session, Kind::ended, id_write(id), actions);
-    close_if_over(at);
+    close_if_ended(at);
 }
 
 void Membership::run(const JobId& id, FindAll& order, Actions& actions) {
@@ -225,11 +225,11 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.rails = std::move(said.rails);
     peer.draining = said.draining;
     peer.hinders = std::move(said.hinders);
-    peer.returns = std::move(said.returns);
+    peer.rejoin_requests = std::move(said.rejoin_requests);
     peer.runs = std::move(said.runs);
     if (said.wall_us > 0 && config_.wall_us) peer.ahead_us = static_cast<int64_t>(said.wall_us - config_.wall_us());
-    for (const JobId& id : peer.runs) std::erase(over_, id);   // it resumes
-    peer.heard_us = actions.now_us;
+    for (const JobId& id : peer.runs) std::erase(done_, id);   // it resumes
+    peer.last_hello_us = actions.now_us;
     for (Rank other = 0; other < peers_.size(); ++other) {
         if (other == from || peers_[other].member.uuid != peer.member.uuid || !peers_[other].alive) continue;
         lost(from,
@@ -242,8 +242,8 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.alive = true;
     peer.why.clear();
     for (auto& [id, session] : sessions_)
-        if (const Rank rank = rank_of(session, from); rank < session.parts.size()) heard(session, rank);
-    answer_returns(from, actions);
+        if (const Rank rank = rank_of(session, from); rank < session.parts.size()) apply_hello(session, rank);
+    answer_rejoin_requests(from, actions);
 }
 
 /// A peer is not alive: silent, its stream gone, or another incarnation of it speaks.
@@ -251,12 +251,12 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
     Peer& peer = peers_[lost_peer];
     peer.alive = false;
     peer.why = why;
-    peer.hello_ticket = peer.over_ticket = 0;
+    peer.hello_ticket = peer.done_ticket = 0;
     peer.jobs = 0;
     peer.finds = 0;
     peer.draining = false;
     peer.hinders.clear();
-    peer.returns.clear();
+    peer.rejoin_requests.clear();
     peer.runs.clear();
     for (auto at = sessions_.begin(); at != sessions_.end();) {
         Session& session = at->second;
@@ -264,23 +264,23 @@ void Membership::lost(Rank lost_peer, const char* why, Actions& actions) {
         bool runs = session.state == State::running || session.state == State::ended || session.plan->joins;
         if (rank < session.parts.size() && runs) {
             session.parts[rank].ended = true;
-            at = close_if_over(at);
+            at = close_if_ended(at);
         } else if (rank < session.plan->first_nodes() && (session.self == 0 || rank == 0)) {
             at = give_up(at,
                          fail(Code::peer_lost, "node {} was lost while the job was prepared: {}; look at its gradcastd and submit again",
                               names_[lost_peer], why),
                          actions);
         } else {
-            ++at;   // not in it, or not needed to begin it, or the coordinator will tell
+            ++at;   // not in it, or not needed to begin it, or the coordinator decides
         }
     }
 }
 
-Membership::Sessions::iterator Membership::close_if_over(Sessions::iterator at) {
+Membership::Sessions::iterator Membership::close_if_ended(Sessions::iterator at) {
     const Session& session = at->second;
-    bool over = session.state == State::ended &&
-                std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ended; });
-    if (!over) return std::next(at);
+    bool ended = session.state == State::ended &&
+                 std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ended; });
+    if (!ended) return std::next(at);
     notice(at->first, Notice::Close{});
     return sessions_.erase(at);
 }

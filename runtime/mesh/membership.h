@@ -7,9 +7,10 @@
 //     ENDED to all when its run() has returned           <->   likewise, from every rank to every rank
 //     notice close when all have ended or are lost, or after the job's deadline: only then may its link go
 //
-// A member of a job with `returns` that was started anew, or without which the others went on and which says so in HELLO, gets the job from
-// the lowest one that runs it: INVITE(plan, what it must compute with).  It opens its engine and begins at once, or gives up by itself.
-// Nodes that have done the job's last step answer OVER.
+// A member of a job with `survive` rejoins it after the member was started anew, or after the others went on without it; in the second case
+// HELLO carries its request.  The lowest node that runs the job sends INVITE(plan, digests of data and parameters, kernel set).  The
+// rejoining node opens its engine and begins at once, or gives up by itself.  Nodes that have done the job's last step answer a request
+// with DONE.
 //
 // Words: a *peer* is a daemon's number on the mesh, a *rank* its number in a job.  Timer: one tick a second; it says HELLO and looks at
 // deadlines. States of a session (a job being made or run here): opening (our engine is), ready (waiting for START), running, ended
@@ -29,8 +30,8 @@
 #include "runtime/core/identity.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/protocol.h"
+#include "runtime/mesh/departed_jobs.h"
 #include "runtime/mesh/job_plan.h"
-#include "runtime/mesh/returns.h"
 
 namespace gradcast {
 
@@ -54,10 +55,10 @@ struct MembershipConfig {
     uint32_t rdma_bytes = 0;                         // the same over RDMA
     std::string rails = {};                          // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
     uint32_t rdma_devices = 0;
-    std::vector<JobId> over = {};                            // jobs that are done, of which an earlier daemon knew
+    std::vector<JobId> done = {};                            // jobs that an earlier daemon of this node knew to be done
     uint32_t jobs_max = 16;                                  // sessions at one time
-    size_t left_max = 1024;                                  // jobs of before that are known one by one
-    std::function<uint64_t()> wall_us = {};                  // the clock that HELLO tells; null: none
+    size_t past_jobs_max = 1024;                             // departed and done jobs that are remembered one by one, each
+    std::function<uint64_t()> wall_us = {};                  // the clock that HELLO announces; null: none
     uint64_t hello_us = 1'000'000, silence_us = 6'000'000;   // between HELLOs; after that much silence a peer is not alive
 };
 
@@ -65,13 +66,13 @@ struct MembershipConfig {
 struct JobEnd {
     bool done = false;      // it has done the last step
     bool leaves = false;    // the others may go on, so the link is closed soon, whether they have ended or not
-    bool returns = false;   // this node would be a member again
+    bool rejoins = false;   // this node asks to rejoin
 };
 
 /// A copy of what is known of a peer.
 struct PeerState {
     bool alive = false;
-    Member member;   // as it last said; uuid all zero: never heard of
+    Member member;   // of its last HELLO; uuid all zero: there was none
     std::string version;
     Isa isa = Isa::portable;
     uint32_t datagram_bytes = 0;   // 0: it has no `interface`
@@ -82,8 +83,8 @@ struct PeerState {
     std::string why;         // not alive: the last error
     bool draining = false;   // it takes no new jobs, and leaves those that go on without it
     std::string hinders;     // draining: its jobs that cannot, and why
-    std::vector<JobReturn> returns;
-    std::vector<JobId> runs;           // jobs with `returns` that it is a member of
+    std::vector<RejoinRequest> rejoin_requests;
+    std::vector<JobId> runs;           // jobs with `survive` that it is a member of
     std::optional<int64_t> ahead_us;   // of its clock before ours, when its last HELLO came; less the time that HELLO took
 };
 
@@ -119,8 +120,8 @@ struct Notice {
     struct Warning {   // for people, about a running job
         Status what;
     };
-    /// The others that are heard have ended a job that this node was still to join; or one has done the last step of a job that this node
-    /// asks to be in again.
+    /// Either all nodes that are alive have ended a job that this node was still to join, or one node has done the last step of a job that
+    /// this node asks to rejoin.
     struct EndedElsewhere {};
 
     JobId id{};   // all zero of Drain
@@ -139,7 +140,7 @@ public:
 
     /// Answered by the notice `submitted`.  Error: this daemon cannot take part, as things are; then no notice comes.
     Status submit(std::shared_ptr<const JobPlan> plan);
-    /// The answer to the notice open; an error (also: cancelled meanwhile) is told to the coordinator and comes back as the notice abort.
+    /// The answer to the notice open; an error (also: cancelled meanwhile) goes to the coordinator and comes back as the notice abort.
     /// `deadline_us`: D, as this node needs it; 0: as the plan has it.
     void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
                 uint64_t deadline_us = 0);
@@ -149,17 +150,17 @@ public:
     void find(const JobId& id, uint64_t request);
     /// The answer to the notice find.
     void found(const JobId& id, Rank peer, uint64_t request, Found found);
-    /// Orders a node to be drained, or not any more: a notice there.  PeerState tells what becomes of it.
+    /// Orders a node to be drained, or not any more: a notice there.  PeerState shows the outcome.
     void drain(Rank peer, bool on, bool cancel);
     /// A node that may join a job that runs here is invited, also if it has refused before.
     void add(const JobId& id, const std::string& node);
     /// This node, which joins, has become a member of the job: from here on it may invite others.
     void trains(const JobId& id);
-    /// This node does not ask to be a member of that job again, but comes where an operator adds it.
+    /// This node does not ask to rejoin that job.  It still rejoins when an operator adds it.
     void stays_out(const JobId& id);
     /// One more peer, behind the others, before the driver has it.  Jobs that grow may take it in.
     void add_peer(const std::string& name);
-    /// What this node tells of itself.
+    /// What HELLO announces of this node.
     void draining(bool on, std::string hinders);
     std::vector<Notice> notices();
     std::vector<PeerState> peers() const;   // by peer; our own is alive and counts our sessions
@@ -168,13 +169,13 @@ public:
     void on(std::span<const Event> events, Actions& actions) override;
 
 private:
-    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite, add, over };
+    enum class Kind : uint32_t { hello = 1, prepare, ready, refused, start, abort, ended, find, found, drain, invite, add, done };
     enum class State : uint8_t { opening, ready, running, ended };
     struct Part {   // of a job, by rank
         Rank peer = 0;
         bool ready = false;
         bool ended = false;         // or lost, or no member yet: HELLO says otherwise
-        bool said_ended = false;    // it has told its end
+        bool said_ended = false;    // it has sent ENDED
         bool wanted = false;        // an operator wants it in
         uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job, nor invited
         uint64_t invited_us = 0;
@@ -192,11 +193,11 @@ private:
     };
     using Sessions = std::map<JobId, Session>;
     struct Peer : PeerState {
-        uint64_t heard_us = 0;
-        uint64_t hello_ticket = 0;   // at most one HELLO is on its way
-        uint64_t over_ticket = 0;    // likewise, of OVER
-        uint32_t finds = 0;          // that it has not answered yet
-        Kind kind{};                 // of the message that is arriving
+        uint64_t last_hello_us = 0;   // time of its last HELLO
+        uint64_t hello_ticket = 0;    // at most one HELLO is on its way
+        uint64_t done_ticket = 0;     // likewise, of DONE
+        uint32_t finds = 0;           // that it has not answered yet
+        Kind kind{};                  // of the message that is arriving
         std::vector<std::byte> message;
     };
     // What callers order, by the method of that name; it runs on the network thread.
@@ -247,15 +248,15 @@ private:
     void drain_here(bool on, bool cancel);
     void hello(Rank from, std::span<const std::byte> bytes, Actions& actions);
     void prepare(Rank from, std::span<const std::byte> bytes, Actions& actions);
-    void left(const Session& session, const JobEnd& end, uint64_t now_us);
+    void departed(const Session& session, const JobEnd& end, uint64_t now_us);
     void not_joined(const Session& session, const Status& why, uint64_t now_us);
     static bool member(const Session& session);   // this node is, or is about to begin the job with the others
     std::vector<JobId> runs() const;
-    std::vector<JobReturn> asked(uint64_t now_us) const;
-    void told_over(const Session& session);
-    void heard(Session& session, Rank rank);
-    void answer_returns(Rank peer, Actions& actions);
-    void over_here(const JobId& id, uint64_t now_us);
+    std::vector<RejoinRequest> rejoin_requests(uint64_t now_us) const;
+    void notice_if_ended_elsewhere(const Session& session);
+    void apply_hello(Session& session, Rank rank);
+    void answer_rejoin_requests(Rank peer, Actions& actions);
+    void done_elsewhere(const JobId& id, uint64_t now_us);
     void invite(Session& session, Actions& actions);
     void add_here(Session& session, const std::string& node);
     void invited(Rank from, std::span<const std::byte> bytes, Actions& actions);
@@ -271,9 +272,9 @@ private:
     void start(Sessions::iterator at, uint64_t deadline_us);
     void finish_preparing(Sessions::iterator at, Actions& actions);
     Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
-    Sessions::iterator close_if_over(Sessions::iterator at);
+    Sessions::iterator close_if_ended(Sessions::iterator at);
     Status why_not(const JobPlan& plan) const;
-    Status refusal(const JobPlan& plan) const;   // the same as told to the client
+    Status refusal(const JobPlan& plan) const;   // the same for the client
     uint64_t send(Rank peer, Kind kind, std::vector<std::byte> bytes, Actions& actions);
     void send_all(const Session& session, Kind kind, const std::vector<std::byte>& bytes, Actions& actions);
     Rank rank_of(const Session& session, Rank peer) const;   // its size: not in it
@@ -288,10 +289,10 @@ private:
     mutable std::mutex mutex_;         // all below: network thread and callers, briefly
     std::vector<std::string> names_;   // by peer
     std::vector<Peer> peers_;
-    std::deque<std::string> coming_;   // the next ones, of which the driver has not told yet
+    std::deque<std::string> coming_;   // the next ones, before the driver has reported them
     Sessions sessions_;
-    Returns returns_;
-    std::deque<JobId> over_;   // jobs that are done, the newest last
+    DepartedJobs departed_jobs_;
+    std::deque<JobId> done_;   // done jobs, the newest last
     std::deque<Command> commands_;
     std::vector<Notice> notices_;
     std::map<uint64_t, std::shared_ptr<const std::vector<std::byte>>> flights_;   // bytes that belong to the link, by ticket

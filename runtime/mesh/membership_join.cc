@@ -46,87 +46,89 @@ void Membership::take_peer() {
     for (auto& [id, session] : sessions_) extend(session);
 }
 
-/// This node has ended its part of a job that may go on.
-void Membership::left(const Session& session, const JobEnd& end, uint64_t now_us) {
+/// This node has ended its part of a job that may go on without it.
+void Membership::departed(const Session& session, const JobEnd& end, uint64_t now_us) {
     const JobPlan& plan = *session.plan;
     const uint64_t member_us = session.trains || !plan.joins ? now_us - session.began_us : 0;
-    const auto wish = end.returns ? Returns::Wish::asks : end.leaves ? Returns::Wish::by_invitation : Returns::Wish::stays;
-    returns_.left({plan.id, plan.members[session.self].incarnation + 1, plan.submitted_unix, plan.deadline_us, member_us}, wish, now_us);
+    const auto wish = end.rejoins ? DepartedJobs::Wish::asks : end.leaves ? DepartedJobs::Wish::by_invitation : DepartedJobs::Wish::stays;
+    departed_jobs_.add({plan.id, plan.members[session.self].incarnation + 1, plan.submitted_unix, plan.deadline_us, member_us}, wish,
+                       now_us);
 }
 
-/// It has not become a member: what it was invited as has promised nothing, and is invited once more.
+/// This node has not become a member.  The incarnation that was invited has promised nothing, so it may be invited once more.
 void Membership::not_joined(const Session& session, const Status& why, uint64_t now_us) {
     const JobPlan& plan = *session.plan;
     const bool lasts = why.code == Code::invalid || why.code == Code::conflict || why.code == Code::data || why.code == Code::unsupported ||
                        why.code == Code::cancelled;
-    returns_.left({plan.id, plan.members[session.self].incarnation, plan.submitted_unix, plan.deadline_us},
-                  lasts ? Returns::Wish::by_invitation : Returns::Wish::asks, now_us);
+    departed_jobs_.add({plan.id, plan.members[session.self].incarnation, plan.submitted_unix, plan.deadline_us},
+                       lasts ? DepartedJobs::Wish::by_invitation : DepartedJobs::Wish::asks, now_us);
 }
 
 void Membership::stays_out(const JobId& id) {
     std::lock_guard lock(mutex_);
-    returns_.stay_out(id);
+    departed_jobs_.stay_out(id);
 }
 
-/// Where this node can take a job.
-std::vector<JobReturn> Membership::asked(uint64_t now_us) const {
+/// The requests of this node; none while it can take no job.
+std::vector<RejoinRequest> Membership::rejoin_requests(uint64_t now_us) const {
     if (peers_[config_.self].draining || sessions_.size() >= config_.jobs_max) return {};
-    std::vector<JobReturn> result = returns_.asked([this](const JobId& id) { return sessions_.contains(id); }, now_us);
-    result.resize(std::min(result.size(), returns_max));
+    std::vector<RejoinRequest> result = departed_jobs_.rejoin_requests([this](const JobId& id) { return sessions_.contains(id); }, now_us);
+    result.resize(std::min(result.size(), rejoin_requests_max));
     return result;
 }
 
 bool Membership::member(const Session& session) {
-    return session.plan->returns && session.state != State::ended && (session.trains || !session.plan->joins);
+    return session.plan->survive && session.state != State::ended && (session.trains || !session.plan->joins);
 }
 
 std::vector<JobId> Membership::runs() const {
     std::vector<JobId> result;
     for (const auto& [id, session] : sessions_)
-        if (member(session) && result.size() < runs_told_max) result.push_back(id);
+        if (member(session) && result.size() < runs_announced_max) result.push_back(id);
     return result;
 }
 
-/// What the HELLO of a node says of a job that runs here.
-void Membership::heard(Session& session, Rank rank) {
+/// Takes from a node's last HELLO whether the node is a member of a job that runs here.
+void Membership::apply_hello(Session& session, Rank rank) {
     Part& part = session.parts[rank];
     const Peer& peer = peers_[part.peer];
     const JobId& id = session.plan->id;
     if (std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end()) {
         part.ended = part.said_ended = part.wanted = false;
         part.incarnation = std::max(part.incarnation, peer.member.incarnation);   // that at least
-    } else if (std::any_of(peer.returns.begin(), peer.returns.end(), [&](const JobReturn& each) { return each.id == id; })) {
+    } else if (std::any_of(peer.rejoin_requests.begin(), peer.rejoin_requests.end(),
+                           [&](const RejoinRequest& each) { return each.id == id; })) {
         part.ended = true;
     }
 }
 
-/// It asks to be in jobs again that are done.
-void Membership::answer_returns(Rank peer, Actions& actions) {
-    if (flights_.contains(peers_[peer].over_ticket)) return;
-    for (const JobReturn& each : peers_[peer].returns)
-        if (std::find(over_.begin(), over_.end(), each.id) != over_.end())
-            peers_[peer].over_ticket = send(peer, Kind::over, id_write(each.id), actions);
+/// Answers DONE to requests to rejoin a job that is done.
+void Membership::answer_rejoin_requests(Rank peer, Actions& actions) {
+    if (flights_.contains(peers_[peer].done_ticket)) return;
+    for (const RejoinRequest& each : peers_[peer].rejoin_requests)
+        if (std::find(done_.begin(), done_.end(), each.id) != done_.end())
+            peers_[peer].done_ticket = send(peer, Kind::done, id_write(each.id), actions);
 }
 
-void Membership::over_here(const JobId& id, uint64_t now_us) {
+void Membership::done_elsewhere(const JobId& id, uint64_t now_us) {
     const bool runs = sessions_.contains(id) || std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
                           return peer.alive && std::find(peer.runs.begin(), peer.runs.end(), id) != peer.runs.end();
                       });
-    if (!runs && returns_.over(id, now_us)) notice(id, Notice::EndedElsewhere{});
+    if (!runs && departed_jobs_.done(id, now_us)) notice(id, Notice::EndedElsewhere{});
 }
 
-/// The nodes that are heard have ended a job that this one has not joined yet.
-void Membership::told_over(const Session& session) {
+/// Ends the wait of a joiner when all nodes that are alive have ended the job.
+void Membership::notice_if_ended_elsewhere(const Session& session) {
     if (!session.plan->joins || session.trains || session.state != State::running) return;
     bool said = false;
     for (Rank rank = 0; rank < session.parts.size(); ++rank) {
         if (rank != session.self && !session.parts[rank].ended) return;
-        said |= session.parts[rank].said_ended;   // that nobody is heard is no end
+        said |= session.parts[rank].said_ended;   // if nobody is alive, the job may go on elsewhere
     }
     if (said) notice(session.plan->id, Notice::EndedElsewhere{});
 }
 
-/// Those nodes that were started anew, or that ask to be members again, where this daemon is the lowest that runs the job.
+/// Invites nodes that were started anew, that ask to rejoin, or that an operator wants.  Only the lowest node that runs the job invites.
 void Membership::invite(Session& session, Actions& actions) {
     // A node that is still to join does not know whether the job goes on.
     if (session.state != State::running || !member(session)) return;
@@ -138,7 +140,7 @@ void Membership::invite(Session& session, Actions& actions) {
         if (rank == session.self || !part.ended || !peer.alive || peer.draining || peer.jobs >= config_.jobs_max) continue;
         Member member = peer.member;
         bool asks = false;
-        for (const JobReturn& each : peer.returns)
+        for (const RejoinRequest& each : peer.rejoin_requests)
             if (each.id == session.plan->id) asks = true, member.incarnation = std::max(member.incarnation, each.incarnation);
         // Who still asks has not got the last one, or could not open its engine.
         const bool again = asks && member.incarnation == part.incarnation && actions.now_us >= part.invited_us + session.plan->deadline_us;
@@ -181,9 +183,9 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
     };
     const Rank self = member(config_.identity.name);
     if (self == plan.members.size() || member(names_[from]) == plan.members.size()) return;
-    const uint64_t incarnation = returns_.invited_as(plan.id, plan.submitted_unix);
+    const uint64_t incarnation = departed_jobs_.incarnation_for(plan.id, plan.submitted_unix);
     if (incarnation == 0 || plan.members[self].incarnation != incarnation) {
-        returns_.invited_as_another(plan.id, plan.deadline_us, actions.now_us);
+        departed_jobs_.invited_as_another(plan.id, plan.deadline_us, actions.now_us);
         return;
     }
     for (const Member& each : plan.members)
@@ -194,7 +196,7 @@ void Membership::invited(Rank from, std::span<const std::byte> bytes, Actions& a
     for (Rank rank = 0; rank < session.parts.size(); ++rank) {
         Part& part = session.parts[rank];
         part.ended = rank != self && part.peer != from;
-        if (part.ended) heard(session, rank);
+        if (part.ended) apply_hello(session, rank);
     }
 }
 
@@ -219,7 +221,7 @@ void Membership::join(Sessions::iterator at, const Opened& opened, Actions& acti
     own.data_digest = opened.data_digest;
     own.start_digest = opened.start_digest;
     start(at, plan.deadline_us);
-    told_over(session);
+    notice_if_ended_elsewhere(session);
 }
 
 }   // namespace gradcast

@@ -40,7 +40,7 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     writer.number(plan.resume_state);
     writer.number(plan.resume_holder);
     writer.text(std::string_view(plan.notes).substr(0, reason_max));
-    for (const uint64_t number : {uint64_t{plan.returns}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}})
+    for (const uint64_t number : {uint64_t{plan.survive}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}})
         writer.number(number);
     for (const std::string* text : {&plan.kernel_set, &plan.data_digest, &plan.start_digest}) writer.text(*text);
     return std::move(writer.bytes);
@@ -90,12 +90,12 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     result.resume_state = reader.number();
     const uint64_t holder = reader.number();
     result.notes = reader.text(reason_max);
-    const uint64_t returns = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
+    const uint64_t survive = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
     for (std::string* text : {&result.kernel_set, &result.data_digest, &result.start_digest}) *text = reader.text(reason_max);
-    if (returns > 1 || joins > 1 || first > members || elastic > 1) return false;
+    if (survive > 1 || joins > 1 || first > members || elastic > 1) return false;
     result.first = static_cast<uint32_t>(first);
     result.elastic = elastic == 1;
-    result.returns = returns == 1;
+    result.survive = survive == 1;
     result.joins = joins == 1;
     if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
     if (resumes > 1 || holder >= result.first_nodes() || result.resume_steps > UINT32_MAX) return false;
@@ -117,8 +117,8 @@ std::vector<std::byte> hello_write(const NodeHello& hello) {
         writer.number(number);
     writer.text(hello.rails);
     writer.text(std::string_view(hello.hinders).substr(0, reason_max));
-    writer.number(hello.returns.size());
-    for (const JobReturn& each : hello.returns) writer.id(each.id), writer.number(each.incarnation);
+    writer.number(hello.rejoin_requests.size());
+    for (const RejoinRequest& each : hello.rejoin_requests) writer.id(each.id), writer.number(each.incarnation);
     writer.number(hello.runs.size());
     for (const JobId& each : hello.runs) writer.id(each);
     writer.number(hello.wall_us);
@@ -137,13 +137,13 @@ bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
     hello->rdma_devices = static_cast<uint32_t>(std::min<uint64_t>(reader.number(), rails_max));
     hello->rails = reader.text(rails_text_max);
     hello->hinders = reader.text(reason_max);
-    const uint64_t returns = reader.number();
-    for (uint64_t i = 0; i < std::min<uint64_t>(returns, returns_max); ++i) {
+    const uint64_t rejoin_requests = reader.number();
+    for (uint64_t i = 0; i < std::min<uint64_t>(rejoin_requests, rejoin_requests_max); ++i) {
         const JobId id = reader.id();
-        hello->returns.push_back({id, reader.number()});
+        hello->rejoin_requests.push_back({id, reader.number()});
     }
     const uint64_t runs = reader.number();
-    for (uint64_t i = 0; i < std::min<uint64_t>(runs, runs_told_max); ++i) hello->runs.push_back(reader.id());
+    for (uint64_t i = 0; i < std::min<uint64_t>(runs, runs_announced_max); ++i) hello->runs.push_back(reader.id());
     hello->wall_us = reader.number();
     if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
     hello->isa = static_cast<Isa>(isa);

@@ -8,8 +8,8 @@
 namespace gradcast {
 
 constexpr size_t rails_text_max = 512;                    // letters of the addresses of a node's interfaces
-constexpr size_t returns_max = 16;                        // jobs that a node asks to be taken in again
-constexpr size_t runs_told_max = 64;                      // jobs that a node is a member of
+constexpr size_t rejoin_requests_max = 16;                // jobs that a node asks to rejoin
+constexpr size_t runs_announced_max = 64;                 // jobs that a node is a member of
 constexpr uint64_t deadline_us_max = UINT64_C(1) << 50;   // of a job
 
 /// What a member says that its datagrams carry; 0, which is none, if bulk cannot use it.
@@ -28,10 +28,10 @@ struct NodeHello {
     std::string rails;
     uint32_t jobs = 0;
     bool draining = false;
-    std::string hinders;              // see PeerState
-    std::vector<JobReturn> returns;   // likewise; returns_max at most
-    std::vector<JobId> runs;          // likewise; runs_told_max
-    uint64_t wall_us = 0;             // its clock when it said so, since 1970; 0: it did not tell
+    std::string hinders;                          // see PeerState
+    std::vector<RejoinRequest> rejoin_requests;   // likewise; rejoin_requests_max at most
+    std::vector<JobId> runs;                      // likewise; runs_announced_max
+    uint64_t wall_us = 0;                         // its clock when it said so, since 1970; 0: not announced
 };
 std::vector<std::byte> hello_write(const NodeHello& hello);
 bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello);

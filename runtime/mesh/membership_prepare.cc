@@ -77,7 +77,7 @@ void Membership::begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Ac
     session.plan = plan;
     extend(session);
     notice(plan->id, Notice::Open{session.plan, self});
-    std::erase(over_, plan->id);
+    std::erase(done_, plan->id);
     sessions_.emplace(plan->id, std::move(session));
 }
 
@@ -200,7 +200,7 @@ void Membership::end_overdue(Actions& actions) {
     }
 }
 
-/// Ends a session that is not running yet: everywhere if we coordinate it, else the coordinator is told why.
+/// Ends a session that is not running yet: everywhere if we coordinate it, else the coordinator learns why.
 Membership::Sessions::iterator Membership::give_up(Sessions::iterator at, Status why, Actions& actions) {
     const Session& session = at->second;
     if (session.plan->joins) {   // the job runs on

@@ -78,8 +78,8 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         if (found_parse(reader, &request, &found)) notice(id, Notice::Answer{from, request, std::move(found)});
         return;
     }
-    if (kind == Kind::over) {
-        if (reader.whole()) over_here(id, actions.now_us);
+    if (kind == Kind::done) {
+        if (reader.whole()) done_elsewhere(id, actions.now_us);
         return;
     }
     auto at = sessions_.find(id);
@@ -121,8 +121,8 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         if (reader.whole()) add_here(session, node);
     } else if (kind == Kind::ended) {
         session.parts[rank].ended = session.parts[rank].said_ended = true;
-        told_over(session);
-        close_if_over(at);
+        notice_if_ended_elsewhere(session);
+        close_if_ended(at);
     }
 }
 

@@ -30,7 +30,7 @@ void ViewChange::begin(const AgreedView& first, uint64_t now_us) {
 
 void ViewChange::join(uint64_t now_us) {
     if (ended_ || rank_) return;
-    wants_in_ = true;
+    joining_ = true;
     wake(now_us);
 }
 
@@ -96,19 +96,20 @@ std::vector<bool> ViewChange::unsuspected() const {
     return ranks;
 }
 
-void ViewChange::heard(NodeId which, uint64_t incarnation, uint64_t now_us) {
+void ViewChange::traffic_received(NodeId which, uint64_t incarnation, uint64_t now_us) {
     if (index_of(which) >= config_.nodes || which == config_.self) return;
     ViewNode& its = node(which);
     if (incarnation < its.newest || incarnation <= its.dead) return;
     if (incarnation > its.newest) {
         its.newest = incarnation;
         its.suspicion = Suspicion::none;
-        its.ready_us = its.retry_us = its.told_us = 0;
-        its.left_out = 0;
+        its.ready_us = its.retry_us = its.covered_loss_us = 0;
+        its.times_omitted = 0;
     }
-    if (wants_in_ && !rank_ && (its.said_us == 0 || now_us - its.said_us >= part(4)))   // the others wait for this
+    if (joining_ && !rank_ &&
+        (its.received_us == 0 || now_us - its.received_us >= part(4)))   // the first traffic for long: the joiner announces itself at once
         join_us_ = next_us_ = now_us;
-    its.heard_us = its.said_us = now_us;
+    its.alive_us = its.received_us = now_us;
     if (its.suspicion == Suspicion::silent) its.suspicion = Suspicion::none;
     if (const auto rank = rank_of(which); rank && suspected(view_.members[*rank])) wake(now_us);
 }
@@ -133,7 +134,7 @@ void ViewChange::patience(NodeId which, uint32_t factor) {
 }
 
 uint64_t ViewChange::patience_us(NodeId which, uint32_t divisor) const {
-    // Whom a joiner misses the others miss too, and they know how long to wait.
+    // A member that a joiner misses is missed by the others too, and they know its patience.
     const uint32_t own = has_state_ ? nodes_[index_of(config_.self)].patience : patience_max;
     return part(divisor) * std::max(nodes_[index_of(which)].patience, own);
 }
@@ -142,7 +143,7 @@ bool ViewChange::force_dead(NodeId which, uint64_t now_us) {
     if (index_of(which) >= config_.nodes || which == config_.self) return false;
     ViewNode& its = node(which);
     const auto rank = rank_of(which);
-    if (its.suspicion == Suspicion::none && (rank ? !suspected(view_.members[*rank]) : now_us - its.heard_us < part(4) && its.newest > 0))
+    if (its.suspicion == Suspicion::none && (rank ? !suspected(view_.members[*rank]) : now_us - its.alive_us < part(4) && its.newest > 0))
         return false;
     prove(which, std::max({its.newest, rank ? view_.members[*rank].incarnation : 0, uint64_t{1}}), now_us);
     return true;
@@ -165,11 +166,11 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
     if (index_of(said.from) >= config_.nodes || said.from == config_.self) return;
     const ViewNode& its = node(said.from);
     if (said.incarnation < its.newest || said.incarnation <= its.dead) return;   // an old incarnation never votes
-    heard(said.from, said.incarnation, now_us);
+    traffic_received(said.from, said.incarnation, now_us);
     if (said.kind == Kind::view && said.value.number >= view_.number && !ended_) return learn(said.value, said.ballot, now_us);
-    // Who is behind is answered with the view, whatever it wants; who is ahead tells it when it hears which one is known here.
+    // A node that is behind is answered with the view.  A node that is ahead answers a NACK with its view.
     if (said.view < view_.number) {
-        if (said.kind == Kind::join && hears_members(said)) {
+        if (said.kind == Kind::join && reaches_members(said)) {
             node(said.from).ready_us = now_us;
             wake(now_us);
         }
@@ -185,7 +186,7 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
     const bool from_member = rank && view_.members[*rank].incarnation == said.incarnation;
     switch (said.kind) {
         case Kind::suspect:
-            if (from_member) suspect_said(said, now_us);
+            if (from_member) suspect_received(said, now_us);
             return;
         case Kind::prepare:
             if (from_member) prepare(said, now_us);
@@ -203,12 +204,12 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
             return advance(now_us);
         case Kind::nack: return nack(said, now_us);
         case Kind::state:
-            if (from_member) state_said(said, now_us);
+            if (from_member) state_received(said, now_us);
             return;
         case Kind::join:
-            if (!from_member && hears_members(said)) node(said.from).ready_us = now_us;
+            if (!from_member && reaches_members(said)) node(said.from).ready_us = now_us;
             wake(now_us);
-            return send({said.from}, state_message());   // so that it hears whom it reaches
+            return send({said.from}, state_message());   // so that the joiner knows whom it reaches
         case Kind::view: return;
     }
 }
@@ -218,35 +219,35 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
 void ViewChange::freeze(uint64_t now_us) {
     if (!rank_ || stage_ == ViewStage::frozen) return;
     if (config_.mutant != ViewMutant::no_freeze) notice(ViewNotice::Kind::freeze);
-    // From here on this watches who is silent.
+    // From now on watch() suspects silent members.
     if (stage_ == ViewStage::going)
-        for (ViewNode& each : nodes_) each.heard_us = now_us;
+        for (ViewNode& each : nodes_) each.alive_us = now_us;
     stage_ = ViewStage::frozen;
     frozen_us_ = now_us;
     wake(now_us);
 }
 
-/// The nodes that this one hears, by bits.
+/// Bits of the nodes whose traffic this node receives.
 std::vector<uint64_t> ViewChange::reach(uint64_t now_us) const {
     std::vector<uint64_t> bits((config_.nodes + 63) / 64);
     for (uint32_t each = 0; each < config_.nodes; ++each) {
         const ViewNode& its = nodes_[each];
         const bool own = each == index_of(config_.self);
-        if (!rank_ && !own) {   // what a joiner knows of members by a VIEW is no word of theirs
-            if (its.suspicion == Suspicion::none && its.said_us > 0 && now_us - its.said_us < part(4))
+        if (!rank_ && !own) {   // that a VIEW names a member does not show that this joiner receives from it
+            if (its.suspicion == Suspicion::none && its.received_us > 0 && now_us - its.received_us < part(4))
                 bits[each / 64] |= uint64_t{1} << each % 64;
             continue;
         }
-        const bool heard = ranks_[each] ? its.newest == 0 || its.newest <= view_.members[*ranks_[each]].incarnation : false;
+        const bool present = ranks_[each] ? its.newest == 0 || its.newest <= view_.members[*ranks_[each]].incarnation : false;
         if (own ||
-            (its.suspicion == Suspicion::none && !its.proven_dead() && (heard || (its.newest > 0 && now_us - its.heard_us < part(4)))))
+            (its.suspicion == Suspicion::none && !its.proven_dead() && (present || (its.newest > 0 && now_us - its.alive_us < part(4)))))
             bits[each / 64] |= uint64_t{1} << each % 64;
     }
     return bits;
 }
 
-/// Else the view would be one without it, for which all stop in vain.
-bool ViewChange::hears_members(const ViewMessage& joiner) const {
+/// A joiner that does not reach all members would be omitted, and all would have stopped in vain.
+bool ViewChange::reaches_members(const ViewMessage& joiner) const {
     return std::all_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
         const uint32_t at = index_of(member.node);
         return member.node == joiner.from || (member.node != config_.self && suspected(member)) ||
@@ -258,7 +259,7 @@ ViewMessage ViewChange::promise_message(Ballot ballot, uint64_t now_us) const {
     ViewMessage said = message(Kind::promise);
     said.ballot = ballot;
     said.has_state = has_state_;
-    said.ready = wants_in_ && !rank_;
+    said.ready = joining_ && !rank_;
     said.reach = reach(now_us);
     if (accepted_ > 0 && accepted_ < ballot && config_.mutant != ViewMutant::no_ballots) {
         said.accepted = accepted_;
@@ -276,7 +277,7 @@ void ViewChange::prepare(const ViewMessage& said, uint64_t now_us) {
     }
     if (said.ballot != promised_) {
         // A proposer that was refused goes on unless one of a lower rank has come meanwhile.
-        if (again_us_ > 0 && rank_ && *rank_of(said.from) < *rank_) again_us_ = 0;
+        if (repropose_us_ > 0 && rank_ && *rank_of(said.from) < *rank_) repropose_us_ = 0;
         promised_ = said.ballot;
         promised_us_ = now_us;
         if (config_.mutant != ViewMutant::no_ballots) proposal_.reset();
@@ -303,7 +304,7 @@ void ViewChange::accept(const ViewMessage& said, uint64_t now_us) {
     promised_ = accepted_ = said.ballot;
     promised_us_ = now_us;
     accepted_value_ = said.value;
-    lonely_us_ = 0;
+    no_quorum_us_ = 0;
     freeze(now_us);
     ViewMessage answer = message(Kind::accepted);
     answer.ballot = said.ballot;
@@ -323,27 +324,27 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
         return each.node == config_.self && each.incarnation == config_.incarnation;
     });
     const bool in = own != next.members.end();
-    // Nobody is made a member but by its own promise in the view before.
+    // A node becomes a member only by its own promise in the view before.
     if (in && next.parent != view_.number) return;
     const bool was_in = rank_.has_value();
-    std::vector<std::pair<NodeId, Suspicion>> left;
+    std::vector<std::pair<NodeId, Suspicion>> departed;
     for (const ViewMember& member : view_.members) {
         const ViewNode& its = nodes_[index_of(member.node)];
         const bool stays =
             std::any_of(next.members.begin(), next.members.end(), [&](const ViewMember& each) { return each.node == member.node; });
         const bool restarted = its.newest > member.incarnation || its.dead >= member.incarnation;
-        if (!stays) left.emplace_back(member.node, restarted ? Suspicion::restarted : its.suspicion);
+        if (!stays) departed.emplace_back(member.node, restarted ? Suspicion::restarted : its.suspicion);
     }
     view_ = next;
     chosen_ = chosen;
     promised_ = accepted_ = 0;
     proposal_.reset();
     round_least_ = 0;
-    again_us_ = 0;
+    repropose_us_ = 0;
     asked_.reset();
     learnt_us_ = now_us;
-    lonely_us_ = 0;
-    met_ = false;
+    no_quorum_us_ = 0;
+    agreed_ = false;
     ranks_.assign(config_.nodes, {});
     for (uint32_t rank = 0; rank < view_.n(); ++rank) ranks_[index_of(view_.members[rank].node)] = rank;
     peers_.assign(view_.n(), {});
@@ -352,15 +353,15 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     if (acted || !possible(action_)) action_ = {};
     for (uint32_t each = 0; each < config_.nodes; ++each) {
         ViewNode& its = nodes_[each];
-        its.told_us = 0;
+        its.covered_loss_us = 0;
         if (ranks_[each]) {
             its.newest = std::max(its.newest, view_.members[*ranks_[each]].incarnation);
             if (its.suspicion != Suspicion::expelled) its.suspicion = Suspicion::none;
-            its.heard_us = now_us;
+            its.alive_us = now_us;
             its.ready_us = 0;
-            its.left_out = 0;
+            its.times_omitted = 0;
         } else if (its.ready_us > 0) {
-            its.retry_us = now_us + part(1) * ((1u << std::min(its.left_out++, 6u)) - 1);
+            its.retry_us = now_us + part(1) * ((1u << std::min(its.times_omitted++, 6u)) - 1);
         }
     }
     if (was_in && !in) {
@@ -371,14 +372,14 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     if (!in) return wake(now_us);
     rank_ = static_cast<uint32_t>(own - next.members.begin());
     stage_ = ViewStage::installing;
-    wants_in_ = ending_ = false;
-    notices_.push_back({.kind = ViewNotice::Kind::view, .left = std::move(left)});
+    joining_ = ending_ = false;
+    notices_.push_back({.kind = ViewNotice::Kind::view, .departed = std::move(departed)});
     wake(now_us);
 }
 
 // ---- time --------------------------------------------------------------------------------------------------------------------------
 
-/// Something may be due: it is looked at from here on.
+/// Makes tick() due if nothing was due before.
 void ViewChange::wake(uint64_t now_us) {
     if (next_us_ == 0 && !ended_) next_us_ = now_us;
 }
@@ -395,7 +396,7 @@ void ViewChange::tick(uint64_t now_us) {
         }
         recover(now_us);
     }
-    if (wants_in_ && !rank_ && now_us >= join_us_) {
+    if (joining_ && !rank_ && now_us >= join_us_) {
         join_us_ = now_us + part(16);
         ViewMessage said = message(Kind::join);
         said.reach = reach(now_us);
@@ -406,18 +407,18 @@ void ViewChange::tick(uint64_t now_us) {
         advance(now_us);
         propose_again(now_us);
     }
-    const bool busy = changing() || wants_in_ || proposal_ || lonely_us_ > 0 || asked_ || reason(now_us).why != Suspicion::none;
+    const bool busy = changing() || joining_ || proposal_ || no_quorum_us_ > 0 || asked_ || reason(now_us).why != Suspicion::none;
     if (!ended_ && busy) next_us_ = now_us + part(64);
     else if (!ended_ && rank_) {
-        // A joiner that was left out asks again later.
+        // A joiner that was omitted asks again later.
         for (const ViewNode& each : nodes_)
             if (each.ready_us > 0 && now_us - each.ready_us < part(4)) next_us_ = now_us + part(16);
     }
 }
 
-/// Who is silent or stuck while a change is under way, and whether this node can still find a quorum.
+/// Suspects members that are silent or stuck while a change runs, and ends this node if it finds no quorum.
 void ViewChange::watch(uint64_t now_us) {
-    uint64_t heard_us = 0;
+    uint64_t alive_us = 0;
     for (uint32_t rank = 0; rank < view_.n(); ++rank) {
         const ViewMember& member = view_.members[rank];
         ViewNode& its = node(member.node);
@@ -425,25 +426,26 @@ void ViewChange::watch(uint64_t now_us) {
             const ViewStage stage = peers_[rank].stage;
             const bool late =
                 stage_ != ViewStage::frozen && ((stage < ViewStage::reported && now_us - learnt_us_ > patience_us(member.node, 4)) ||
-                                                (met_ && stage < ViewStage::ready && now_us - met_us_ > patience_us(member.node, 2)));
-            if (now_us - its.heard_us > patience_us(member.node, 4)) its.suspicion = Suspicion::silent;
+                                                (agreed_ && stage < ViewStage::ready && now_us - agreed_us_ > patience_us(member.node, 2)));
+            if (now_us - its.alive_us > patience_us(member.node, 4)) its.suspicion = Suspicion::silent;
             else if (late) its.suspicion = Suspicion::stuck;
         }
-        if (rank != *rank_) heard_us = std::max(heard_us, its.heard_us);
+        if (rank != *rank_) alive_us = std::max(alive_us, its.alive_us);
     }
     std::vector<bool> living = unsuspected();
     uint32_t count = view_.n() - suspected_count();
-    if (changing() && !(view_quorum(living, config_.voters) && count >= config_.members_min)) {   // all wait for those that are only slow
+    if (changing() && !(view_quorum(living, config_.voters) &&
+                        count >= config_.members_min)) {   // without a quorum all wait for members that are only slow
         for (const ViewMember& member : view_.members)
             if (node(member.node).suspicion == Suspicion::stuck) node(member.node).suspicion = Suspicion::none;
         living = unsuspected();
         count = view_.n() - suspected_count();
     }
-    if (!has_state_ && now_us - std::max(heard_us, learnt_us_) > part(2)) return end(ViewNotice::Kind::forgotten);
-    if (view_quorum(living, config_.voters) && count >= config_.members_min) lonely_us_ = 0;
-    else if (lonely_us_ == 0) lonely_us_ = now_us;
+    if (!has_state_ && now_us - std::max(alive_us, learnt_us_) > part(2)) return end(ViewNotice::Kind::forgotten);
+    if (view_quorum(living, config_.voters) && count >= config_.members_min) no_quorum_us_ = 0;
+    else if (no_quorum_us_ == 0) no_quorum_us_ = now_us;
     const bool too_long = changing() && now_us - std::max(learnt_us_, frozen_us_) > 4 * part(1);
-    if ((lonely_us_ == 0 || now_us - lonely_us_ < part(1)) && !too_long) return;
+    if ((no_quorum_us_ == 0 || now_us - no_quorum_us_ < part(1)) && !too_long) return;
     end(has_state_ ? ViewNotice::Kind::minority : ViewNotice::Kind::forgotten);
     if (view_quorum(living, config_.voters) && count < config_.members_min) notices_.back().living = count;
 }

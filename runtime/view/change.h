@@ -2,20 +2,21 @@
 // of the last one, then the step that the new one goes on from.  A state machine of one node in one incarnation: messages, facts and time
 // in, messages and notices out.  No call blocks; one thread at a time.
 //
-//   outside ---VIEW with us---> installing --returned--> reported --caught_up--> ready --all ready--> going --promise--> frozen
-//                                   ^                                                                                      |
-//                                   +------------------------------------ VIEW --------------------------------------------+
+//   outside --VIEW with us--> installing --trainer_stopped--> reported --caught_up--> ready --all ready--> going --promise--> frozen
+//                                 ^                                                                                            |
+//                                 +------------------------------------ VIEW --------------------------------------------------+
 //
-// A promise freezes from any stage.  A member that a VIEW leaves out, or that finds no quorum, has ended.  The owner
-//   * hands in each message of a peer of which link and configuration say that it is the node and the incarnation that it names;
+// A promise freezes from any stage.  A member that a VIEW omits, or that finds no quorum, has ended.  The owner
+//   * calls receive() for each message whose sender the link has authenticated as the node and the incarnation that the message names;
 //   * is a later incarnation of its node after a restart, and after this one has ended;
-//   * tells heard() for what else it hears of a peer, suspect() while it suspects one, prove() for a death that is proven;
+//   * calls traffic_received() when any other bytes of a peer have come, suspect() while it suspects one, prove() for a proven death;
 //   * calls tick() at next_us(), and after each call sends sends() and does notices();
 //   * keeps one for every job that its node is asked about, member or not: nodes outside answer too (see ViewProposal).
 //
-// During a change a member is suspected that is silent for D/4, and where enough others remain one whose trainer has not returned D/4 after
-// a VIEW, or that has not caught up D/2 after the step was known; all that times patience().  Without a quorum in reach for D, or without a
-// view 4 D after a promise, or a first step 4 D after a view, the node ends as a minority.
+// While a view change runs, a member that is silent for D/4 is suspected.  If a quorum remains without it, a member is also suspected when
+// its trainer has not stopped D/4 after the VIEW, or when it has not caught up D/2 after the common step is known.  These times are
+// multiplied by patience().  A node ends as a minority when it reaches no quorum for D, when no view follows a promise within 4 D, or when
+// no first step follows a view within 4 D.
 #pragma once
 #include <optional>
 
@@ -28,9 +29,9 @@ struct ViewConfig {
     NodeId self{};
     uint64_t incarnation = 0;               // not 0
     uint32_t nodes = 0;                     // of the job: all that may be its members
-    uint32_t asked = 0;                     // so many count for a quorum by proof (ViewProposal), the others once heard of; 0: all
-    uint64_t deadline_us = 30'000'000;      // until a view tells D
-    uint32_t members_min = 1;               // fewer do not go on
+    uint32_t asked = 0;                     // so many count for a quorum by proof (ViewProposal), the others once they are known; 0: all
+    uint64_t deadline_us = 30'000'000;      // D, until a view has one
+    uint32_t members_min = 1;               // with fewer the job does not go on
     uint32_t voters = 0;                    // so many first ranks of a view vote; 0: all
     ViewMutant mutant = ViewMutant::none;   // of tests alone
 };
@@ -43,25 +44,25 @@ struct ViewSend {
 struct ViewNotice {
     enum class Kind : uint8_t {
         freeze,      // nothing more may be applied: every wait and block of the trainer returns view_changed
-        view,        // view() is to be installed; when the trainer has returned and the session is gone: returned().  Freezes too
-        met,         // this node has the state of `step`, that all go on from; `source` is to send it to the nodes `behind`
+        view,        // view() is to be installed; once the trainer has stopped and the session is closed: trainer_stopped().  Freezes too
+        agreed,      // this node has the state of the common step `step`; `source` is to send it to the nodes `behind`
         catch_up,    // get the state of `step`, whose digest is `digest`, from `source`, then caught_up(): by its sums where `sums`, else
                      // all of it, which is used from `go` on
         go,          // all have the state of `step`: the session begins
-        excluded,    // ended: view() goes on without this node, which may join again as a later incarnation
+        excluded,    // ended: view() goes on without this node, which may rejoin as a later incarnation
         minority,    // ended: no quorum within the deadline
         wrong,       // ended: others have computed another digest for `step`
         tied,        // ended: members differ about `step`, and nobody can tell who is right
-        forgotten,   // ended: a joiner that hears nothing of its view; it may join again as a later incarnation
+        forgotten,   // ended: a joiner whose view is silent; it may join again as a later incarnation
     } kind{};
     StepId step = 0;
     uint64_t digest = 0;
     NodeId source{};
     bool sums = false;
-    uint64_t evaluation_step = 0, evaluation = 0;          // go: the newest that a member knows
-    std::vector<NodeId> behind = {};                       // met: who gets all of it
-    uint32_t living = 0;                                   // minority: members that are heard; a quorum: fewer than members_min
-    std::vector<std::pair<NodeId, Suspicion>> left = {};   // view: members of the one before that are not in it, and what is known here
+    uint64_t evaluation_step = 0, evaluation = 0;   // go: the newest that a member knows
+    std::vector<NodeId> behind = {};                // agreed: who gets all of it
+    uint32_t living = 0;                            // minority: members not suspected, if they are a quorum but fewer than members_min
+    std::vector<std::pair<NodeId, Suspicion>> departed = {};   // view: members of the one before that are not in it, and why
 };
 
 class ViewChange {
@@ -72,34 +73,35 @@ public:
     void grow(uint32_t nodes);                                                   // so many may be members from here on
     /// A member of the job's first view, with the state that it starts from.
     void begin(const AgreedView& first, uint64_t now_us);
-    /// Its engine is open: it wants to be a member.
+    /// The engine of this joiner is open.  The joiner announces itself from now on.
     void join(uint64_t now_us);
 
     void receive(const ViewMessage& message, uint64_t now_us);
     void tick(uint64_t now_us);
     uint64_t next_us() const { return next_us_; }   // 0: nothing to do until something comes
 
-    void heard(NodeId node, uint64_t incarnation, uint64_t now_us);
-    /// During a change this member, and others while this node is one that needs it, is waited for so many times as long before it is
-    /// suspected, and so is its promise.  Until it is told anew; 1 at first.
+    /// Bytes of that incarnation have come on any channel.  Ends the suspicion `silent`.
+    void traffic_received(NodeId node, uint64_t incarnation, uint64_t now_us);
+    /// Multiplies by `factor` how long a change waits for this member and for its promise before it is suspected.  The factor of this node
+    /// itself applies to all members.  It is 1 at first.
     void patience(NodeId node, uint32_t factor);
     /// D over `divisor`, times the patience with this node.
     uint64_t patience_us(NodeId node, uint32_t divisor) const;
-    /// silent or stuck.  silent ends when the node is heard, stuck by why none.
+    /// `why` is silent, stuck or none.  silent ends by traffic_received(), stuck by none.
     void suspect(NodeId node, Suspicion why, uint64_t now_us);
     /// This incarnation and all before it are dead: an authenticated later one at the node's configured address, a pidfd, an operator.
     void prove(NodeId node, uint64_t incarnation, uint64_t now_us);
-    /// The operator says so; false: the node answers.
+    /// As prove(), by an operator.  Returns false if the node answers.
     bool force_dead(NodeId node, uint64_t now_us);
     /// An action that would leave too few members is dropped.
     void ask(const ViewAction& action, uint64_t now_us);
-    /// It has told the others of its view that it has the last step: they may be gone before another view is agreed on, so none is
-    /// proposed for a joiner's sake.  Until the next view.
+    /// This node is about to announce the last step to the others of its view.  They may end before another view is agreed on, so until the
+    /// next view none is proposed for a joiner.
     void ending() { ending_ = true; }
     void weigh(NodeId node, uint16_t weight) { nodes_[index_of(node)].weight = weight; }   // its share of blocks in the next view
-    /// After notice `view`, with nothing known where this node is a joiner.
-    void returned(const ViewState& state, uint64_t now_us);
-    /// After notice `catch_up`, with the digest that its sums gave.
+    /// After notice `view`, with the state that the trainer has stopped with; a joiner knows none.
+    void trainer_stopped(const ViewState& state, uint64_t now_us);
+    /// After notice `catch_up`, with the digest of the state that this node now has.
     void caught_up(uint64_t digest, uint64_t now_us);
 
     const AgreedView& view() const { return view_; }   // the newest known; number 0: none
@@ -139,7 +141,7 @@ private:
     void learn(const AgreedView& view, Ballot chosen, uint64_t now_us);
     bool acceptable(const AgreedView& value, Ballot ballot) const;
     std::vector<uint64_t> reach(uint64_t now_us) const;
-    bool hears_members(const ViewMessage& joiner) const;
+    bool reaches_members(const ViewMessage& joiner) const;
     ViewMessage promise_message(Ballot ballot, uint64_t now_us) const;
     void wake(uint64_t now_us);
     void watch(uint64_t now_us);
@@ -155,31 +157,31 @@ private:
     bool confirmed(NodeId lost, uint64_t now_us) const;
     std::optional<uint32_t> next_proposer(std::optional<uint32_t> after) const;
     uint32_t position() const;
-    void suspect_said(const ViewMessage& said, uint64_t now_us);
+    void suspect_received(const ViewMessage& said, uint64_t now_us);
     void propose(uint64_t now_us);
     void nack(const ViewMessage& said, uint64_t now_us);
     void advance(uint64_t now_us);
     void propose_again(uint64_t now_us);
 
-    // recovery.cc: the step that the view goes on from
+    // recovery.cc: the common step, from which the view goes on
     ViewMessage state_message() const;
-    void state_said(const ViewMessage& said, uint64_t now_us);
+    void state_received(const ViewMessage& said, uint64_t now_us);
     void recover(uint64_t now_us);
-    void meet(uint64_t now_us);
+    void agree_on_step(uint64_t now_us);
     void go_if_all_ready();
 
     ViewConfig config_;
     std::vector<ViewNode> nodes_;   // by NodeId; the own entry has the own incarnation
     std::vector<ViewSend> sends_;
     std::vector<ViewNotice> notices_;
-    bool ended_ = false, ending_ = false, wants_in_ = false, has_state_ = false;
+    bool ended_ = false, ending_ = false, joining_ = false, has_state_ = false;
 
     AgreedView view_;
     Ballot chosen_ = 0;                            // in which view_ was
     std::optional<uint32_t> rank_;                 // in view_
     std::vector<std::optional<uint32_t>> ranks_;   // by NodeId
     ViewStage stage_ = ViewStage::outside;
-    uint64_t learnt_us_ = 0, frozen_us_ = 0, met_us_ = 0, lonely_us_ = 0, next_us_ = 0, beat_us_ = 0, join_us_ = 0;
+    uint64_t learnt_us_ = 0, frozen_us_ = 0, agreed_us_ = 0, no_quorum_us_ = 0, next_us_ = 0, beat_us_ = 0, join_us_ = 0;
 
     Ballot promised_ = 0, accepted_ = 0;   // of view_'s next
     AgreedView accepted_value_;
@@ -187,14 +189,14 @@ private:
 
     std::optional<ViewProposal> proposal_;
     uint32_t round_least_ = 0;
-    uint64_t again_us_ = 0, resend_us_ = 0;   // a proposal was refused: the next one then
-    ViewAction action_;                       // asked for and not agreed on yet
-    std::optional<uint32_t> asked_;           // rank that SUSPECT went to
+    uint64_t repropose_us_ = 0, resend_us_ = 0;   // repropose: when to propose again after a refusal
+    ViewAction action_;                           // asked for and not agreed on yet
+    std::optional<uint32_t> asked_;               // rank that SUSPECT went to
     uint64_t asked_us_ = 0;
 
     std::vector<Peer> peers_;   // by rank; the own entry counts too
-    ViewMeeting meeting_;
-    bool met_ = false;
+    CommonStep common_;
+    bool agreed_ = false;
 };
 
 }   // namespace gradcast

@@ -56,8 +56,8 @@ struct AgreedView {
 
 enum class Suspicion : uint8_t {
     none,
-    silent,      // nothing heard, or a connection refused: over when it is heard again
-    stuck,       // heard, but its trainer makes no progress
+    silent,      // no traffic, or a connection refused: ends with the next traffic
+    stuck,       // its trainer makes no progress
     restarted,   // a later incarnation is there
     expelled,    // computes wrongly
     joiner,      // SUSPECT alone: no member, but READY
@@ -67,14 +67,14 @@ enum class Suspicion : uint8_t {
 /// Where a node is with the view it knows.
 enum class ViewStage : uint8_t {
     outside,      // not a member
-    installing,   // its trainer has yet to return
-    reported,     // its state is told
-    ready,        // has the state of the agreed step
+    installing,   // its trainer has not stopped yet
+    reported,     // its state is announced
+    ready,        // has the state of the common step
     going,        // all were ready
     frozen,       // has promised: waits for the next view
 };
 
-/// The state that a trainer has returned with.
+/// The state that a trainer has stopped with.
 struct ViewState {
     bool known = false;   // false: a joiner
     StepId applied = 0;   // steps
@@ -94,7 +94,7 @@ struct ViewMessage {
     bool covered = false;   // suspect: the exchange does without it, so that a quorum must agree first
     ViewAction action;      // suspect: of a command
     bool has_state = false, ready = false;   // promise: it has a state; it is no member and wants to be
-    std::vector<uint64_t> reach;             // promise, join: bits of nodes that it hears
+    std::vector<uint64_t> reach;             // promise, join: bits of the nodes that it reaches
     Ballot accepted = 0;                     // promise: in which it has accepted `value`; 0: none
     AgreedView value;                        // promise, accept, view
     ViewStage stage{};                       // state

@@ -27,7 +27,7 @@ void ViewProposal::promised(const ViewMessage& message) {
 void ViewProposal::accepted(const ViewMessage& message) {
     ViewVote& vote = votes_[index_of(message.from)];
     if (!accepting_) return;
-    // Who has accepted has promised, whatever was lost.
+    // A node that has accepted has promised, even if its PROMISE was lost.
     if (vote.incarnation == 0) {
         vote.incarnation = message.incarnation;
         vote.member = std::any_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
@@ -105,7 +105,7 @@ bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& ac
         value_ = accepted_;
     } else {
         value_ = composed(nodes, action);
-        // Who wants to leave stays where too few would be left.
+        // A drain is dropped if too few members would remain.
         if (value_.n() < std::max(members_min, 1u) && action.kind == ViewAction::Kind::drain) value_ = composed(nodes, {});
         if (value_.members.empty() || value_.n() < members_min) return false;
     }

@@ -8,18 +8,18 @@ constexpr uint32_t patience_max = 8;
 
 /// What one node knows of another of the job, whatever its incarnation.
 struct ViewNode {
-    uint64_t newest = 0;                     // incarnation heard of
+    uint64_t newest = 0;                     // newest incarnation known
     uint64_t dead = 0;                       // this incarnation and all before it are proven dead
-    uint64_t heard_us = 0;                   // at last; or when a view began that has it
-    uint64_t said_us = 0;                    // at last, of itself
+    uint64_t alive_us = 0;                   // its last traffic, or the begin of a view that has it if that is later
+    uint64_t received_us = 0;                // its last traffic
     Suspicion suspicion = Suspicion::none;   // of the newest
     uint64_t ready_us = 0;                   // its last JOIN, 0: none
-    uint64_t retry_us = 0;                   // a joiner that a view has left out is no reason for another one before
-    uint32_t left_out = 0;                   // how often
+    uint64_t retry_us = 0;                   // an omitted joiner is no reason for another view before this time
+    uint32_t times_omitted = 0;              // views that have omitted this joiner
     uint16_t weight = 1;
-    uint32_t patience = 1;   // so many times as long as another one it is waited for
-    NodeId told{};           // its last SUSPECT of a loss that the exchange covers: who is lost
-    uint64_t told_us = 0;    // and when; 0: none
+    uint32_t patience = 1;          // multiplies how long it is waited for
+    NodeId covered_loss{};          // whom its last SUSPECT names, of a loss that the exchange covers
+    uint64_t covered_loss_us = 0;   // when it came; 0: none
 
     bool proven_dead() const { return dead > 0 && dead >= newest; }
 };
@@ -43,13 +43,13 @@ public:
     bool chosen() const;
 
 private:
-    /// Every member that is not proven dead votes, and so does every other node of the job: it knows no later view.  One that only an
-    /// operator takes in is asked if it was ever heard of here: members of a view have heard each other.
+    /// Every member that is not proven dead has promised, and so has every other node of the job: no later view exists.  A node that only
+    /// an operator can add counts once it is known here, because the members of a view know each other.
     bool all_living_promised(std::span<const ViewNode> nodes) const;
     bool quorum(bool ViewVote::*vote) const;
-    /// The next view by the votes so far.
+    /// The next view that follows from the votes so far.
     AgreedView composed(std::span<const ViewNode> nodes, const ViewAction& action);
-    /// Somebody has not promised yet who is still waited for: D/16 after the quorum, times its patience or the proposer's.
+    /// A node has not promised yet and is still waited for: until D/16 after the quorum, times its patience or the proposer's.
     bool others_missing(std::span<const ViewNode> nodes, uint64_t now_us) const;
 
     const AgreedView& view_;   // that chooses; outlives this

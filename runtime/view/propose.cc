@@ -7,7 +7,7 @@ namespace gradcast {
 
 using Kind = ViewMessage::Kind;
 
-/// Why this node wants another view.
+/// The reason for which this node asks for another view.
 ViewChange::Reason ViewChange::reason(uint64_t now_us) const {
     if (action_.kind != ViewAction::Kind::none && stage_ == ViewStage::going) return {config_.self, Suspicion::command};
     // Catching up needs all members.
@@ -59,8 +59,8 @@ void ViewChange::ask_for_change(uint64_t now_us) {
         resend_us_ = now_us;
     }
     if (why.covered) {
-        node(config_.self).told = why.node;
-        node(config_.self).told_us = now_us;
+        node(config_.self).covered_loss = why.node;
+        node(config_.self).covered_loss_us = now_us;
     }
     if (*asked_ == *rank_) {
         if (!why.covered || confirmed(why.node, now_us)) propose(now_us);
@@ -76,23 +76,23 @@ void ViewChange::ask_for_change(uint64_t now_us) {
     send({view_.members[*asked_].node}, std::move(said));
 }
 
-/// A quorum has lost it.
+/// A quorum has named this node as lost.
 bool ViewChange::confirmed(NodeId lost, uint64_t now_us) const {
     std::vector<bool> ranks(view_.n());
     for (uint32_t rank = 0; rank < view_.n(); ++rank) {
         const ViewNode& its = nodes_[index_of(view_.members[rank].node)];
-        ranks[rank] = its.told_us > 0 && its.told == lost && now_us - its.told_us < part(4);
+        ranks[rank] = its.covered_loss_us > 0 && its.covered_loss == lost && now_us - its.covered_loss_us < part(4);
     }
     return view_quorum(ranks, config_.voters);
 }
 
-void ViewChange::suspect_said(const ViewMessage& said, uint64_t now_us) {
+void ViewChange::suspect_received(const ViewMessage& said, uint64_t now_us) {
     if (!rank_) return;
     if (said.why == Suspicion::command && !possible(said.action)) return;
     if (said.why == Suspicion::command && action_.kind == ViewAction::Kind::none) action_ = said.action;
     if (said.covered) {
-        node(said.from).told = said.node;
-        node(said.from).told_us = now_us;
+        node(said.from).covered_loss = said.node;
+        node(said.from).covered_loss_us = now_us;
     }
     if (stage_ == ViewStage::frozen || proposal_ || (ending_ && said.why == Suspicion::joiner)) return;
     if (!said.covered || confirmed(said.node, now_us)) propose(now_us);
@@ -102,7 +102,7 @@ void ViewChange::suspect_said(const ViewMessage& said, uint64_t now_us) {
 void ViewChange::propose(uint64_t now_us) {
     const uint32_t least = config_.mutant == ViewMutant::number_reused ? 0 : round_of(view_.number);
     const uint32_t round = std::max({round_of(promised_), least, round_least_}) + 1;
-    again_us_ = 0;
+    repropose_us_ = 0;
     if (round > round_max) return;
     promised_ = ballot_of(round, config_.self);
     promised_us_ = now_us;
@@ -116,19 +116,19 @@ void ViewChange::nack(const ViewMessage& said, uint64_t now_us) {
     if (!proposal_ || said.ballot <= proposal_->ballot()) return;
     round_least_ = std::max(round_least_, round_of(said.ballot));
     proposal_.reset();
-    again_us_ = now_us + std::min(position(), 8u) * part(32);
+    repropose_us_ = now_us + std::min(position(), 8u) * part(32);
     wake(now_us);
 }
 
-/// Steps 4 to 6, and what was lost on the way.
+/// Steps 4 to 6; repeats messages that were lost.
 void ViewChange::advance(uint64_t now_us) {
     if (!proposal_) return;
-    proposal_->promised(promise_message(promised_, now_us));   // whom it hears by now
+    proposal_->promised(promise_message(promised_, now_us));   // with its present reach
     if (proposal_->propose(nodes_, action_, config_.members_min, now_us)) {
         promised_ = accepted_ = proposal_->ballot();
         promised_us_ = now_us;
         accepted_value_ = proposal_->value();
-        lonely_us_ = 0;
+        no_quorum_us_ = 0;
         ViewMessage own = message(Kind::accepted);
         proposal_->accepted(own);
         resend_us_ = now_us;
@@ -154,13 +154,13 @@ void ViewChange::advance(uint64_t now_us) {
     send(std::move(to), std::move(said));
 }
 
-/// Whoever has promised and sees no view proposes itself.
+/// A member that has promised and sees no view proposes itself.
 void ViewChange::propose_again(uint64_t now_us) {
     if (stage_ != ViewStage::frozen) return;
-    // The proposer waits for whom it has patience with.
+    // The proposer may be waiting for a member with patience.
     uint64_t late_us = part(8);
     for (const ViewMember& member : view_.members) late_us = std::max(late_us, patience_us(member.node, 8));
-    if (again_us_ > 0 ? now_us >= again_us_ : !proposal_ && now_us - promised_us_ >= late_us) propose(now_us);
+    if (repropose_us_ > 0 ? now_us >= repropose_us_ : !proposal_ && now_us - promised_us_ >= late_us) propose(now_us);
     else if (proposal_ && proposal_->accepting() && now_us - proposal_->accepting_us() >= late_us) propose(now_us);
 }
 

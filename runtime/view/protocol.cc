@@ -18,7 +18,7 @@ constexpr size_t sending_max = 4096;   // messages that the link has not taken: 
 struct ViewProtocol::Command {
     struct Join {};
     struct Watch {};
-    struct Returned {
+    struct TrainerStopped {
         ViewState state;
     };
     struct CaughtUp {
@@ -40,11 +40,11 @@ struct ViewProtocol::Command {
         NodeId node{};
     };
     struct Stop {};
-    std::variant<Join, Watch, Returned, CaughtUp, Patience, Suspect, Ending, Drain, ForceDead, Stop> what;
+    std::variant<Join, Watch, TrainerStopped, CaughtUp, Patience, Suspect, Ending, Drain, ForceDead, Stop> what;
 };
 
 ViewProtocol::ViewProtocol(const ViewConfig& config, const AgreedView* first, const Roster& roster)
-    : change_(config), first_(first ? std::optional(*first) : std::nullopt), heard_us_(config.nodes), lost_(config.nodes) {
+    : change_(config), first_(first ? std::optional(*first) : std::nullopt), received_us_(config.nodes), lost_(config.nodes) {
     for (uint32_t node = 0; node < config.nodes; ++node) incarnations_.push_back(view_incarnation(roster[node]));
 }
 
@@ -56,9 +56,9 @@ void ViewProtocol::deadline(uint64_t deadline_us) {
 void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
     const uint64_t now_us = actions.now_us;
     if (!std::exchange(begun_, true) && first_) change_.begin(*first_, now_us);
-    for (uint32_t node = 0; actions.heard_us && node < heard_us_.size(); ++node)
-        if (std::exchange(heard_us_[node], actions.heard_us[node]) < actions.heard_us[node])
-            change_.heard(NodeId{node}, incarnations_[node], now_us);
+    for (uint32_t node = 0; actions.received_us && node < received_us_.size(); ++node)
+        if (std::exchange(received_us_[node], actions.received_us[node]) < actions.received_us[node])
+            change_.traffic_received(NodeId{node}, incarnations_[node], now_us);
     for (const Event& event : events)
         std::visit(Overloads{[&](const Event::Received& it) { packet(*it.packet, now_us); },
                              [&](const Event::Sent& it) { sending_.erase(it.ticket); },
@@ -66,7 +66,7 @@ void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
                              [&](const Event::PeerUp& it) {
                                  lost_[it.rank] = false;
                                  incarnations_[it.rank] = std::max(incarnations_[it.rank], it.incarnation);
-                                 change_.heard(NodeId{it.rank}, incarnations_[it.rank], now_us);
+                                 change_.traffic_received(NodeId{it.rank}, incarnations_[it.rank], now_us);
                              },
                              [&](const Event::PeerLost& it) {
                                  grow(it.rank + 1);
@@ -82,7 +82,7 @@ void ViewProtocol::on(std::span<const Event> events, Actions& actions) {
 /// The link has more nodes (Driver::add).
 void ViewProtocol::grow(uint32_t nodes) {
     if (nodes <= lost_.size()) return;
-    heard_us_.resize(nodes);
+    received_us_.resize(nodes);
     lost_.resize(nodes);
     incarnations_.resize(nodes, view_incarnation({}));
     change_.grow(nodes);
@@ -109,11 +109,11 @@ void ViewProtocol::run(const Command& command, uint64_t now_us) {
                              for (uint32_t node = 0; node < lost_.size(); ++node)
                                  if (lost_[node]) change_.suspect(NodeId{node}, Suspicion::silent, now_us);
                          },
-                         [&](const Command::Returned& it) { change_.returned(it.state, now_us); },
+                         [&](const Command::TrainerStopped& it) { change_.trainer_stopped(it.state, now_us); },
                          [&](const Command::CaughtUp& it) { change_.caught_up(it.digest, now_us); },
                          [&](const Command::Patience& it) { change_.patience(it.node, it.factor); },
                          [&](const Command::Suspect& it) {
-                             if (it.why == Suspicion::silent && now_us - heard_us_[index_of(it.node)] < change_.patience_us(it.node, 4))
+                             if (it.why == Suspicion::silent && now_us - received_us_[index_of(it.node)] < change_.patience_us(it.node, 4))
                                  return;
                              if (watching_) change_.suspect(it.node, it.why, now_us);
                          },
@@ -167,7 +167,7 @@ std::vector<ViewNews> ViewProtocol::take() {
 void ViewProtocol::post(Host& host, const Command& command) { host.post(channel, command_event(command)); }
 void ViewProtocol::join(Host& host) { post(host, {Command::Join{}}); }
 void ViewProtocol::watch(Host& host) { post(host, {Command::Watch{}}); }
-void ViewProtocol::returned(Host& host, const ViewState& state) { post(host, {Command::Returned{state}}); }
+void ViewProtocol::trainer_stopped(Host& host, const ViewState& state) { post(host, {Command::TrainerStopped{state}}); }
 void ViewProtocol::caught_up(Host& host, uint64_t digest) { post(host, {Command::CaughtUp{digest}}); }
 void ViewProtocol::patience(Host& host, NodeId node, uint32_t factor) { post(host, {Command::Patience{node, factor}}); }
 void ViewProtocol::suspect(Host& host, NodeId node, Suspicion why) { post(host, {Command::Suspect{node, why}}); }

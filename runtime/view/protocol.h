@@ -1,7 +1,7 @@
-// ViewChange as a protocol on a channel of no view, where the link's rank of a node is its NodeId: carries its messages, keeps its time,
-// tells it what the link hears, and hands its notices to the trainer.
+// ViewChange as a protocol on a channel of no view, where the link's rank of a node is its NodeId.  It carries the messages, keeps the
+// time, reports the link's traffic to ViewChange, and hands the notices to the trainer.
 //
-//   commands    join, watch, returned, caught_up, patience, suspect, ending, drain, force_dead, stop: the functions below post them
+//   commands    join, watch, trainer_stopped, caught_up, patience, suspect, ending, drain, force_dead, stop: the functions below post them
 //   completion  id 1: take() has notices
 #pragma once
 #include <map>
@@ -22,10 +22,10 @@ struct ViewNews {
 class ViewProtocol final : public Protocol {
 public:
     /// A member of `first`, the job's first view; null: join().  `roster` by NodeId: a message counts only if it is of that incarnation,
-    /// or of a later one that the link has told (PeerUp).  A node behind it counts from the link's first word of it on.
+    /// or of a later one that the link has reported (PeerUp).  A node behind the roster counts once the link has reported it.
     ViewProtocol(const ViewConfig& config, const AgreedView* first, const Roster& roster);
 
-    /// D of the first view, and until a view tells it; before it is attached.
+    /// D of the first view, and of a joiner until its view.  Call it before the protocol is attached.
     void deadline(uint64_t deadline_us);
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
@@ -34,21 +34,22 @@ public:
     std::vector<ViewNews> take();
 
     // Any thread.
-    /// A node that joins asks for it from here on, until it is a member.
+    /// A joiner announces itself from now on, until it is a member.
     static void join(Host& host);
     /// The job has begun: who is lost from here on is suspected.
     static void watch(Host& host);
-    static void returned(Host& host, const ViewState& state);
+    /// See ViewChange::trainer_stopped().
+    static void trainer_stopped(Host& host, const ViewState& state);
     static void caught_up(Host& host, uint64_t digest);
     /// See ViewChange::patience().
     static void patience(Host& host, NodeId node, uint32_t factor);
-    /// A silent one is suspected when it has been so for D/4 times its patience: the caller tells it again meanwhile.
+    /// A silent node is suspected once it has been silent for D/4 times its patience, so the caller repeats this while it is.
     static void suspect(Host& host, NodeId node, Suspicion why);
-    /// It is about to tell the others that it has the last step: see ViewChange::ending().
+    /// See ViewChange::ending().
     static void ending(Host& host);
     /// This node leaves with the next view.
     static void drain(Host& host, NodeId self);
-    /// The operator says that this node is dead; nothing happens while it is heard.
+    /// An operator declares the node dead.  Nothing happens while the node answers.
     static void force_dead(Host& host, NodeId node);
     /// This node takes no further part.
     static void stop(Host& host);
@@ -65,8 +66,8 @@ private:
 
     ViewChange change_;
     std::optional<AgreedView> first_;
-    std::vector<uint64_t> incarnations_, heard_us_;   // by NodeId
-    std::vector<bool> lost_;                          // likewise: the link has given it up
+    std::vector<uint64_t> incarnations_, received_us_;   // by NodeId
+    std::vector<bool> lost_;                             // likewise: the link has given it up
     bool begun_ = false, watching_ = false, stopped_ = false;
     uint64_t timer_us_ = 0, ticket_ = 0;
     std::map<uint64_t, std::vector<std::byte>> sending_;   // by ticket

@@ -1,4 +1,4 @@
-// ViewChange: the step that a new view goes on from.  Steps 8 to 11 of runtime/view/VIEWS.md.
+// ViewChange: the common step, from which a new view goes on.  Steps 8 to 11 of runtime/view/VIEWS.md.
 #include <algorithm>
 
 #include "runtime/view/change.h"
@@ -15,7 +15,7 @@ ViewMessage ViewChange::state_message() const {
     return said;
 }
 
-void ViewChange::returned(const ViewState& state, uint64_t now_us) {
+void ViewChange::trainer_stopped(const ViewState& state, uint64_t now_us) {
     if (ended_ || stage_ != ViewStage::installing) return;
     GC_ASSERT(state.known == has_state_);
     stage_ = ViewStage::reported;
@@ -26,7 +26,7 @@ void ViewChange::returned(const ViewState& state, uint64_t now_us) {
 }
 
 void ViewChange::caught_up(uint64_t digest, uint64_t now_us) {
-    if (ended_ || stage_ != ViewStage::reported || !met_) return;
+    if (ended_ || stage_ != ViewStage::reported || !agreed_) return;
     stage_ = ViewStage::ready;
     peers_[*rank_].stage = stage_;
     peers_[*rank_].ready_digest = digest;
@@ -34,7 +34,7 @@ void ViewChange::caught_up(uint64_t digest, uint64_t now_us) {
     recover(now_us);
 }
 
-void ViewChange::state_said(const ViewMessage& said, uint64_t now_us) {
+void ViewChange::state_received(const ViewMessage& said, uint64_t now_us) {
     if (!rank_) return;
     Peer& peer = peers_[*rank_of(said.from)];
     if (said.stage != ViewStage::frozen && said.stage > peer.stage) {
@@ -47,61 +47,61 @@ void ViewChange::state_said(const ViewMessage& said, uint64_t now_us) {
 }
 
 void ViewChange::recover(uint64_t now_us) {
-    if (stage_ == ViewStage::reported && !met_) meet(now_us);
+    if (stage_ == ViewStage::reported && !agreed_) agree_on_step(now_us);
     if (!ended_ && stage_ == ViewStage::ready) go_if_all_ready();
 }
 
 /// Step 9.
-void ViewChange::meet(uint64_t now_us) {
+void ViewChange::agree_on_step(uint64_t now_us) {
     std::vector<ViewState> states;
     for (const Peer& peer : peers_) {
         if (peer.stage < ViewStage::reported) return;
         states.push_back(peer.state);
     }
-    meeting_ = view_meet(states, config_.mutant);
-    met_ = true;
-    met_us_ = now_us;
-    if (!meeting_.found || meeting_.tied) return end(ViewNotice::Kind::tied, meeting_.step);
-    if (meeting_.wrong[*rank_]) return end(ViewNotice::Kind::wrong, meeting_.step);
+    common_ = view_common_step(states, config_.mutant);
+    agreed_ = true;
+    agreed_us_ = now_us;
+    if (!common_.found || common_.tied) return end(ViewNotice::Kind::tied, common_.step);
+    if (common_.wrong[*rank_]) return end(ViewNotice::Kind::wrong, common_.step);
     bool others = false;
     for (uint32_t rank = 0; rank < view_.n(); ++rank)
-        if (meeting_.wrong[rank]) {
+        if (common_.wrong[rank]) {
             node(view_.members[rank].node).suspicion = Suspicion::expelled;
             others = true;
         }
     if (others) return;   // the next view is without them
     const ViewState& own = states[*rank_];
-    if (own.known && own.applied >= meeting_.step) {
-        ViewNotice met{.kind = ViewNotice::Kind::met, .step = meeting_.step, .digest = meeting_.digest};
-        met.source = view_.members[meeting_.source].node;
+    if (own.known && own.applied >= common_.step) {
+        ViewNotice agreed{.kind = ViewNotice::Kind::agreed, .step = common_.step, .digest = common_.digest};
+        agreed.source = view_.members[common_.source].node;
         for (uint32_t rank = 0; rank < view_.n(); ++rank)
-            if (!states[rank].known || states[rank].applied < meeting_.step) met.behind.push_back(view_.members[rank].node);
-        notices_.push_back(std::move(met));
+            if (!states[rank].known || states[rank].applied < common_.step) agreed.behind.push_back(view_.members[rank].node);
+        notices_.push_back(std::move(agreed));
         return caught_up(own.digest, now_us);
     }
     notices_.push_back({.kind = ViewNotice::Kind::catch_up,
-                        .step = meeting_.step,
-                        .digest = meeting_.digest,
-                        .source = view_.members[meeting_.source].node,
-                        .sums = own.known && own.applied + 1 == meeting_.step});
+                        .step = common_.step,
+                        .digest = common_.digest,
+                        .source = view_.members[common_.source].node,
+                        .sums = own.known && own.applied + 1 == common_.step});
 }
 
 /// Step 11.
 void ViewChange::go_if_all_ready() {
     std::vector<ViewState> states;
-    ViewNotice go{.kind = ViewNotice::Kind::go, .step = meeting_.step, .digest = meeting_.digest};
+    ViewNotice go{.kind = ViewNotice::Kind::go, .step = common_.step, .digest = common_.digest};
     for (const Peer& peer : peers_) {
         if (peer.stage < ViewStage::ready) return;
-        // Who was one step behind has computed the state too, and may have found another.
-        const bool computed = peer.state.known && peer.state.applied + 1 >= meeting_.step;
-        states.push_back({computed, meeting_.step, peer.ready_digest});
+        // A member that was one step behind has computed the state too, perhaps with another digest.
+        const bool computed = peer.state.known && peer.state.applied + 1 >= common_.step;
+        states.push_back({computed, common_.step, peer.ready_digest});
         if (peer.state.evaluation_step > go.evaluation_step) {
             go.evaluation_step = peer.state.evaluation_step;
             go.evaluation = peer.state.evaluation;
         }
     }
-    const ViewMeeting found = view_meet(states);
-    if (found.tied) return end(ViewNotice::Kind::tied, meeting_.step);
+    const CommonStep found = view_common_step(states);
+    if (found.tied) return end(ViewNotice::Kind::tied, common_.step);
     if (found.wrong[*rank_]) return end(ViewNotice::Kind::wrong, found.step);
     bool others = false;
     for (uint32_t rank = 0; rank < view_.n(); ++rank)

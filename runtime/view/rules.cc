@@ -6,7 +6,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t search_most = 1 << 15;   // sets that are looked at, of which there may be exponentially many
+constexpr uint32_t search_most = 1 << 15;   // sets that one search visits, of which there may be exponentially many
 
 bool reaches(const ViewVote& vote, uint32_t node) { return node / 64 < vote.reach.size() && vote.reach[node / 64] >> node % 64 & 1; }
 
@@ -17,8 +17,9 @@ public:
     std::vector<uint32_t> find() {
         std::vector<uint32_t> chosen;
         search(0, chosen);
-        // Few of very many would be left if the search gave up early: those that reach the fewest go first.
-        if (left_ == 0)
+        // A search that gave up early keeps too few of very many nodes, so a greedy one tries too: it drops those that reach the fewest
+        // first.
+        if (searches_remaining_ == 0)
             if (std::vector<uint32_t> other = greedy(); other.size() > best_.size()) best_ = std::move(other);
         return best_;
     }
@@ -27,8 +28,8 @@ private:
     bool mutual(uint32_t a, uint32_t b) const { return reaches(votes_[a], b) && reaches(votes_[b], a); }
     void search(size_t at, std::vector<uint32_t>& chosen) {
         if (chosen.size() > best_.size()) best_ = chosen;
-        if (at == nodes_.size() || chosen.size() + (nodes_.size() - at) <= best_.size() || left_ == 0) return;
-        --left_;
+        if (at == nodes_.size() || chosen.size() + (nodes_.size() - at) <= best_.size() || searches_remaining_ == 0) return;
+        --searches_remaining_;
         const uint32_t node = nodes_[at];
         if (std::all_of(chosen.begin(), chosen.end(), [&](uint32_t each) { return mutual(each, node); })) {
             chosen.push_back(node);
@@ -56,7 +57,7 @@ private:
 
     std::span<const ViewVote> votes_;
     std::vector<uint32_t> nodes_, best_;
-    uint32_t left_ = search_most;
+    uint32_t searches_remaining_ = search_most;
 };
 
 }   // namespace
@@ -100,33 +101,33 @@ std::vector<ViewMember> view_compose(const AgreedView& view, std::span<const Vie
     return members;
 }
 
-ViewMeeting view_meet(std::span<const ViewState> states, ViewMutant mutant) {
-    ViewMeeting meeting;
+CommonStep view_common_step(std::span<const ViewState> states, ViewMutant mutant) {
+    CommonStep common;
     for (const ViewState& state : states) {
         if (!state.known) continue;
-        const bool further = mutant == ViewMutant::lowest_step ? state.applied < meeting.step : state.applied > meeting.step;
-        if (!meeting.found || further) meeting.step = state.applied;
-        meeting.found = true;
+        const bool further = mutant == ViewMutant::lowest_step ? state.applied < common.step : state.applied > common.step;
+        if (!common.found || further) common.step = state.applied;
+        common.found = true;
     }
     std::map<uint64_t, uint32_t> counts;
     for (const ViewState& state : states)
-        if (state.known && state.applied == meeting.step) ++counts[state.digest];
+        if (state.known && state.applied == common.step) ++counts[state.digest];
     uint32_t most = 0;
     for (const auto& [digest, count] : counts) {
-        meeting.tied = count == most || (meeting.tied && count < most);
+        common.tied = count == most || (common.tied && count < most);
         if (count > most) {
             most = count;
-            meeting.digest = digest;
+            common.digest = digest;
         }
     }
-    meeting.wrong.resize(states.size());
-    meeting.source = static_cast<uint32_t>(states.size());
+    common.wrong.resize(states.size());
+    common.source = static_cast<uint32_t>(states.size());
     for (uint32_t rank = 0; rank < states.size(); ++rank) {
-        if (!states[rank].known || states[rank].applied != meeting.step) continue;
-        meeting.wrong[rank] = states[rank].digest != meeting.digest;
-        if (!meeting.wrong[rank]) meeting.source = std::min(meeting.source, rank);
+        if (!states[rank].known || states[rank].applied != common.step) continue;
+        common.wrong[rank] = states[rank].digest != common.digest;
+        if (!common.wrong[rank]) common.source = std::min(common.source, rank);
     }
-    return meeting;
+    return common;
 }
 
 }   // namespace gradcast

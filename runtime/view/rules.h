@@ -1,5 +1,5 @@
 // What follows from votes and reports, apart from messages and time: when there is a quorum, which view is proposed, which step the members
-// go on from.
+// go on from (the common step).
 #pragma once
 #include <span>
 #include <vector>
@@ -29,15 +29,15 @@ struct ViewVote {
 /// with a state, at most.  `votes` by node, `weights` by node.  Empty: nobody among them has a state.
 std::vector<ViewMember> view_compose(const AgreedView& view, std::span<const ViewVote> votes, std::span<const uint16_t> weights);
 
-/// Where members go on, of whom each has told the state that it has.
-struct ViewMeeting {
-    bool found = false;   // somebody has a state
+/// The step T that a new view goes on from, by the states that its members have reported.
+struct CommonStep {
+    bool found = false;   // a member has a state
     StepId step = 0;      // T
     uint64_t digest = 0;
-    bool tied = false;         // of the digests that members have computed for T none has the most
-    uint32_t source = 0;       // the lowest rank that has it
+    bool tied = false;         // two digests for T have the most members
+    uint32_t source = 0;       // the lowest rank with the digest
     std::vector<bool> wrong;   // by rank: has another digest for T
 };
-ViewMeeting view_meet(std::span<const ViewState> states, ViewMutant mutant = ViewMutant::none);
+CommonStep view_common_step(std::span<const ViewState> states, ViewMutant mutant = ViewMutant::none);
 
 }   // namespace gradcast

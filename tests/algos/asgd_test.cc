@@ -70,9 +70,9 @@ TEST_F(AsgdTest, ServersShareTheParameters) {
             const Run one = run(job, restless(4, 2), false, [](Simulator& sim) { sim.slow(1, 9); });
             EXPECT_EQ(run(two + replay(log(one)), restless(4, 3)).digest(), one.digest()) << more;
         }
-    const std::vector<std::pair<std::string, std::string>> told = run(text("asgd", "updates = 2\nservers = 2\n"), 4).ranks[0].settings;
-    EXPECT_NE(std::find(told.begin(), told.end(), std::pair<std::string, std::string>("servers", "2")), told.end());
-    EXPECT_NE(std::find(told.begin(), told.end(), std::pair<std::string, std::string>("workers", "2")), told.end());
+    const std::vector<std::pair<std::string, std::string>> reported = run(text("asgd", "updates = 2\nservers = 2\n"), 4).ranks[0].settings;
+    EXPECT_NE(std::find(reported.begin(), reported.end(), std::pair<std::string, std::string>("servers", "2")), reported.end());
+    EXPECT_NE(std::find(reported.begin(), reported.end(), std::pair<std::string, std::string>("workers", "2")), reported.end());
     EXPECT_EQ(run(text("asgd", "servers = 3\n"), 3).digest(), "algorithm.servers: 3 of 3 nodes leave none to the workers");
     EXPECT_NE(run(text("softsync", "workers = 2\nupdates = 4\nservers = 2\n"), 4).digest().find("at one server"), std::string::npos);
 }
@@ -147,7 +147,7 @@ TEST_F(AsgdTest, StalenessIsBounded) {
                 }
 }
 
-// All nodes tell the same.
+// All nodes report the same.
 TEST_F(AsgdTest, StalenessIsToldAsTheLogHasIt) {
     const Run run =
         this->run(text("asgd", "workers = 3\nupdates = 300\n"), restless(4, 3), false, [](Simulator& sim) { sim.slow(2, 300); });
@@ -156,12 +156,12 @@ TEST_F(AsgdTest, StalenessIsToldAsTheLogHasIt) {
     for (const uint64_t tau : staleness(log(run))) ++wanted[tau < 16 ? tau : std::bit_floor(tau)];
     EXPECT_GE(wanted.rbegin()->first, 16u);
     for (const JobStatus& node : run.ranks) {
-        std::map<uint64_t, uint64_t> told;
+        std::map<uint64_t, uint64_t> reported;
         for (const StalenessBin& each : node.staleness) {
-            told[each.from] = each.pushes;
+            reported[each.from] = each.pushes;
             EXPECT_EQ(each.to, each.from < 16 ? each.from : 2 * each.from - 1);
         }
-        EXPECT_EQ(told, wanted);
+        EXPECT_EQ(reported, wanted);
     }
     Staleness most;
     most.add(~0u);

@@ -161,7 +161,7 @@ TEST_F(AveragingTest, MaGoesOnWithoutANode) {
     }
 }
 
-// What algorithms do without that which tells them apart.
+// Settings for which two algorithms are the same.
 TEST_F(AveragingTest, SomeAreOneAtTheirEdges) {
     const auto plain = [&](const std::string& kind, const std::string& more) {
         return run(replaced(text(kind, more), "momentum = 0.9\n", ""), 2).digest();
@@ -189,9 +189,9 @@ TEST_F(AveragingTest, AllLearn) {
     EXPECT_EQ(gd.ranks[0].gradients + gd.ranks[1].gradients, 30u * 600u);
 }
 
-// Each node tells of its own workers, in the rounds that are evaluated; what is trained is the same.
+// Each node reports its own workers, in the rounds that are evaluated; what is trained is the same.
 TEST_F(AveragingTest, WhatWorkersHaveLearntIsEvaluated) {
-    const auto told = [](const std::string& folder) {   // by step, the text behind "workers":
+    const auto by_step = [](const std::string& folder) {   // by step, the text behind "workers":
         std::map<uint64_t, std::string> all;
         std::ifstream file(folder + "/steps.jsonl");
         for (std::string line; std::getline(file, line);)
@@ -204,7 +204,7 @@ TEST_F(AveragingTest, WhatWorkersHaveLearntIsEvaluated) {
     const Run one = run(asks, 1), two = run(asks, 2);
     EXPECT_EQ(one.digest(), run(job, 1).digest());
     EXPECT_EQ(two.digest(), one.digest());
-    const auto all = told(one.folders[0]), first = told(two.folders[0]), second = told(two.folders[1]);
+    const auto all = by_step(one.folders[0]), first = by_step(two.folders[0]), second = by_step(two.folders[1]);
     for (const uint64_t step : {2, 4, 5}) {
         double accuracies[3];
         ASSERT_EQ(std::sscanf(all.at(step).c_str(), "{\"0\":%lf,\"1\":%lf,\"2\":%lf}}", &accuracies[0], &accuracies[1], &accuracies[2]), 3);
@@ -214,10 +214,10 @@ TEST_F(AveragingTest, WhatWorkersHaveLearntIsEvaluated) {
         EXPECT_EQ(std::count(both.begin(), both.end(), ':'), 3);
     }
     EXPECT_EQ(all.size(), 3u);
-    EXPECT_TRUE(told(run(job, 1).folders[0]).empty());
+    EXPECT_TRUE(by_step(run(job, 1).folders[0]).empty());
     // The mean of one worker is the worker.
     const Run alone = run(replaced(asks, "workers = 3\n", "workers = 1\n"), 1);
-    EXPECT_EQ(told(alone.folders[0]).at(5), fmt::format("{{\"0\":{:.6f}}}}}", alone.ranks[0].accuracy));
+    EXPECT_EQ(by_step(alone.folders[0]).at(5), fmt::format("{{\"0\":{:.6f}}}}}", alone.ranks[0].accuracy));
     const Run many = run(replaced(asks, "workers = 3\n", "workers = 1001\n"), 1);
     EXPECT_NE(many.digest().find("1001 workers are too many"), std::string::npos) << many.digest();
     for (const auto& [text, what] : {std::pair{replaced(asks, "test = \"test.h5\"\n", ""), "data.test is missing"},

@@ -77,7 +77,7 @@ TEST_F(CountsTest, OfARepeatedRound) {
             EXPECT_EQ(samples, run.ranks[rank].samples);
         }
         EXPECT_EQ(rounds.size(), 8u);
-        for (const auto& [worker, all] : rounds) {   // the lost node may have told its last round or not
+        for (const auto& [worker, all] : rounds) {   // the lost node may have announced its last round or not
             EXPECT_LE(all, 8u) << worker;
             EXPECT_GE(all, 7u) << worker;
         }
@@ -144,7 +144,7 @@ TEST_F(CountsTest, AreToldOfSomeWorkersOnly) {
                            "steps = 2", "steps = 1"),
                   1);
     ASSERT_TRUE(run.status.ok()) << run.status.what;
-    EXPECT_EQ(run.ranks[0].workers.size(), workers_told_max);
+    EXPECT_EQ(run.ranks[0].workers.size(), workers_reported_max);
     EXPECT_EQ(run.ranks[0].gradients, 300u);
 }
 

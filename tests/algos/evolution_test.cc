@@ -31,7 +31,7 @@ protected:
     }
 };
 
-/// What a round of DE has left, as a checkpoint has it: the number of workers, whether it has begun, F and CR of each, their individuals.
+/// The state after a round of DE, as in a checkpoint: the number of workers, whether it has begun, F and CR of each, their individuals.
 struct Population {
     std::array<double, workers> f{}, cr{};
     std::array<Vector, workers> of;
@@ -63,9 +63,9 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
     double expected = 0;
     for (const auto& [round, path] : paths) {
         Model model;
-        ModelVectors left;
-        ASSERT_TRUE(checkpoint_read(path, &model, &left).ok());
-        const Population after = population(left.algorithm, before.of[0].size());
+        ModelVectors written;
+        ASSERT_TRUE(checkpoint_read(path, &model, &written).ok());
+        const Population after = population(written.algorithm, before.of[0].size());
         std::array<Vector, workers> learnt;
         for (uint32_t k = 0; k < workers; ++k) learnt[k] = trained_alone(before.of[k], k, 2);
         uint32_t best = 0;
@@ -104,7 +104,7 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
             } while (std::next_permutation(r.begin(), r.end()));
             EXPECT_TRUE(found) << "no mutant of three others";
         }
-        EXPECT_EQ(right({left.parameters.begin(), left.parameters.end()}), best);   // the net is the best individual
+        EXPECT_EQ(right({written.parameters.begin(), written.parameters.end()}), best);   // the net is the best individual
         before = after;
     }
     EXPECT_EQ(paths.rbegin()->first, rounds - 1);   // the model of the last round is no checkpoint
@@ -155,7 +155,7 @@ TEST(JdeTest, ConstantsAreThoseOfThePaper) {
 }
 
 TEST_F(EvolutionTest, TheSoupIsGreedy) {
-    uint32_t left_out = 0;
+    uint32_t missing = 0;
     for (const uint32_t rounds : {1u, 2u, 5u}) {
         Vector w = initial();
         for (uint32_t round = 0; round < rounds; ++round) {
@@ -175,14 +175,14 @@ TEST_F(EvolutionTest, TheSoupIsGreedy) {
                 in.push_back(k);
                 if (right(mean()) >= least) continue;
                 in.pop_back();
-                ++left_out;
+                ++missing;
             }
             w = mean();
         }
         const Vector got = trained(text("soup", rounds));
         EXPECT_TRUE(near(got, w)) << rounds;
     }
-    EXPECT_GT(left_out, 0u);
+    EXPECT_GT(missing, 0u);
 }
 
 }   // namespace

@@ -1,4 +1,5 @@
-// replay.log as a run writes it: rounds go behind one another, a repeated round takes the place of the first, and nothing half is left.
+// replay.log as a run writes it: rounds go behind one another, a repeated round takes the place of the first, and nothing half written
+// remains.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -51,7 +51,7 @@ protected:
             EXPECT_EQ(run(text(kind, more, "multicast"), lossy, true).digest(), wanted) << seed;
         }
     }
-    /// What a run has left in its model file.
+    /// The model file of a run.
     static ModelVectors trained_state(const Run& run) {
         Model model;
         ModelVectors all;

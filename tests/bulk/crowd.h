@@ -54,7 +54,7 @@ struct Crowd {
         struct Inbox {
             std::vector<std::byte> bytes;
             std::vector<bool> got;
-            uint32_t left = 0, count = 0;
+            uint32_t remaining = 0, count = 0;
             bool unwanted = false;
         };
         std::vector<Inbox> in;                     // by transfer
@@ -94,7 +94,7 @@ struct Crowd {
                     const auto index = static_cast<uint32_t>(done->ticket - 1);
                     done_us = sent_us[index] = now_us;
                     std::vector<std::byte>& bytes = out[index];
-                    EXPECT_TRUE(!bytes.empty() || crowd->transfers[index].bytes == 0) << "told twice";
+                    EXPECT_TRUE(!bytes.empty() || crowd->transfers[index].bytes == 0) << "sent twice";
                     std::fill(bytes.begin(), bytes.end(), std::byte{0xEE});
                     crowd->check_everybody_has(index);
                     std::vector<std::byte>().swap(bytes);
@@ -140,8 +140,8 @@ struct Crowd {
                 for (uint64_t i = 0; i < packet.payload.bytes; ++i) wrong += box.bytes[at + i] != crowd->content(number, at + i);
                 EXPECT_EQ(wrong, 0u) << "segment " << index << " of transfer " << number << " at rank " << self;
             }
-            --box.left;
-            if (manner() == Manner::forgoes && crowd->transfers[number].type == PacketType::words && box.left <= box.count / 2)
+            --box.remaining;
+            if (manner() == Manner::forgoes && crowd->transfers[number].type == PacketType::words && box.remaining <= box.count / 2)
                 box.unwanted = true;
         }
     };
@@ -165,7 +165,8 @@ struct Crowd {
     void check_everybody_has(uint64_t transfer) {
         for (Node& node : nodes)
             if (receives(node.self, transfers[transfer]) && !is_dead(node.self) && !node.in[transfer].unwanted) {
-                EXPECT_EQ(node.in[transfer].left, 0u) << "transfer " << transfer << " was told as sent, rank " << node.self << " lacks it";
+                EXPECT_EQ(node.in[transfer].remaining, 0u)
+                    << "transfer " << transfer << " was reported as sent, rank " << node.self << " lacks it";
             }
     }
 
@@ -186,7 +187,7 @@ struct Crowd {
                 if (!receives(r, t)) continue;
                 Node::Inbox& box = node.in[i];
                 box.bytes.resize(t.bytes);
-                box.count = box.left = std::max<uint32_t>(static_cast<uint32_t>((t.bytes + segment_bytes - 1) / segment_bytes), 1);
+                box.count = box.remaining = std::max<uint32_t>(static_cast<uint32_t>((t.bytes + segment_bytes - 1) / segment_bytes), 1);
                 box.got.resize(box.count);
             }
             BulkConfig bulk;
@@ -203,7 +204,7 @@ struct Crowd {
             sim->attach_datagrams(r, channel, node.bulk.get());
         }
     }
-    /// Runs until no event is left, then checks that everything has arrived.
+    /// Runs until no event remains, then checks that everything has arrived.
     void run() {
         Status status = sim->run();
         ASSERT_TRUE(status.ok()) << status.what;
@@ -214,12 +215,12 @@ struct Crowd {
                 const Transfer& t = transfers[i];
                 mine += t.from == node.self;
                 if (receives(node.self, t) && !is_dead(t.from) && !node.in[i].unwanted) {
-                    EXPECT_EQ(node.in[i].left, 0u)
+                    EXPECT_EQ(node.in[i].remaining, 0u)
                         << "rank " << node.self << " lacks segments of transfer " << i << " from rank " << t.from;
                 }
             }
             EXPECT_EQ(node.mine, mine) << "rank " << node.self << " has not sent all";
-            EXPECT_EQ(node.sent, mine) << "rank " << node.self << " was not told `sent` of all";
+            EXPECT_EQ(node.sent, mine) << "rank " << node.self << " did not get `sent` of all";
             EXPECT_TRUE(deafened || node.counters.deaf.load() == 0) << "rank " << node.self << " thinks that multicast fails";
         }
     }

@@ -157,8 +157,8 @@ double plain_repairs(const std::vector<uint64_t>& lacking, double p, uint64_t se
     for (uint64_t bits : lacking)
         while (bits) {
             ++sent;
-            for (uint64_t left = bits; left; left &= left - 1)
-                if (static_cast<double>(splitmix64(++random) >> 11) * 0x1p-53 >= p) bits &= ~(left & -left);
+            for (uint64_t remaining = bits; remaining; remaining &= remaining - 1)
+                if (static_cast<double>(splitmix64(++random) >> 11) * 0x1p-53 >= p) bits &= ~(remaining & -remaining);
         }
     return static_cast<double>(sent);
 }

@@ -102,8 +102,8 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
                      .first_step = 8,
                      .began_unix = 9,
                      .members = {"a", "d"},
-                     .came = {"d"},
-                     .left = {"b", "c"},
+                     .joined = {"d"},
+                     .departed = {"b", "c"},
                      .why = "b silent",
                      .stood_us = 4}};
     status.memory = {{"job", {{"parameters", 1024}, {"what it has, else", 7}}}, {"gpu 0", {{"parameters", 2048}}}};

@@ -154,9 +154,9 @@ TEST_F(Page, TheOverviewIsWatched) {
     ASSERT_TRUE(third);
     EXPECT_EQ(third->status, 503);
     EXPECT_EQ(tcp().Get("/v1/metrics")->status, 200);
-    bool told = false;
-    local().Get("/v1/overview/watch", [&](const char*, size_t) { return told = true, false; });
-    EXPECT_TRUE(told);
+    bool received = false;
+    local().Get("/v1/overview/watch", [&](const char*, size_t) { return received = true, false; });
+    EXPECT_TRUE(received);
     leave = true;
     for (std::thread& each : watchers) each.join();
 }

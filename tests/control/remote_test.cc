@@ -233,7 +233,7 @@ TEST_F(Remote, ACertificateIsNoKey) {
         (void)SSL_do_handshake(other.get());
         char bytes[16384];
         const int got = BIO_read(SSL_get_wbio(other.get()), bytes, sizeof bytes);
-        if (got > 0) failed = !end.hear({bytes, static_cast<size_t>(got)});
+        if (got > 0) failed = !end.receive({bytes, static_cast<size_t>(got)});
     }
     EXPECT_TRUE(failed);
     EXPECT_FALSE(end.open());
@@ -273,7 +273,7 @@ TEST_F(Remote, RepeatedBytesGetNothing) {
             char piece[4096];
             const ssize_t got = ::recv(fd.get(), piece, sizeof piece, 0);
             ASSERT_GT(got, 0);
-            ASSERT_TRUE(end.hear({piece, static_cast<size_t>(got)}));
+            ASSERT_TRUE(end.receive({piece, static_cast<size_t>(got)}));
         }
         const std::string request = "POST /v1/jobs HTTP/1.1\r\nContent-Length: " + std::to_string(a_job.size()) + "\r\n\r\n" + a_job;
         ASSERT_EQ(end.write(request), request.size());
@@ -318,10 +318,10 @@ TEST_F(Remote, ManyStrangersPushNoClientOut) {
 }
 
 TEST_F(Remote, NewKeysCutOffWhoHasAnOldOne) {
-    std::atomic<bool> vera_there{false}, ada_there{false}, vera_over{false}, leave{false};
+    std::atomic<bool> vera_there{false}, ada_there{false}, vera_ended{false}, leave{false};
     std::thread first([&] {
         client(vera)->Get("/v1/jobs/first/watch", [&](const char*, size_t) { return vera_there = true; });
-        vera_over = true;
+        vera_ended = true;
     });
     std::thread second([&] {
         client(ada)->Get("/v1/jobs/first/watch", [&](const char*, size_t) { return ada_there = true, !leave.load(); });
@@ -333,7 +333,7 @@ TEST_F(Remote, NewKeysCutOffWhoHasAnOldOne) {
     };
     EXPECT_TRUE(wait(vera_there) && wait(ada_there));
     server->keys({key_of("vera", Role::view, 7), ada});
-    EXPECT_TRUE(wait(vera_over));
+    EXPECT_TRUE(wait(vera_ended));
     EXPECT_EQ(get(vera, "/v1/jobs"), -1);
     EXPECT_EQ(get(sue, "/v1/jobs"), -1);
     EXPECT_EQ(get(key_of("vera", Role::view, 7), "/v1/jobs"), 200);

@@ -184,8 +184,8 @@ TEST(ArenaMemory, AContainerTooLargeForTheAddressSpaceIsRefused) {
         const rlimit small{256 * mib, 256 * mib};
         ::setrlimit(RLIMIT_AS, &small);
         const Status large = memory_room_for(512 * mib, "it");
-        const bool told = large.code == Code::node_memory && std::string_view(large.what).starts_with("it needs 512 MiB of memory; ");
-        _exit(told && memory_room_for(64 * mib, "it").ok() ? 0 : 1);
+        const bool refused = large.code == Code::node_memory && std::string_view(large.what).starts_with("it needs 512 MiB of memory; ");
+        _exit(refused && memory_room_for(64 * mib, "it").ok() ? 0 : 1);
     } else {
         int ended = 0;
         ::waitpid(pid, &ended, 0);

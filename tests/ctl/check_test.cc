@@ -53,7 +53,7 @@ TEST_F(Check, ShowsNetStepsAndMemory) {
     outcome = run("check job.toml --set optimiser.warm_up=9");
     EXPECT_NE(outcome.out.find("warning     optimiser.warm_up = 9 is more than the 6 steps"), outcome.out.npos) << outcome.out;
     EXPECT_EQ(outcome.err, "");
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 TEST_F(Check, MistakesHaveTheirLineBeforeADaemonRuns) {
@@ -86,7 +86,7 @@ TEST_F(Check, MistakesHaveTheirLineBeforeADaemonRuns) {
     EXPECT_EQ(outcome.exit, 2);
     EXPECT_TRUE(outcome.says("(with --set data.classes=20)")) << outcome.err;
     EXPECT_FALSE(fs::exists(folder + "/state"));
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 TEST_F(Check, DataThatOnlyNodesHaveAreLeftToThem) {

@@ -79,7 +79,7 @@ struct Ctl : testing::Test {
         return {WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how), read("out"), read("err")};
     }
     /// Waits until the command that runs has said `text` on stderr.
-    bool told(const std::string& text, uint64_t seconds = 60) const {
+    bool shown(const std::string& text, uint64_t seconds = 60) const {
         for (const uint64_t end = clock_us() + seconds * 1'000'000; clock_us() < end;
              std::this_thread::sleep_for(std::chrono::milliseconds(5)))
             if (read("err").find(text) != std::string::npos) return true;
@@ -119,8 +119,8 @@ struct CtlData : Ctl {
         ASSERT_EQ(outcome.exit, 0) << outcome.err;
         EXPECT_NE(outcome.out.find("320 samples to train on, 80 to test on"), std::string::npos) << outcome.out;
     }
-    /// A private cluster has left neither a folder nor a process.
-    void expect_nothing_left() const {
+    /// Neither a folder nor a process of a private cluster remains.
+    void expect_nothing_remains() const {
         for (const auto& entry : fs::directory_iterator(folder))
             EXPECT_FALSE(entry.path().filename().string().starts_with("gradcast-")) << entry.path();
         for (const auto& entry : fs::directory_iterator("/proc")) {

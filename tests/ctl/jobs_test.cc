@@ -28,8 +28,8 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
                      .first_step = 8,
                      .began_unix = 1'700'000'100,
                      .members = {"a", "d"},
-                     .came = {"d"},
-                     .left = {"b", "c"},
+                     .joined = {"d"},
+                     .departed = {"b", "c"},
                      .why = "b silent, c drained, d joins",
                      .stood_us = 1'500'000}};
     status.memory = {{"job", {{"parameters", 1 << 20}, {"read ahead", 1 << 21}}}, {"view", {{"sums", 1 << 20}}}};
@@ -178,7 +178,7 @@ TEST_F(Ctl, TheTimeLeftIsByThePaceOfThisRun) {
     status.seconds = 10;
     serve();
     const pid_t pid = start("--socket " + socket + " watch first");
-    EXPECT_TRUE(told("10.0 s, 40.0 s left")) << read("err");
+    EXPECT_TRUE(shown("10.0 s, 40.0 s left")) << read("err");
     backend.finish(detail, JobState::done);
     EXPECT_EQ(wait(pid).exit, 0);
 }
@@ -190,7 +190,7 @@ TEST_F(Ctl, TheLastLineHasTheLastEvaluation) {
     status.loss = 0.25;
     serve();
     const pid_t pid = start("--socket " + socket + " watch first");
-    EXPECT_TRUE(told("loss 0.2500")) << read("err");
+    EXPECT_TRUE(shown("loss 0.2500")) << read("err");
     backend.finish(detail, JobState::done);
     const Outcome outcome = wait(pid);
     const size_t last = outcome.err.rfind("step 10/10");
@@ -203,7 +203,7 @@ TEST_F(Ctl, ARunWithoutAStepHasNoLoss) {
     detail->summary.status.resumed = detail->summary.status.step = detail->summary.status.steps;
     serve();
     const pid_t pid = start("--socket " + socket + " watch first");
-    EXPECT_TRUE(told("loss -  ")) << read("err");
+    EXPECT_TRUE(shown("loss -  ")) << read("err");
     const Outcome describe = ask("describe first");
     EXPECT_EQ(describe.out.find("\nloss"), std::string::npos) << describe.out;
     backend.finish(detail, JobState::done);
@@ -216,12 +216,12 @@ TEST_F(Ctl, WarningsAreToldOnceWhenTheyCome) {
     detail->summary.status.warnings = {"more nodes gain nothing"};
     serve();
     const pid_t pid = start("--socket " + socket + " watch first");
-    EXPECT_TRUE(told("warning: more nodes gain nothing\n")) << read("err");
+    EXPECT_TRUE(shown("warning: more nodes gain nothing\n")) << read("err");
     {
         std::lock_guard lock(backend.mutex);
         detail->summary.status.warnings.emplace(detail->summary.status.warnings.begin(), "another one");
     }
-    EXPECT_TRUE(told("warning: another one\n")) << read("err");
+    EXPECT_TRUE(shown("warning: another one\n")) << read("err");
     backend.finish(detail, JobState::done);
     const Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 0);
@@ -267,7 +267,7 @@ TEST_F(Ctl, ADaemonThatDiesWhileWatchedIsExitThree) {
     backend.add(id_a, "first");
     serve();
     pid_t pid = start("--socket " + socket + " watch first");
-    EXPECT_TRUE(told("step 1/10", 10)) << read("err");
+    EXPECT_TRUE(shown("step 1/10", 10)) << read("err");
     server.reset();
     Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 3);
@@ -294,9 +294,9 @@ TEST_F(Ctl, AJobIsFollowedAtAnotherDaemonWhereOneDies) {
     Elsewhere other(folder + "/second.sock");
     const std::string sockets = "--socket " + socket + " --socket " + folder + "/none.sock --socket " + folder + "/second.sock ";
     pid_t pid = start(sockets + "watch first");
-    EXPECT_TRUE(told("step 1/10", 10)) << read("err");
+    EXPECT_TRUE(shown("step 1/10", 10)) << read("err");
     server.reset();
-    EXPECT_TRUE(told("is now followed at node-2", 10)) << read("err");
+    EXPECT_TRUE(shown("is now followed at node-2", 10)) << read("err");
     other.backend.finish(other.job, JobState::done);
     const Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
@@ -314,7 +314,7 @@ TEST_F(Ctl, WaitGoesOnAtAnotherDaemonWhereTheNodeIsNoLongerInTheJob) {
         here->summary.status.goes_on = true;
     }
     backend.finish(here, JobState::failed, "the other nodes go on without node-1");
-    EXPECT_TRUE(told("is now followed at node-2", 10)) << read("err");
+    EXPECT_TRUE(shown("is now followed at node-2", 10)) << read("err");
     other.backend.finish(other.job, JobState::done);
     const Outcome outcome = wait(pid);
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
@@ -348,7 +348,7 @@ TEST_F(Ctl, ANodeIsDrained) {
     outcome = ask("job add-node first node-4");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_EQ(outcome.err, "gradcastctl: node node-4 does not join: it has other data\n");
-    EXPECT_EQ(ask("force-view first --dead node-1").out, "job " + id_a + " is told that node-1 is dead\n");
+    EXPECT_EQ(ask("force-view first --dead node-1").out, "job " + id_a + ": node-1 is declared dead\n");
     EXPECT_EQ(ask("force-view first --dead node-2").exit, 1);
 }
 

@@ -187,7 +187,7 @@ TEST_F(Report, DefaultsAreNoDifference) {
     EXPECT_EQ(count(page, "<td>optimiser."), 1u);
 }
 
-// "0.5min" is 30s, and a daemon tells a text without quotes.
+// "0.5min" is 30s, and a daemon gives a text without quotes.
 TEST_F(Report, WaysToWriteAValueAreNoDifference) {
     const std::string none = "<h2>Settings that differ</h2>\n<p class=\"dim\">None.</p>", ma = changed(good_job, "\"ssgd\"", "\"ma\"");
     make("one", changed(good_job, "batch", "deadline = \"30s\"\nbatch"), lines(40, 2));

@@ -1,4 +1,4 @@
-// run --local: real daemons on this machine; nothing of them is left.
+// run --local: real daemons on this machine; nothing of them remains.
 #include <httplib.h>
 
 #include <fstream>
@@ -158,12 +158,12 @@ TEST_F(SystemLocal, AJobThatFailsIsToldOnceAndLeavesLittle) {
     write("job.toml", job.replace(job.find("0.05"), 4, "1e20"));
     outcome = run("run job.toml --local 3 --keep kept --profile trace.json");
     EXPECT_EQ(outcome.exit, 1);
-    const size_t told = outcome.err.find("diverged");
-    EXPECT_NE(told, std::string::npos) << outcome.err;
-    EXPECT_EQ(outcome.err.find("diverged", told + 1), std::string::npos) << outcome.err;
+    const size_t shown = outcome.err.find("diverged");
+    EXPECT_NE(shown, std::string::npos) << outcome.err;
+    EXPECT_EQ(outcome.err.find("diverged", shown + 1), std::string::npos) << outcome.err;
     EXPECT_TRUE(fs::exists(folder + "/kept/log"));
     EXPECT_FALSE(fs::exists(folder + "/trace.json"));
-    expect_nothing_left();
+    expect_nothing_remains();
 
     write("state", "not a folder");   // where results go: an error before the training
     write("job.toml", good_job);
@@ -185,7 +185,7 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     EXPECT_NE(outcome.out.find("node-1"), std::string::npos);
     EXPECT_NE(outcome.out.find("node-2"), std::string::npos);
     EXPECT_EQ(outcome.out.find("not known"), std::string::npos);
-    expect_nothing_left();
+    expect_nothing_remains();
     for (const char* name : {"final.h5", "steps.jsonl", "log", "job.toml"}) EXPECT_TRUE(fs::exists(folder + "/kept/" + name)) << name;
     EXPECT_NE(read("kept/log").find("epoch 1 step 6 loss "), std::string::npos) << read("kept/log");   // in the middle of the epoch
     EXPECT_NE(outcome.out.find("model kept/final.h5\nkept in kept\n"), std::string::npos) << outcome.out;
@@ -273,11 +273,11 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     ASSERT_EQ(whole.exit, 0) << whole.err;
     fs::remove(folder + "/err");
     pid_t pid = start("run job.toml --local 2 --keep kept");
-    EXPECT_TRUE(told("step ")) << read("err");
+    EXPECT_TRUE(shown("step ")) << read("err");
     ::kill(pid, SIGINT);
     Outcome outcome = wait(pid, 30);
     EXPECT_EQ(outcome.exit, 1) << outcome.err;
-    expect_nothing_left();
+    expect_nothing_remains();
 
     // The line that it prints goes on, here with another number of daemons.
     const std::string says = "gradcastctl run --resume ", on = " --local 2 goes on";
@@ -294,7 +294,7 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     EXPECT_GE(outcome.json()["status"]["resumed"].get<uint64_t>(), 1u);
     const std::string lines = read("kept/steps.jsonl");
     EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4000);
-    expect_nothing_left();
+    expect_nothing_remains();
 
     // A job file beside it: more steps from the model, or another training, which is refused.
     job.replace(job.find("steps = 4000"), 12, "steps = 4010");
@@ -306,7 +306,7 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     outcome = run("run job.toml --resume kept/final.h5 --local 1 --keep other");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("of another training: optimiser.lr was 0.05 and is 0.06 now")) << outcome.err;
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 TEST_F(SystemLocal, AFolderHoldsOneTraining) {
@@ -316,7 +316,7 @@ TEST_F(SystemLocal, AFolderHoldsOneTraining) {
     write("job.toml", job);
     fs::remove(folder + "/err");
     const pid_t pid = start("run job.toml --local 1 --keep kept");
-    EXPECT_TRUE(told("step ")) << read("err");
+    EXPECT_TRUE(shown("step ")) << read("err");
     // At the same time: `start` writes err and out of its own.
     const std::string command = "cd '" + folder + "' && '" + program + "' run job.toml --local 1 --keep kept >out2 2>err2 </dev/null";
     EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 2);
@@ -343,7 +343,7 @@ TEST_F(SystemLocal, AFolderHoldsOneTraining) {
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says(checkpoint + ": of another training: optimiser.lr was 0.05 and is 0.06 now")) << outcome.err;
     EXPECT_FALSE(outcome.says("/state/jobs/")) << outcome.err;
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 TEST_F(SystemLocal, ALimitOfTasksThatLetsNoDaemonStartIsNamed) {
@@ -362,7 +362,7 @@ TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
     job.replace(job.find("steps = 6"), 9, "steps = 1000000");
     write("job.toml", job);
     pid_t pid = start("run job.toml --local 2");
-    EXPECT_TRUE(told("step ")) << read("err");
+    EXPECT_TRUE(shown("step ")) << read("err");
     const pid_t victim = daemon_of("node-2");
     ASSERT_GT(victim, 0);
     ::kill(victim, SIGKILL);
@@ -370,7 +370,7 @@ TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("node-2")) << outcome.err;
     EXPECT_NE(outcome.out.find("no model: the job ended before its last step was done\n"), std::string::npos) << outcome.out;
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 // On real sockets: what the digest says is that no bit of the training has changed.
@@ -385,7 +385,7 @@ TEST_F(SystemLocal, AJobThatSurvivesGoesOnWithoutADaemon) {
         SCOPED_TRACE(dies);
         fs::remove(folder + "/err");
         const pid_t pid = start("run job.toml --local 3 -o json --keep without-" + std::string(dies));
-        EXPECT_TRUE(told("step ")) << read("err");
+        EXPECT_TRUE(shown("step ")) << read("err");
         const pid_t victim = daemon_of(dies);
         ASSERT_GT(victim, 0);
         ::kill(victim, SIGKILL);
@@ -393,7 +393,7 @@ TEST_F(SystemLocal, AJobThatSurvivesGoesOnWithoutADaemon) {
         ASSERT_EQ(outcome.exit, 0) << outcome.err;
         EXPECT_EQ(outcome.json()["status"]["digest"], whole.json()["status"]["digest"]);
         EXPECT_NE(outcome.json()["status"]["losses"].dump().find(" go on after step "), std::string::npos) << outcome.out;
-        expect_nothing_left();
+        expect_nothing_remains();
     }
 }
 
@@ -407,14 +407,14 @@ TEST_F(SystemLocal, AStoppedDaemonHoldsUpNobody) {
         SCOPED_TRACE(stops);
         fs::remove(folder + "/err");
         const pid_t pid = start("run job.toml --local 3 -o json --keep without-" + std::string(stops));
-        EXPECT_TRUE(told("step ")) << read("err");
+        EXPECT_TRUE(shown("step ")) << read("err");
         const pid_t stopped = daemon_of(stops);
         ASSERT_GT(stopped, 0);
         ::kill(stopped, SIGSTOP);
         const Outcome outcome = wait(pid, 50);
         EXPECT_EQ(outcome.exit, 0) << outcome.err;
         EXPECT_EQ(outcome.json()["status"]["digest"].dump().size(), 66u) << outcome.out;
-        expect_nothing_left();
+        expect_nothing_remains();
     }
 }
 
@@ -425,7 +425,7 @@ TEST_F(SystemLocal, AJobThatCanDoWithoutItsCoordinatorIsFollowedToItsEnd) {
     job.replace(job.find("\"ring\""), 6, "\"coded-rs\"\nm = 1\ns = 1");
     write("job.toml", job);
     const pid_t pid = start("run job.toml --local 3 --keep kept");
-    EXPECT_TRUE(told("step ")) << read("err");
+    EXPECT_TRUE(shown("step ")) << read("err");
     const pid_t victim = daemon_of("node-1");
     ASSERT_GT(victim, 0) << read("err");
     ::kill(victim, SIGKILL);
@@ -435,7 +435,7 @@ TEST_F(SystemLocal, AJobThatCanDoWithoutItsCoordinatorIsFollowedToItsEnd) {
     EXPECT_TRUE(outcome.says("is now followed at node-2")) << outcome.err;
     EXPECT_NE(outcome.out.find("\ndigest "), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("not known here: node-1"), std::string::npos) << outcome.out;
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 TEST_F(SystemLocal, ADaemonThatDiesAfterTheLastStepLosesNoModel) {
@@ -471,7 +471,7 @@ TEST_F(SystemLocal, ADaemonThatDiesAfterTheLastStepLosesNoModel) {
         const Status status = model_read(folder + "/kept/final.h5", &model, &parameters);
         EXPECT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(model.step, 6u);
-        expect_nothing_left();
+        expect_nothing_remains();
     }
 }
 
@@ -480,7 +480,7 @@ TEST_F(SystemLocal, AMissingDataSetEndsTheRun) {
     Outcome outcome = run("run job.toml --local 2");
     EXPECT_NE(outcome.exit, 0);
     EXPECT_TRUE(outcome.says("train.h5")) << outcome.err;
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 }   // namespace

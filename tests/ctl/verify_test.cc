@@ -92,7 +92,7 @@ TEST_F(SystemVerify, WhatARunKeepsIsComputedAgain) {
     outcome = run("verify kept/transcript.json --key key");
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("transcript.json: its HMAC ")) << outcome.err;
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 TEST_F(SystemVerify, AMemberSignsTheTranscriptAndAnInterruptLeavesNothing) {
@@ -128,7 +128,7 @@ TEST_F(SystemVerify, AMemberSignsTheTranscriptAndAnInterruptLeavesNothing) {
     outcome = wait(pid, 30);
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_EQ(outcome.err, "gradcastctl: interrupted\n");
-    expect_nothing_left();
+    expect_nothing_remains();
 }
 
 TEST_F(Ctl, VerifyRefusesWhatCannotBeVerified) {

@@ -280,7 +280,7 @@ TEST(CudaNet, TracedBlocksHaveTheSameBits) {
 
 /// The number that is said fits, and `more` times it does not.
 void expect_fits(const NetSpec& spec, Precision precision, double more) {
-    size_t free = 0, total = 0, left = 0;
+    size_t free = 0, total = 0, free_after = 0;
     auto plan = [&](uint32_t samples, std::string* error) {
         cuda::CudaDevice device;
         std::unique_ptr<Net> net;
@@ -289,7 +289,7 @@ void expect_fits(const NetSpec& spec, Precision precision, double more) {
         EXPECT_TRUE(device.open({}).ok());
         EXPECT_TRUE(cuda::net_plan(spec, config, device, &net).ok());
         const Status status = device.seal();
-        EXPECT_EQ(cudaMemGetInfo(&left, &total), cudaSuccess);
+        EXPECT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
         *error = status.what;
         return status.code;
     };
@@ -302,7 +302,7 @@ void expect_fits(const NetSpec& spec, Precision precision, double more) {
     EXPECT_GT(fits, 1000u);
     if (on_host) {   // no other user of the GPU
         EXPECT_EQ(plan(fits, &error), Code::ok) << error;
-        EXPECT_GE(left, free / 16);   // for the libraries' kernels
+        EXPECT_GE(free_after, free / 16);   // for the libraries' kernels
         EXPECT_EQ(plan(static_cast<uint32_t>(fits * more) + 2, &error), Code::node_memory);
     } else {   // other processes may change the free memory
         EXPECT_EQ(plan(2 * fits, &error), Code::node_memory);

@@ -106,7 +106,7 @@ public:
         EXPECT_TRUE(ok(device_.seal()));
         EXPECT_TRUE(ok(cuda::codec_ready(*codec)));
         EXPECT_TRUE(ok(cuda::net_ready(*net)));
-        left_ = std::vector<std::atomic<uint32_t>>(words->plans.size());
+        remaining_ = std::vector<std::atomic<uint32_t>>(words->plans.size());
         for (uint32_t i = 0; i < batch; ++i) places_.push_back({i, 0});
     }
     ~Steps() override { codec.reset(), optimiser.reset(), net.reset(), resident_.reset(); }
@@ -121,7 +121,7 @@ public:
         for (uint32_t i = 0; i < words->plans.size(); ++i) {
             uint32_t blocks = 0;
             for (uint32_t b = 0; b < block_count; ++b) blocks += target_of(b, case_.targets) == i / buckets;
-            left_[i].store(blocks);
+            remaining_[i].store(blocks);
         }
         before();
         std::vector<std::thread> threads;
@@ -156,7 +156,7 @@ public:
     }
     /// Begins a step by buckets and leaves it: one block is computed and quantised, and no bucket is finished.
     Status one_block(StepId step, const Samples& samples) {
-        for (auto& left : left_) left.store(block_count);
+        for (auto& remaining : remaining_) remaining.store(block_count);
         return net->block(0, {step, 0}, part(samples, 0), *this);
     }
     WholeStep whole_step(StepId step, const Samples& samples) {
@@ -205,7 +205,7 @@ private:
         const Plan& to = plan(id, bucket);
         GC_TRY(codec->add(lane, id, bucket, gradient, to));
         const auto i = static_cast<size_t>(&to - words->plans.data());
-        return left_[i].fetch_sub(1) == 1 ? codec->finish(id.step, bucket, to) : Status{};
+        return remaining_[i].fetch_sub(1) == 1 ? codec->finish(id.step, bucket, to) : Status{};
     }
     bool begin(uint32_t lane, BlockId id, Status* status) override {
         if (!graphs) return false;
@@ -233,7 +233,7 @@ private:
     const StepCase case_;
     std::unique_ptr<ResidentImages> resident_;
     std::vector<SamplePlace> places_;
-    std::vector<std::atomic<uint32_t>> left_;   // by plan: blocks to come
+    std::vector<std::atomic<uint32_t>> remaining_;   // by plan: blocks to come
     std::vector<BucketSum> sums_;
     Lanes lanes_;   // this thread
 };

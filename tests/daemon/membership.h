@@ -17,10 +17,10 @@ inline Identity identity_of(uint32_t i, uint64_t incarnation = 1) {
     identity.uuid[0] = static_cast<uint8_t>(i + 1);
     return identity;
 }
-inline MembershipConfig config_of(uint32_t self, uint32_t n, size_t left_max = 1024) {
+inline MembershipConfig config_of(uint32_t self, uint32_t n, size_t past_jobs_max = 1024) {
     MembershipConfig config{.self = self, .names = {}, .identity = identity_of(self), .version = "test"};
     for (uint32_t i = 0; i < n; ++i) config.names.push_back(name_of(i));
-    config.left_max = left_max;
+    config.past_jobs_max = past_jobs_max;
     return config;
 }
 
@@ -30,19 +30,20 @@ struct Seen {   // of one job at one daemon
     Rank self = 99;
     uint64_t deadline_us = 0;   // D, of start
     uint64_t submitted_us = 0, closed_us = 0;
-    std::string told;
-    bool over = false;
+    std::string warnings;
+    bool ended_elsewhere = false;
     std::vector<uint64_t> incarnations, opened_us;   // of its runs
     std::vector<uint64_t> started;                   // incarnations likewise
 };
 
 /// One daemon: does what notices ask, after the times below, on the simulator's trainer.
 struct Node final : Protocol {
-    Node(uint32_t index, uint32_t nodes, size_t left_max) : self(index), n(nodes), membership(config_of(index, nodes, left_max)) {}
+    Node(uint32_t index, uint32_t nodes, size_t past_jobs_max)
+        : self(index), n(nodes), membership(config_of(index, nodes, past_jobs_max)) {}
     const uint32_t self, n;
     Membership membership;
     uint64_t open_us = 50'000, run_us = 3 * second, end_us = 60 * second;
-    bool done = false, leaves = false, returns = false;   // how its runs end
+    bool done = false, leaves = false, rejoins = false;   // how its runs end
     bool trains = false;                                  // where it joins, it becomes a member at once
     uint32_t opens_max = 1;                               // of a job
     uint32_t invites_lost = 0;                            // so many INVITEs do not come
@@ -92,7 +93,7 @@ struct Node final : Protocol {
             job.started.push_back(job.incarnations.back());
             if (trains) membership.trains(id);
             job.deadline_us = start->deadline_us;
-            agenda.emplace(now + run_us, [this, id] { membership.ended(id, {.done = done, .leaves = leaves, .returns = returns}); });
+            agenda.emplace(now + run_us, [this, id] { membership.ended(id, {.done = done, .leaves = leaves, .rejoins = rejoins}); });
         } else if (const auto* abort = notice.is<Notice::Abort>()) {
             ++job.abort;
             job.abort_status = abort->why;
@@ -100,9 +101,9 @@ struct Node final : Protocol {
             ++job.close;
             job.closed_us = now;
         } else if (const auto* warning = notice.is<Notice::Warning>()) {
-            job.told += warning->what.what;
+            job.warnings += warning->what.what;
         } else if (notice.is<Notice::EndedElsewhere>()) {
-            job.over = true;
+            job.ended_elsewhere = true;
         } else if (const auto* submitted = notice.is<Notice::Submitted>()) {
             ++job.submitted;
             job.submitted_status = submitted->outcome;
@@ -111,14 +112,14 @@ struct Node final : Protocol {
     }
     void on(std::span<const Event> events, Actions& actions) override {
         constexpr uint32_t invite = 11;
-        std::vector<Event> left;
+        std::vector<Event> kept;
         for (const Event& event : events) {
             const auto* received = event.is<Event::Received>();
             const bool invited = received && body_of<JobBody>(*received->packet).kind.get() == invite;
             if (invited && invites_lost > 0) --invites_lost;
-            else left.push_back(event);
+            else kept.push_back(event);
         }
-        membership.on(left, actions);
+        membership.on(kept, actions);
     }
     Status run(Host& its) {
         host = &its;
@@ -142,12 +143,12 @@ struct Cluster {
     std::unique_ptr<Simulator> simulator;
     std::vector<std::unique_ptr<Node>> nodes;
     std::vector<bool> dead;
-    explicit Cluster(uint32_t n, SimConfig config = {}, size_t left_max = 1024) {
+    explicit Cluster(uint32_t n, SimConfig config = {}, size_t past_jobs_max = 1024) {
         config.ranks = n;
         config.lost_after_us = 4 * second;
         simulator = Simulator::create(config);
         for (uint32_t i = 0; i < n; ++i) {
-            nodes.push_back(std::make_unique<Node>(i, n, left_max));
+            nodes.push_back(std::make_unique<Node>(i, n, past_jobs_max));
             simulator->attach(i, 0, nodes[i].get());
             nodes[i]->membership.start(simulator->host(i), 0);
             simulator->trainer(i, [node = nodes[i].get()](Host& host) { return node->run(host); });

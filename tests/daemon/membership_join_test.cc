@@ -16,7 +16,7 @@ std::shared_ptr<JobPlan> elastic(const JobId& id, uint32_t nodes) {
         plan->members.push_back({identity.name, identity.uuid, i < 2 ? identity.incarnation : 0});
     }
     plan->first = 2;
-    plan->returns = plan->elastic = true;
+    plan->survive = plan->elastic = true;
     return plan;
 }
 
@@ -47,11 +47,11 @@ TEST(Membership, AJoinerIsToldWithWhatItMustCompute) {
                [](Cluster& cluster, const JobId& id) {
                    EXPECT_EQ(cluster[2].seen[id].start, 1u);
                    EXPECT_EQ(cluster[2].seen[id].deadline_us, 4 * second);
-                   EXPECT_EQ(cluster[0].seen[id].told, "");
+                   EXPECT_EQ(cluster[0].seen[id].warnings, "");
                });
 }
 
-// The members have ended while c was still to join: what is left for others to join?
+// The members have ended while c was still to join: nothing remains that c could join.
 TEST(Membership, WhoIsStillToJoinInvitesNobody) {
     for (const bool member : {false, true}) {
         Cluster cluster(4);
@@ -65,7 +65,7 @@ TEST(Membership, WhoIsStillToJoinInvitesNobody) {
         cluster.run();
         EXPECT_EQ(cluster[2].seen[id].start, 1u);
         EXPECT_EQ(cluster[3].seen[id].open, member ? 1u : 0u);
-        EXPECT_EQ(cluster[2].seen[id].over, !member) << "it is told, not left to wait";
+        EXPECT_EQ(cluster[2].seen[id].ended_elsewhere, !member) << "it need not wait for the deadline";
     }
 }
 
@@ -75,7 +75,7 @@ TEST(Membership, ANodeThatIsLeftBehindAsksToBeInAgain) {
         [](Cluster& cluster) {
             for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
             cluster[2].run_us = second;
-            cluster[2].leaves = cluster[2].returns = true;
+            cluster[2].leaves = cluster[2].rejoins = true;
             cluster[2].opens_max = 100;
         },
         [](Cluster& cluster, const JobId& id) {
@@ -98,14 +98,14 @@ TEST(Membership, WhoAsksHearsThatTheJobIsDone) {
             [&](Cluster& cluster) {
                 cluster[1].done = done;
                 cluster[2].run_us = second;
-                cluster[2].leaves = cluster[2].returns = true;
+                cluster[2].leaves = cluster[2].rejoins = true;
                 cluster[2].agenda.emplace(5 * second, [&] { cluster[2].invites_lost = 100; });
-                cluster[2].agenda.emplace(19 * second, [&] { EXPECT_FALSE(cluster[2].seen[{1}].over) << "they still run it"; });
+                cluster[2].agenda.emplace(19 * second, [&] { EXPECT_FALSE(cluster[2].seen[{1}].ended_elsewhere) << "they still run it"; });
             },
             [&](Cluster& cluster, const JobId& id) {
-                EXPECT_EQ(cluster[2].seen[id].over, done);
-                EXPECT_FALSE(cluster[0].seen[id].over);
-                EXPECT_EQ(cluster[0].membership.peers()[2].returns.empty(), done) << "it asks no more";
+                EXPECT_EQ(cluster[2].seen[id].ended_elsewhere, done);
+                EXPECT_FALSE(cluster[0].seen[id].ended_elsewhere);
+                EXPECT_EQ(cluster[0].membership.peers()[2].rejoin_requests.empty(), done) << "it asks no more";
             });
 }
 
@@ -128,7 +128,7 @@ TEST(Membership, AJoinThatFailsMakesNoFormerMemberAgain) {
         [](Cluster& cluster) {
             for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
             cluster[2].run_us = 2 * second;
-            cluster[2].leaves = cluster[2].returns = true;
+            cluster[2].leaves = cluster[2].rejoins = true;
             cluster[2].opens_max = 100;
             cluster[2].agenda.emplace(6 * second, [&] { cluster[2].open_status = fail(Code::node_memory, "no memory"); });
             cluster[2].agenda.emplace(14 * second, [&] { cluster[2].open_status = {}; });
@@ -148,7 +148,7 @@ TEST(Membership, AnInvitationThatIsLostIsRepeated) {
         [&](Cluster& cluster) {
             for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
             cluster[2].run_us = 2 * second;
-            cluster[2].leaves = cluster[2].returns = true;
+            cluster[2].leaves = cluster[2].rejoins = true;
             cluster[2].opens_max = 100;
             cluster[2].agenda.emplace(5 * second, [&] { cluster[2].invites_lost = 1; });
         },
@@ -167,7 +167,7 @@ TEST(Membership, ThatNobodyIsHeardIsNoEndOfTheJob) {
         },
         [](Cluster& cluster, const JobId& id) {
             EXPECT_EQ(cluster[2].seen[id].start, 1u);
-            EXPECT_FALSE(cluster[2].seen[id].over);
+            EXPECT_FALSE(cluster[2].seen[id].ended_elsewhere);
         });
     Cluster cluster(4);
     const JobId id{1};
@@ -181,7 +181,7 @@ TEST(Membership, ThatNobodyIsHeardIsNoEndOfTheJob) {
     cluster[0].agenda.emplace(2 * second, [&] { EXPECT_TRUE(cluster[0].membership.submit(elastic(id, 4)).ok()); });
     cluster.run();
     EXPECT_EQ(cluster[3].seen[id].start, 1u);
-    EXPECT_FALSE(cluster[3].seen[id].over) << "c runs it";
+    EXPECT_FALSE(cluster[3].seen[id].ended_elsewhere) << "c runs it";
 }
 
 TEST(Membership, ARefusalOfAnotherDoesNotHinderWhoeverJoins) {
@@ -189,7 +189,7 @@ TEST(Membership, ARefusalOfAnotherDoesNotHinderWhoeverJoins) {
     const JobId id{1};
     for (Node* each : {&cluster[0], &cluster[1]}) each->run_us = (each->self == 0 ? 2 : 30) * second;
     cluster[0].opens_max = 100;
-    cluster[0].leaves = cluster[0].returns = true;
+    cluster[0].leaves = cluster[0].rejoins = true;
     cluster[0].agenda.emplace(3 * second, [&] { cluster[0].open_us = 6 * second, cluster[0].run_us = 20 * second; });
     cluster[2].open_status = fail(Code::data, "no such file");
     cluster[2].open_us = second;
@@ -213,10 +213,10 @@ TEST(Membership, WhoComesBackKnowsWhoRunsTheJob) {
     cluster[0].leaves = true;
     cluster[0].agenda.emplace(6 * second, [&] { cluster[0].membership.draining(true, "job 1"); });
     cluster[1].run_us = 8 * second;
-    cluster[1].leaves = cluster[1].returns = true;
+    cluster[1].leaves = cluster[1].rejoins = true;
     cluster[1].agenda.emplace(9 * second, [&] { cluster[1].run_us = 30 * second; });
     cluster[2].run_us = 18 * second;
-    cluster[2].leaves = cluster[2].returns = true;
+    cluster[2].leaves = cluster[2].rejoins = true;
     cluster[2].agenda.emplace(12 * second, [&] { cluster[2].run_us = 5 * second; });
     cluster[0].agenda.emplace(2 * second, [&] { EXPECT_TRUE(cluster[0].membership.submit(elastic(id, 3)).ok()); });
     cluster.run();
@@ -231,7 +231,7 @@ TEST(Membership, WhoStaysOutComesWhereAnOperatorAddsIt) {
             [added](Cluster& cluster) {
                 for (uint32_t i : {0, 1}) cluster[i].run_us = 40 * second;
                 cluster[2].run_us = 4 * second;
-                cluster[2].leaves = cluster[2].returns = true;
+                cluster[2].leaves = cluster[2].rejoins = true;
                 cluster[2].opens_max = 9;
                 cluster[2].agenda.emplace(8 * second, [&] { cluster[2].membership.stays_out({1}); });
                 if (added) cluster[0].agenda.emplace(30 * second, [&] { cluster[0].membership.add({1}, "c"); });
@@ -269,7 +269,7 @@ TEST(Membership, ANodeThatAnOperatorTookInIsInvitedByOthersToo) {
     const JobId id{1};
     for (uint32_t i : {0, 1}) cluster[i].run_us = 30 * second;
     cluster[2].run_us = 12 * second;
-    cluster[2].leaves = cluster[2].returns = cluster[2].trains = true;
+    cluster[2].leaves = cluster[2].rejoins = cluster[2].trains = true;
     cluster[2].opens_max = 100;
     cluster[0].agenda.emplace(2 * second, [&] {
         auto plan = std::make_shared<JobPlan>(*elastic(id, 3));
@@ -286,7 +286,7 @@ TEST(Membership, ANodeThatAnOperatorTookInIsInvitedByOthersToo) {
     EXPECT_EQ(cluster[2].seen[id].started, (std::vector<uint64_t>{first, first + 1}));
 }
 
-// c has left the first job, and may remember one job alone.  b has never invited c to it.
+// c has departed from the first job, and may remember one job alone.  b has never invited c to it.
 TEST(Membership, AJobThatIsForgottenIsNotJoinedAgain) {
     Cluster cluster(3, {}, 1);
     const JobId id{1}, later{2};
@@ -310,7 +310,7 @@ TEST(Membership, AJobThatIsForgottenIsNotJoinedAgain) {
     EXPECT_EQ(cluster[2].seen[id].open, 1u);
 }
 
-// Nobody stops for it: the members' engines never hear of it.
+// Nobody stops for it: the members' engines never learn of it.
 TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
     const auto refused = [](const char* why) {
         return [why](Cluster& cluster, const JobId& id) {
@@ -318,8 +318,8 @@ TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
             EXPECT_EQ(cluster[2].seen[id].start, 0u);
             EXPECT_NE(std::string(cluster[2].seen[id].abort_status.what).find(why), std::string::npos)
                 << cluster[2].seen[id].abort_status.what;
-            EXPECT_EQ(cluster[0].seen[id].told.find("node c does not join: it cannot join job "), 0u) << cluster[0].seen[id].told;
-            EXPECT_NE(cluster[0].seen[id].told.find(why), std::string::npos) << cluster[0].seen[id].told;
+            EXPECT_EQ(cluster[0].seen[id].warnings.find("node c does not join: it cannot join job "), 0u) << cluster[0].seen[id].warnings;
+            EXPECT_NE(cluster[0].seen[id].warnings.find(why), std::string::npos) << cluster[0].seen[id].warnings;
         };
     };
     join_later(
@@ -331,8 +331,8 @@ TEST(Membership, AJoinerThatComputesOtherBitsIsRefused) {
     join_later([](Cluster& cluster) { cluster[2].open_status = fail(Code::data, "no such file"); },
                [](Cluster& cluster, const JobId& id) {
                    EXPECT_EQ(cluster[2].seen[id].start, 0u);
-                   EXPECT_NE(cluster[0].seen[id].told.find("node c does not join: no such file"), std::string::npos)
-                       << cluster[0].seen[id].told;
+                   EXPECT_NE(cluster[0].seen[id].warnings.find("node c does not join: no such file"), std::string::npos)
+                       << cluster[0].seen[id].warnings;
                });
 }
 
@@ -349,7 +349,7 @@ TEST(Membership, APlanThatGrowsNumbersItsNodesAlikeEverywhere) {
     const std::vector<std::string> three = {"a", "b", "c"}, four = {"a", "b", "c", "d"};
     plan.extend(four);
     EXPECT_EQ(names(), "ca") << "it takes nobody in";
-    plan.returns = plan.rdma = true;
+    plan.survive = plan.rdma = true;
     plan.extend(four);
     EXPECT_EQ(names(), "ca") << "nor over RDMA";
     plan.rdma = false;
@@ -380,7 +380,7 @@ TEST(Membership, AMemberThatDiesWhileAnotherNodeJoinsDoesNotHinderIt) {
         },
         [](Cluster& cluster, const JobId& id) {
             EXPECT_EQ(cluster[2].seen[id].start, 1u) << cluster[2].seen[id].abort_status.what;
-            EXPECT_EQ(cluster[1].seen[id].told, "");
+            EXPECT_EQ(cluster[1].seen[id].warnings, "");
         });
 }
 

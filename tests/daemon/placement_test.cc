@@ -178,22 +178,22 @@ TEST(LaunchedNodes, AHostThatKnowsItsOwnNameAs127_0_1_1) {
     });
 }
 
-struct PlacementMeet : testing::Test {
+struct PlacementRendezvous : testing::Test {
     std::string folder = testing::TempDir() + "gc-meet-XXXXXX";
     void SetUp() override { ASSERT_NE(::mkdtemp(folder.data()), nullptr); }
     void TearDown() override { std::filesystem::remove_all(folder); }
-    Status meet(uint32_t rank, uint32_t size, LaunchedNodes* placement, uint64_t wait_us = 20'000'000) const {
-        return placement_meet({rank, size, rank, size}, folder, "", 0, clock_us() + wait_us, placement);
+    Status rendezvous(uint32_t rank, uint32_t size, LaunchedNodes* placement, uint64_t wait_us = 20'000'000) const {
+        return placement_rendezvous({rank, size, rank, size}, folder, "", 0, clock_us() + wait_us, placement);
     }
 };
 
 // Twice in one folder: what the first run has written is not taken for the second's.
-TEST_F(PlacementMeet, RanksFindEachOther) {
+TEST_F(PlacementRendezvous, RanksFindEachOther) {
     std::string before;
     for (int run = 0; run < 2; ++run) {
         LaunchedNodes places[3];
         std::vector<std::thread> ranks;
-        for (uint32_t rank = 3; rank-- > 0;) ranks.emplace_back([&, rank] { EXPECT_TRUE(meet(rank, 3, &places[rank]).ok()); });
+        for (uint32_t rank = 3; rank-- > 0;) ranks.emplace_back([&, rank] { EXPECT_TRUE(rendezvous(rank, 3, &places[rank]).ok()); });
         for (std::thread& each : ranks) each.join();
         std::string lists[3];
         for (uint32_t rank = 0; rank < 3; ++rank) {
@@ -210,7 +210,7 @@ TEST_F(PlacementMeet, RanksFindEachOther) {
 }
 
 // Machines that were cloned have one host name.
-TEST_F(PlacementMeet, ClonesAreToldApartByTheirAddresses) {
+TEST_F(PlacementRendezvous, ClonesAreToldApartByTheirAddresses) {
     LaunchedNodes places[2];
     std::string why[2];
     std::vector<std::thread> machines;
@@ -220,7 +220,7 @@ TEST_F(PlacementMeet, ClonesAreToldApartByTheirAddresses) {
                 lo_and({"ip link add own type veth peer name other", "ip link set own up",
                         fmt::format("ip address add 10.77.9.{}/24 dev own", rank + 1)}),
                 [&] {
-                    const Status status = placement_meet({rank, 2, 0, 1}, folder, "", 0, clock_us() + 20'000'000, &places[rank]);
+                    const Status status = placement_rendezvous({rank, 2, 0, 1}, folder, "", 0, clock_us() + 20'000'000, &places[rank]);
                     EXPECT_TRUE(status.ok()) << status.what;
                 });
         });
@@ -235,23 +235,23 @@ TEST_F(PlacementMeet, ClonesAreToldApartByTheirAddresses) {
     }
 }
 
-TEST_F(PlacementMeet, SaysWhoIsMissing) {
+TEST_F(PlacementRendezvous, SaysWhoIsMissing) {
     LaunchedNodes placement;
-    const Status first = meet(0, 3, &placement, 100'000);
+    const Status first = rendezvous(0, 3, &placement, 100'000);
     EXPECT_EQ(first.code, Code::deadline);
     EXPECT_EQ(std::string(first.what).find("nothing came from ranks 1, 2 in " + folder), 0u) << first.what;
     std::filesystem::remove_all(folder);
-    const Status other = meet(1, 3, &placement, 100'000);
+    const Status other = rendezvous(1, 3, &placement, 100'000);
     EXPECT_EQ(std::string(other.what).find("rank 0 has not written the list of ranks in " + folder), 0u) << other.what;
 }
 
 // A broken file of a rank is as none; it neither ends nor misleads the others.
-TEST_F(PlacementMeet, TakesNoBrokenFile) {
+TEST_F(PlacementRendezvous, TakesNoBrokenFile) {
     for (const char* text : {"", "x", "\n\n\n", "a b c d e f g"}) {
         ASSERT_TRUE(file_write(folder + "/rank-0", text).ok());
         ASSERT_TRUE(file_write(folder + "/list", text).ok());
         LaunchedNodes placement;
-        EXPECT_EQ(meet(1, 2, &placement, 50'000).code, Code::deadline) << text;
+        EXPECT_EQ(rendezvous(1, 2, &placement, 50'000).code, Code::deadline) << text;
     }
 }
 

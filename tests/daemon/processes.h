@@ -110,7 +110,7 @@ public:
         ::fexecve(file.get(), argv.data(), environ);
         ::_exit(127);
     }
-    /// Waits for READY=1.  False: it ended, or patience_us are over.
+    /// Waits for READY=1.  False: it ended, or patience_us have passed.
     bool ready() {
         for (uint64_t end = clock_us() + patience_us; clock_us() < end;) {
             pollfd polls[] = {{notify_.get(), POLLIN, 0}, {pidfd_.get(), POLLIN, 0}};
@@ -286,7 +286,7 @@ struct Cluster {
             text += (text.empty() ? "\"" : ", \"") + node.name + "=127.0.0.1:" + std::to_string(node.port) + "\"";
         return text;
     }
-    /// Keys that `more` sets are left out here.
+    /// Keys that `more` sets are omitted here.
     void configure(Node& node, const std::string& more = "") {
         std::string text = "name = \"" + node.name + "\"\nmembers = [" + members() + "]\n";
         auto key = [&](const std::string& name, const std::string& value) {

@@ -71,11 +71,11 @@ TEST(SystemReload, KeysChangeWhileAJobRuns) {
     const std::string id = a.submit(job_text(data, 1'000'000, "long")).value("id", "");
     ASSERT_TRUE(eventually([&] { return a.step(id) > 2; })) << logs(cluster);
     const std::string next = "k2 " + std::string(64, '7') + "\n";
-    auto reload = [&](const std::string& keys, const std::string& told) {
+    auto reload = [&](const std::string& keys, const std::string& line) {
         ASSERT_TRUE(file_write(key, keys, 0600).ok());
         for (Node* each : {&a, &b}) {
             each->process->kill(SIGHUP);
-            ASSERT_TRUE(eventually([&] { return has(each->process->output(), told); })) << each->process->output();
+            ASSERT_TRUE(eventually([&] { return has(each->process->output(), line); })) << each->process->output();
         }
     };
     reload(next + old, "keys are read again: cluster keys k2, k1, 0 client keys");

@@ -11,7 +11,7 @@ namespace {
 TEST(Search, TakesTheCheckpointOfTheMostSteps) {
     std::vector<SearchAnswer> answers(4);
     auto give = [&](size_t i, uint64_t steps, uint64_t state, bool agreed = true) {
-        answers[i].came = answers[i].member = true;
+        answers[i].answered = answers[i].member = true;
         answers[i].found.steps = steps;
         answers[i].found.state = state;
         answers[i].found.agreed = agreed;
@@ -113,7 +113,8 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     cluster.start(cluster[2]);
     ASSERT_TRUE(eventually([&] { return cluster[1].sees() == "b c" && cluster[2].sees() == "b c"; }));
 
-    // c comes back: it has lines of the first run alone.  The newest checkpoint at b is torn, so the one before is taken, and it is told.
+    // c comes back: it has lines of the first run alone.  The newest checkpoint at b is torn, so the one before is taken, and a note says
+    // so.
     const std::string folder = cluster[1].folder + "/state/jobs/" + id;
     const std::vector<uint64_t> kept = checkpoints_in(folder);
     ASSERT_GE(kept.size(), 2u);

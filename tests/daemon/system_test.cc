@@ -323,7 +323,7 @@ TEST(SystemDaemon, TrainsTheSameBitsOneAfterAnotherAndAtOnce) {
         EXPECT_EQ(status.digest, digest);
     }
     EXPECT_TRUE(std::filesystem::exists(cluster[2].folder + "/state/jobs/" + ids[2] + "/final.h5"));
-    // Threads and memory of the jobs are gone: only those of the daemon are left.
+    // Threads and memory of the jobs are gone: only those of the daemon remain.
     for (Node& node : cluster.nodes) {
         Json nodes;
         EXPECT_TRUE(eventually([&] {
@@ -534,7 +534,7 @@ TEST(SystemDaemon, NodesOfDifferentInstructionSets) {
         b.submit(text, {"b", "c"}).value("error", ""),
         "the nodes compute with different instruction sets (b avx2, c portable): set isa = \"portable\" in gradcastd.toml of b and restart "
         "gradcastd there");
-    // Node a, which can do more than AVX2, is set as it was told to be, and has the bits of b.
+    // Node a, which can do more than AVX2, is set as its message said, and has the bits of b.
     std::string alone, best, together;
     const std::string avx2 = kernel_set(b, b.submit(text, {"b"}).value("id", ""), &alone);
     if (isa_best() > Isa::avx2) {
@@ -580,7 +580,7 @@ TEST(SystemDaemon, AnMtuThatShrankSinceTheStartIsNamed) {
     if (!skip.empty()) GTEST_SKIP() << skip;
 }
 
-// A smaller MTU on the way, of which no ICMP tells: small packets pass.
+// A smaller MTU on the way, of which no ICMP message comes: small packets pass.
 TEST(SystemDaemon, AWayForSmallPacketsAloneIsNamed) {
     const std::string skip = in_namespace(
         lo_and({"ip link set lo mtu 1500", "nft 'add table inet t; add chain inet t c { type filter hook input priority 0; }'"}), [] {

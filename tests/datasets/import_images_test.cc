@@ -84,8 +84,8 @@ TEST_F(ImportImages, UnequalSizesNameBoth) {
 
 TEST_F(ImportImages, CorruptOnesAreNamed) {
     std::string whole = read_file(in("train/bee/1.png"));
-    for (size_t left : {size_t{0}, size_t{9}, size_t{40}, whole.size() / 2, whole.size() - 13}) {
-        write_file(in("train/bee/1.png"), whole.substr(0, left));
+    for (size_t kept : {size_t{0}, size_t{9}, size_t{40}, whole.size() / 2, whole.size() - 13}) {
+        write_file(in("train/bee/1.png"), whole.substr(0, kept));
         expect_refused({"from/train/bee/1.png"});
     }
     std::string bytes = whole;
@@ -98,8 +98,8 @@ TEST_F(ImportImages, CorruptOnesAreNamed) {
     ASSERT_TRUE(import().ok());
     std::filesystem::remove_all(out);
     whole = read_file(in("train/bee/1.jpg"));
-    for (size_t left : {size_t{4}, size_t{30}, whole.size() - 20}) {
-        write_file(in("train/bee/1.jpg"), whole.substr(0, left));
+    for (size_t kept : {size_t{4}, size_t{30}, whole.size() - 20}) {
+        write_file(in("train/bee/1.jpg"), whole.substr(0, kept));
         expect_refused({"from/train/bee/1.jpg: corrupt JPEG"});
     }
     write_file(in("train/bee/1.jpg"), "GIF89a");

@@ -88,7 +88,7 @@ protected:
         ImportResult result;
         return data_import({.kind = kind, .from = from, .out = out, .force = force}, &result);
     }
-    /// The import fails, all of `parts` are in the message, and no file is left.
+    /// The import fails, all of `parts` are in the message, and no file remains.
     void expect_refused(std::initializer_list<std::string> parts, const char* kind = "mnist") {
         expect_error(import(false, kind), parts);
         if (std::filesystem::exists(out)) {
@@ -300,8 +300,8 @@ TEST_F(ImportIdx, WrongMagic) {
 
 TEST_F(ImportIdx, TruncatedPlain) {
     std::string whole = images(120, 0);
-    for (size_t left : {size_t{0}, size_t{3}, size_t{9}, size_t{16}, whole.size() - 1}) {
-        write_file(in("train-images-idx3-ubyte"), whole.substr(0, left));
+    for (size_t kept : {size_t{0}, size_t{3}, size_t{9}, size_t{16}, whole.size() - 1}) {
+        write_file(in("train-images-idx3-ubyte"), whole.substr(0, kept));
         expect_refused({"train-images-idx3-ubyte", "truncated"});
     }
     write_file(in("train-images-idx3-ubyte"), whole + "x");
@@ -311,8 +311,8 @@ TEST_F(ImportIdx, TruncatedPlain) {
 TEST_F(ImportIdx, TruncatedOrDamagedGz) {
     std::string whole = gz_bytes(in("x"), images(30, 120));
     std::string path = in("t10k-images-idx3-ubyte.gz");
-    for (size_t left : {size_t{1}, size_t{5}, size_t{12}, whole.size() / 2, whole.size() - 9, whole.size() - 8, whole.size() - 1}) {
-        write_file(path, whole.substr(0, left));
+    for (size_t kept : {size_t{1}, size_t{5}, size_t{12}, whole.size() / 2, whole.size() - 9, whole.size() - 8, whole.size() - 1}) {
+        write_file(path, whole.substr(0, kept));
         expect_refused({"t10k-images-idx3-ubyte.gz"});
     }
     write_file(path, whole.substr(0, whole.size() / 2));
@@ -456,9 +456,9 @@ TEST_F(ImportCifar, LabelOutOfRange) {
 }
 
 TEST_F(ImportCifar, TruncatedTooLongOrMissing) {
-    for (uint64_t left : {0, 1, 3073, 3073 * 9999, 3073 * 10000 - 1}) {
-        std::filesystem::resize_file(in("data_batch_1.bin"), left);
-        expect_refused("cifar10", {fmt::format("from/data_batch_1.bin: truncated: it ends within record {} of 10000", left / 3073)});
+    for (uint64_t kept : {0, 1, 3073, 3073 * 9999, 3073 * 10000 - 1}) {
+        std::filesystem::resize_file(in("data_batch_1.bin"), kept);
+        expect_refused("cifar10", {fmt::format("from/data_batch_1.bin: truncated: it ends within record {} of 10000", kept / 3073)});
     }
     std::filesystem::resize_file(in("data_batch_1.bin"), 3073 * 10000 + 1);
     expect_refused("cifar10", {"from/data_batch_1.bin: longer than 10000 records of 3073 bytes"});

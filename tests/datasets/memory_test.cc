@@ -39,10 +39,10 @@ void idx_write(const std::string& path, std::vector<uint32_t> dims, uint64_t byt
         for (int shift = 24; shift >= 0; shift -= 8) head += static_cast<char>(dim >> shift);
     ASSERT_GT(gzwrite(file, head.data(), static_cast<unsigned>(head.size())), 0);
     const std::vector<char> zeros(mib);
-    for (uint64_t left = bytes; left > 0;) {
-        const uint64_t now = std::min<uint64_t>(left, zeros.size());
+    for (uint64_t remaining = bytes; remaining > 0;) {
+        const uint64_t now = std::min<uint64_t>(remaining, zeros.size());
         ASSERT_GT(gzwrite(file, zeros.data(), static_cast<unsigned>(now)), 0);
-        left -= now;
+        remaining -= now;
     }
     gzclose(file);
 }

@@ -272,9 +272,9 @@ TEST_F(BrokenShard, AnotherHdf5File) {
 
 TEST_F(BrokenShard, TruncatedAnywhere) {
     std::string whole = read_file(path);
-    for (uint64_t left : {whole.size() - 1, good.labels_offset + 100, good.images_offset + 5000, uint64_t{3000}, uint64_t{600},
+    for (uint64_t kept : {whole.size() - 1, good.labels_offset + 100, good.images_offset + 5000, uint64_t{3000}, uint64_t{600},
                           uint64_t{100}, uint64_t{20}}) {
-        write_file(path, std::string_view(whole).substr(0, left));
+        write_file(path, std::string_view(whole).substr(0, kept));
         expect_error(open(), {"bad.h5"});
     }
     write_file(path, std::string_view(whole).substr(0, good.images_offset + 5000));

@@ -169,10 +169,10 @@ exit 1
 TEST_F(SystemDevice, AnInterruptedRunLeavesItsResults) {
     const fs::path all = programs();
     tests("        Part.A) sleep 100 ;;\n");
-    const std::string told = (folder / "out/gpu-stand-in.txt").string();
+    const std::string log = (folder / "out/gpu-stand-in.txt").string();
     const Outcome done =
         shell("{ OUT=" + (folder / "out").string() + " timeout 100 tools/device-check " + all.string() + " --host --work " +
-              (folder / "work").string() + " --silence 60 & for i in $(seq 600); do grep -sq 'one digest twice' " + told +
+              (folder / "work").string() + " --silence 60 & for i in $(seq 600); do grep -sq 'one digest twice' " + log +
               " && break; sleep 0.05; done; kill $!; wait $!; }");
     EXPECT_TRUE(done.says("failed: interrupted by SIGTERM")) << done.out;
     EXPECT_EQ(report()["results"]["failed"].get<int>() >= 1, true);

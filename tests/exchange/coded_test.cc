@@ -547,9 +547,9 @@ struct Honest : One {
     void check(const Completion& completion) {
         ASSERT_TRUE(completion.status.ok()) << completion.status.what;
         ASSERT_TRUE(completion.sum);
-        EXPECT_TRUE(told.empty() || told.back().first <= completion.step);
-        told.push_back({completion.step, static_cast<uint32_t>(completion.id)});
-        const auto bucket = told.back().second;
+        EXPECT_TRUE(completed.empty() || completed.back().first <= completion.step);
+        completed.push_back({completion.step, static_cast<uint32_t>(completion.id)});
+        const auto bucket = completed.back().second;
         uint64_t wrong = 0;
         for (uint64_t i = 0; i < layout.buckets[bucket].count; ++i) {
             int32_t want = 0;
@@ -562,7 +562,7 @@ struct Honest : One {
 
     const Rank self;
     Said* const all;
-    std::vector<std::pair<StepId, uint32_t>> told;   // step, bucket
+    std::vector<std::pair<StepId, uint32_t>> completed;   // step, bucket
 };
 
 // The packets that ranks send, in any order, mixed with packets that differ from them in one field.  Each genuine packet is taken once,
@@ -587,7 +587,7 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
                 one->on(event), one->drive();
             }
     }
-    for (const auto& one : everybody) ASSERT_EQ(one->told.size(), 2u);
+    for (const auto& one : everybody) ASSERT_EQ(one->completed.size(), 2u);
 
     for_seeds(20, [&](uint64_t seed) {
         Honest one(1, &said);
@@ -657,8 +657,8 @@ TEST(CodedMalformed, RandomPacketsDoNoHarm) {
         }
         for (StepId step = 0; step < 3; ++step)
             for (const auto& each : names) give(Honest::packet_of(each->first, step), each->second.size());
-        EXPECT_EQ(one.told.size(), 6u);
-        EXPECT_EQ(std::set(one.told.begin(), one.told.end()).size(), one.told.size());
+        EXPECT_EQ(one.completed.size(), 6u);
+        EXPECT_EQ(std::set(one.completed.begin(), one.completed.end()).size(), one.completed.size());
         EXPECT_EQ(said.size(), known) << "it says what it does not say otherwise";
         EXPECT_GT(refused, count / 4);
     });
@@ -735,20 +735,20 @@ TEST(Coded, WhoAsksForAReplyGetsIt) {
 
 TEST(CodedMalformed, AWordThatIsNoResidueIsNamed) {
     Rank1 one;
-    std::vector<Completion> told;
+    std::vector<Completion> completed;
     auto give = [&](Rank sender, uint8_t fill) {
         for (uint32_t i : {0u, 1u})
             EXPECT_EQ(one.deliver(packet_make(PacketType::record, sender, 0, 1, 0, i), i ? 24 : 64, 0), Landing::place);
         for (uint32_t i : {0u, 1u, 2u}) {
             EXPECT_EQ(one.deliver(packet_make(PacketType::words, sender, 0, 1, 1, i), i == 2 ? 24 : 64, i == 1 ? fill : 0), Landing::place);
             while (!one.actions.computes.empty()) one.run(one.actions.computes[0]);
-            told.insert(told.end(), one.actions.completions.begin(), one.actions.completions.end());
+            completed.insert(completed.end(), one.actions.completions.begin(), one.actions.completions.end());
         }
     };
     give(0, 1), give(3, 0xFF);
-    ASSERT_EQ(told.size(), 1u);
-    EXPECT_EQ(told[0].status.code, Code::conflict);
-    EXPECT_STREQ(told[0].status.what,
+    ASSERT_EQ(completed.size(), 1u);
+    EXPECT_EQ(completed[0].status.code, Code::conflict);
+    EXPECT_STREQ(completed[0].status.what,
                  "step 1, bucket 1: rank 3 (node3) sent a word of part 1 that is not below 2147483647: it computes or stores wrongly");
 }
 

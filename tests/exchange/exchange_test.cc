@@ -334,12 +334,12 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
         SCOPED_TRACE(name);
         One ranks[2] = {One(name, 0, 2, 2), One(name, 1, 2, 2)};
         std::vector<uint64_t> held[step_slots + 1];   // by step: tickets of rank 0
-        std::vector<Completion> told[2];
+        std::vector<Completion> completions[2];
         bool later = false;
         auto feed = [&](Rank r, const Event& event, auto& self) -> void {
             ranks[r].on(event);
             const Actions actions = ranks[r].actions;
-            for (const Completion& each : actions.completions) told[r].push_back(each);
+            for (const Completion& each : actions.completions) completions[r].push_back(each);
             for (const Compute& each : actions.computes) {
                 compute_now(each);
                 self(r, {Event::Computed{each.ticket}}, self);
@@ -369,19 +369,19 @@ TEST(Exchange, MemoryIsUsedAgainOnlyWhenItsSendsAreAcknowledged) {
             }
         };
         for (StepId number : {0, 1, 2}) step(number, 0), step(number, 1);
-        EXPECT_EQ(told[1].size(), 6u);
-        EXPECT_EQ(told[0].size(), 4u);   // step 2 is not released: step 3 would overwrite memory that is being sent
+        EXPECT_EQ(completions[1].size(), 6u);
+        EXPECT_EQ(completions[0].size(), 4u);   // step 2 is not released: step 3 would overwrite memory that is being sent
         for (Rank r : {0u, 1u})
             for (StepId number : {0, 1}) ranks[r].exchange->release(number);
         EXPECT_FALSE(later);
         step(3, 1);
         EXPECT_TRUE(later);
-        EXPECT_EQ(told[0].size(), 4u);
+        EXPECT_EQ(completions[0].size(), 4u);
         for (uint64_t ticket : held[0]) {
             const Event sent{Event::Sent{ticket}};
             feed(0, sent, feed);
         }
-        EXPECT_EQ(told[0].size(), 6u);
+        EXPECT_EQ(completions[0].size(), 6u);
         Packet packet = packet_make(PacketType::record, 1, 3, 0, name == std::string("ring") ? 1 : 0, 0);
         EXPECT_EQ(ranks[0].exchange->land(packet, sizeof(RecordHeader) + 4, &packet.payload), Landing::place);
     }

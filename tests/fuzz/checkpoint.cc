@@ -49,8 +49,8 @@ std::string good_file() {
 
 struct Input {
     const uint8_t* at;
-    size_t left;
-    uint8_t byte() { return left == 0 ? 0 : (--left, *at++); }
+    size_t remaining;
+    uint8_t byte() { return remaining == 0 ? 0 : (--remaining, *at++); }
 };
 
 void change(hid_t file, Input& input) {
@@ -67,7 +67,7 @@ void change(hid_t file, Input& input) {
     if (how == 4) H5Tset_size(type.get(), length + 1);
     Hid space(how == 4 || length == 1 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &length, nullptr));
     uint8_t value[9 * 8];
-    for (uint8_t& each : value) each = input.left > 0 ? input.byte() : 0;
+    for (uint8_t& each : value) each = input.remaining > 0 ? input.byte() : 0;
     if (attribute) {
         Hid made(H5Acreate2(file, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT));
         if (made) (void)H5Awrite(made.get(), type.get(), value);
@@ -89,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         Hid file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
         GC_ASSERT(file);
         Input input{data, std::min<size_t>(size, 512)};
-        while (input.left > 0) change(file.get(), input);
+        while (input.remaining > 0) change(file.get(), input);
     }
     auto check = [&](const Status& status, const Model& model, size_t parameters, uint32_t bit) {
         if (!status.ok()) {

@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     bool good = true;
     while (good && !rest.empty()) {
         const size_t now = std::min(piece, rest.size());
-        good = end.hear(rest.first(now));
+        good = end.receive(rest.first(now));
         rest = rest.subspan(now);
         end.wrote(end.output().size());
     }

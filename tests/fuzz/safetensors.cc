@@ -30,8 +30,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         GC_ASSERT(fd && ::write(fd.get(), data, size) == static_cast<ssize_t>(size));
     }
     std::vector<float> parameters(layers_layout(layers, 1).elements, NAN);
-    std::string digest, told;
-    Status status = safetensors_read(path, net, parameters, &digest, &told);
+    std::string digest, notes;
+    Status status = safetensors_read(path, net, parameters, &digest, &notes);
     Model model;
     std::vector<float> values;
     const Status whole = safetensors_model(path, &model, &values);   // by its own metadata

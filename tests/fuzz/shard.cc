@@ -18,8 +18,8 @@ namespace {
 /// The input, read from the front; zeros when it is used up.
 struct Input {
     const uint8_t* at;
-    size_t left;
-    uint8_t byte() { return left == 0 ? 0 : (--left, *at++); }
+    size_t remaining;
+    uint8_t byte() { return remaining == 0 ? 0 : (--remaining, *at++); }
     void fill(void* to, size_t bytes) {
         auto* out = static_cast<uint8_t*>(to);
         for (size_t i = 0; i < bytes; ++i) out[i] = byte();

@@ -24,7 +24,7 @@ public:
             stage.rig = std::make_unique<Rig>(spec, config);
             for (uint32_t b = 0; b < micro_batches; ++b) {
                 stage.found.emplace_back(stage.rig->net->layout());
-                stage.found.back().heard = i + 1 < stages;   // the last stage has the loss
+                stage.found.back().has_loss = i + 1 < stages;   // the last stage has the loss
             }
         }
     }

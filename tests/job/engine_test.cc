@@ -1,4 +1,4 @@
-// Whole jobs: what is refused, told or raised before the first step, evaluations, divergence, stalls, cancels.
+// Whole jobs: what is refused, warned of or raised before the first step, evaluations, divergence, stalls, cancels.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -106,16 +106,17 @@ TEST_F(EngineTest, ToleranceIsKeptOrRefused) {
         *warnings = engine ? engine->status().warnings : std::vector<std::string>{};
         return std::string(status.what);
     };
-    std::vector<std::string> told;
+    std::vector<std::string> warnings;
     for (uint32_t n : {2u, 3u, 4u, 5u}) {
-        EXPECT_EQ(open("exchange = \"coded-rs\"\nm = 3\ns = 1\n", n, &told), "");
-        EXPECT_EQ(told.size(), n == 5 ? 0u : n == 4 ? 1u : 2u);
+        EXPECT_EQ(open("exchange = \"coded-rs\"\nm = 3\ns = 1\n", n, &warnings), "");
+        EXPECT_EQ(warnings.size(), n == 5 ? 0u : n == 4 ? 1u : 2u);
         if (n < 4) {
-            EXPECT_EQ(told.at(0), fmt::format("{} nodes with s = 1 allow m = {} at most: m = {} is used instead of 3", n, n - 1, n - 1));
+            EXPECT_EQ(warnings.at(0),
+                      fmt::format("{} nodes with s = 1 allow m = {} at most: m = {} is used instead of 3", n, n - 1, n - 1));
         }
     }
     for (const char* exchange : {"coded", "coded-rs", "auto"})
-        EXPECT_EQ(open(fmt::format("exchange = \"{}\"\ns = 9\n", exchange), 2, &told),
+        EXPECT_EQ(open(fmt::format("exchange = \"{}\"\ns = 9\n", exchange), 2, &warnings),
                   "algorithm.s = 9 with 2 nodes: at most 1 can be lost: set s = 1, or take at least 10 nodes");
 }
 

@@ -84,14 +84,14 @@ TEST(JobFile, ExampleOfTheDesign) {
     EXPECT_EQ(job.protect, Protect::auth);
 }
 
-// The names of layers without a name of their own, as the help of net.layers.name tells them, with their kind where it is another word.
+// The names of layers without a name of their own, as the help of net.layers.name lists them, with their kind where it is another word.
 TEST(JobFile, LayersAreNamedAsTheHelpSays) {
     std::string help;
     for (const FileKey& each : job_keys())
         if (each.section == "[[net.layers]]" && each.key == "name") help = each.help;
-    std::set<std::string> told, named;
+    std::set<std::string> described, named;
     const std::regex name("\\b[a-z]+1\\b(?: \\([a-z_]+\\))?");
-    for (std::sregex_iterator at(help.begin(), help.end(), name), end; at != end; ++at) told.insert(at->str());
+    for (std::sregex_iterator at(help.begin(), help.end(), name), end; at != end; ++at) described.insert(at->str());
     const NetSpec spec{.C = 1,
                        .H = 8,
                        .W = 8,
@@ -114,7 +114,7 @@ TEST(JobFile, LayersAreNamedAsTheHelpSays) {
         const bool same = layer.spec.kind.starts_with(own.substr(0, own.size() - 1)) || own == "loss1";
         named.insert(same ? own : fmt::format("{} ({})", own, layer.spec.kind));
     }
-    EXPECT_EQ(told, named);
+    EXPECT_EQ(described, named);
 }
 
 TEST(JobFile, DefaultsAreThoseOfTheHelp) {

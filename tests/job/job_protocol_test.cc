@@ -28,12 +28,12 @@ struct Script {   // what one rank does
     uint32_t leaves_at = ~0u;               // this step
     std::optional<uint64_t> pauses;         // it does not end the job but the view, with this state
     bool cancels = false;                   // then
-    std::vector<std::string> losses = {};   // that it was told
+    std::vector<std::string> losses = {};   // of its `lost` completions
 };
 
 struct World {
-    explicit World(uint32_t n, SimConfig sim = {}, bool over_datagrams = false)
-        : datagrams(over_datagrams), ranks(n), progress(n), times_told(n, std::vector<uint32_t>(n)) {
+    explicit World(uint32_t n, SimConfig sim = {}, bool by_datagrams = false)
+        : datagrams(by_datagrams), ranks(n), progress(n), steps_received(n, std::vector<uint32_t>(n)) {
         times.step({}, 1);
         sim.ranks = n;
         sim.lost_after_us = timeouts_of(deadline_us).lost_us;
@@ -61,7 +61,7 @@ struct World {
                                               first,
                                               {},
                                               &times,
-                                              [this, rank](Rank of, const RankTimes& told) { times_told[rank][of] = told.steps; },
+                                              [this, rank](Rank of, const RankTimes& theirs) { steps_received[rank][of] = theirs.steps; },
                                               isa_setting},
                                              Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
@@ -73,7 +73,7 @@ struct World {
     }
     static void command(Host& host, const JobCommand& command) { host.post(0, command_event(command)); }
     /// What the job protocol said by then, if anything.
-    static std::optional<Status> heard(Host& host, uint64_t until_us, Script& self) {
+    static std::optional<Status> verdict_of(Host& host, uint64_t until_us, Script& self) {
         for (;;) {
             std::vector<Completion> done;
             if (!host.wait(&done, until_us).ok()) return {};
@@ -86,7 +86,7 @@ struct World {
         }
     }
     static Status await(Host& host, Script& self) {
-        return heard(host, host.now_us() + 20 * deadline_us, self).value_or(fail(Code::node_io, "the job protocol never answers"));
+        return verdict_of(host, host.now_us() + 20 * deadline_us, self).value_or(fail(Code::node_io, "the job protocol never answers"));
     }
     static JobCommand::End end_of(const std::string& digest) {
         JobCommand::End end;
@@ -108,7 +108,7 @@ struct World {
             }
             progress.waiting.store(step >= self.waits_from, std::memory_order_relaxed);
             host.spend(self.step_us);
-            if (std::optional<Status> verdict = heard(host, host.now_us() + 1, self)) return *verdict;
+            if (std::optional<Status> verdict = verdict_of(host, host.now_us() + 1, self)) return *verdict;
             progress.step.store(step + 1, std::memory_order_relaxed);
             progress.advance();
         }
@@ -140,7 +140,7 @@ struct World {
     std::vector<Script> ranks;
     std::vector<Progress> progress;
     StepTimes times;
-    std::vector<std::vector<uint32_t>> times_told;   // [rank][of]: steps, when it was told last
+    std::vector<std::vector<uint32_t>> steps_received;   // [rank][of]: of the last times that came
     std::unique_ptr<Simulator> simulator;
     std::vector<std::unique_ptr<Protocol>> protocols;
 };
@@ -148,14 +148,14 @@ struct World {
 TEST(JobProtocol, AViewEndsWhereAllHaveTheSameState) {
     World world(3);
     for (Script& each : world.ranks) each.pauses = 17;
-    world.ranks[1].cancels = true;   // others may have left by then
+    world.ranks[1].cancels = true;   // others may have closed the view by then
     world.run();
     world.one_line(Code::ok);
     for (bool pauses : {true, false}) {
         World torn(3);
         for (Script& each : torn.ranks) each.pauses = 17;
         if (pauses) torn.ranks[2].pauses = 18;
-        else torn.ranks[2].pauses.reset();   // the job is over for it
+        else torn.ranks[2].pauses.reset();   // the job has ended for it
         torn.run();
         EXPECT_NE(torn.one_line(Code::conflict).find("ends with digest"), std::string::npos);
     }
@@ -195,7 +195,8 @@ TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
         world.run();
         world.one_line(Code::ok, {dead});
         for (Rank rank = 0; rank < 5; ++rank)
-            for (Rank of = 0; rank != dead && of < 5; ++of) EXPECT_EQ(world.times_told[rank][of], of != dead && of != rank) << rank << of;
+            for (Rank of = 0; rank != dead && of < 5; ++of)
+                EXPECT_EQ(world.steps_received[rank][of], of != dead && of != rank) << rank << of;
     }
     World world(5);
     world.tolerated = 1;
@@ -264,11 +265,11 @@ TEST(JobProtocol, ARankLeavesAndTheOthersGoOn) {
         world.ranks[leaver].leaves_at = 5;
         world.run();
         world.one_line(Code::ok, {leaver});
-        const Status left = world.simulator->result(leaver);
-        EXPECT_EQ(left.code, Code::cancelled);
-        EXPECT_EQ(left.what, fmt::format("node node-{} leaves; the job goes on without it", static_cast<char>('a' + leaver)));
+        const Status departed = world.simulator->result(leaver);
+        EXPECT_EQ(departed.code, Code::cancelled);
+        EXPECT_EQ(departed.what, fmt::format("node node-{} leaves; the job goes on without it", static_cast<char>('a' + leaver)));
     }
-    // One more than can be missed ends the job for all that are left, and so does one where none can be.
+    // One more than can be missed ends the job for all that remain, and so does one where none can be.
     World two(4), none(4);
     two.tolerated = 1;
     two.ranks[1].leaves_at = 5;

@@ -30,7 +30,7 @@ public:
     Status wait(std::vector<Completion>* out, uint64_t until_us) override { return alone_.wait(out, until_us); }
     void open_view(uint32_t number, std::span<const Attachment> attachments) override { alone_.open_view(number, attachments); }
     Status close_view(uint64_t until_us) override { return alone_.close_view(until_us); }
-    std::optional<StepId> swallow;   // the exchange never hears of bucket 0 of this step
+    std::optional<StepId> swallow;   // the exchange never gets bucket 0 of this step
 
 private:
     Alone alone_;
@@ -49,7 +49,7 @@ protected:
     }
     void TearDown() override { std::filesystem::remove_all(folder_); }
 
-    /// Four classes that can be told by which quarter of the picture is bright.
+    /// Four classes that differ in which quarter of the picture is bright.
     void write(const std::string& name, uint32_t count, uint32_t first, uint32_t side = 8, uint32_t classes = 4, uint32_t compress = 0) {
         std::vector<uint8_t> images(count * side * side);
         std::vector<int32_t> labels(count);

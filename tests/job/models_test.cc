@@ -144,8 +144,8 @@ TEST(Safetensors, ComesBackAsItWas) {
         ASSERT_TRUE(safetensors_write(path, trained.model, trained.parameters).ok());
         EXPECT_EQ(folder.names(), std::vector<std::string>{"model.safetensors"});
         std::vector<float> read(trained.parameters.size(), NAN);
-        std::string digest, again, told;
-        Status status = safetensors_read(path, spec, read, &digest, &told);
+        std::string digest, again, notes;
+        Status status = safetensors_read(path, spec, read, &digest, &notes);
         ASSERT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(digest.size(), 64u);
         for (const NetTensor& tensor : net_tensors(trained.layers))
@@ -153,7 +153,7 @@ TEST(Safetensors, ComesBackAsItWas) {
                 if (!tensor.variance) ASSERT_EQ(read[i], trained.parameters[i]) << tensor.name;
                 else ASSERT_NEAR(read[i], trained.parameters[i], 1e-6f * trained.parameters[i]) << tensor.name;
             }
-        ASSERT_TRUE(safetensors_read(path, spec, read, &again, &told).ok());
+        ASSERT_TRUE(safetensors_read(path, spec, read, &again, &notes).ok());
         EXPECT_EQ(again, digest);
     }
     EXPECT_FALSE(
@@ -175,7 +175,7 @@ struct SafetensorsFrom : testing::Test {
     const NetSpec spec{.C = 1, .H = 2, .W = 3, .classes = 2, .layers = {fc(2), norm(), loss()}};
     // fc1.weight [2,6], fc1.bias [2], norm1.weight, .bias, .running_mean, .running_var [2]
     static constexpr size_t data_bytes = (12 + 2 + 4 * 2) * 4;
-    std::string told;                                                          // of the last read()
+    std::string notes;                                                         // of the last read()
     std::vector<float> parameters = std::vector<float>(data_bytes / 4, NAN);   // likewise
 
     static Json header() {
@@ -194,8 +194,8 @@ struct SafetensorsFrom : testing::Test {
     Status read(const std::string& bytes) {
         write_file(path, bytes);
         std::string digest;
-        told.clear();
-        return safetensors_read(path, spec, parameters, &digest, &told);
+        notes.clear();
+        return safetensors_read(path, spec, parameters, &digest, &notes);
     }
     void expect_refused(const std::string& bytes, std::initializer_list<std::string> parts) {
         Status status = read(bytes);
@@ -234,7 +234,7 @@ TEST_F(SafetensorsFrom, LeavesOutAPrefixThatAllNamesShare) {
             {"dtype", "I64"}, {"shape", Json::array()}, {"data_offsets", {data_bytes, data_bytes + 8}}};
         Status status = read(file_of(json.dump(), data_bytes + 8));
         EXPECT_TRUE(status.ok()) << status.what;
-        EXPECT_EQ(told, "its names without their common \"" + prefix + "\"");
+        EXPECT_EQ(notes, "its names without their common \"" + prefix + "\"");
     }
     expect_refused(changed([](Json& json) {
                        json["module.fc1.weight"] = json["fc1.weight"];
@@ -274,7 +274,7 @@ TEST_F(SafetensorsFrom, ConvertsWhatFloat32Holds) {
         file.replace(data + weight + each.one.size(), each.max.size(), each.max);
         Status status = read(file);
         ASSERT_TRUE(status.ok()) << status.what;
-        EXPECT_EQ(told, std::string(each.dtype) + " converted to F32 exactly");
+        EXPECT_EQ(notes, std::string(each.dtype) + " converted to F32 exactly");
         EXPECT_EQ(std::count(parameters.begin(), parameters.end(), 1.5f), 1);
         EXPECT_EQ(std::count(parameters.begin(), parameters.end(), each.least), 1);
         EXPECT_EQ(std::count(parameters.begin(), parameters.end(), each.most), 1);
@@ -309,8 +309,8 @@ TEST(Safetensors, ExportsHoldTheNamesOfTheClasses) {
 TEST_F(SafetensorsFrom, NamesWhatIsWrongWithAFile) {
     std::vector<float> none(data_bytes / 4);
     std::string digest;
-    expect_error(safetensors_read(folder.file("absent"), spec, none, &digest, &told), {"cannot start", "absent: No such file"});
-    expect_error(safetensors_read(folder.path.string(), spec, none, &digest, &told), {"a folder, not a file"});
+    expect_error(safetensors_read(folder.file("absent"), spec, none, &digest, &notes), {"cannot start", "absent: No such file"});
+    expect_error(safetensors_read(folder.path.string(), spec, none, &digest, &notes), {"a folder, not a file"});
     expect_refused("", {"0 bytes are too few"});
     expect_refused("1234567", {"7 bytes are too few"});
     const std::string good = file_of(header().dump(), data_bytes);

@@ -272,7 +272,7 @@ TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
 }
 
 TEST_F(ResumeTest, TheNewestStayAndSomeForAudits) {
-    auto left = [&](const std::string& lines, uint32_t n) {
+    auto checkpoints_after = [&](const std::string& lines, uint32_t n) {
         const Run run = this->run(with_job(job_text(), lines), n);
         EXPECT_TRUE(run.status.ok()) << run.status.what;
         std::vector<uint64_t> steps;
@@ -282,12 +282,13 @@ TEST_F(ResumeTest, TheNewestStayAndSomeForAudits) {
         return steps;
     };
     using Steps = std::vector<uint64_t>;
-    EXPECT_EQ(left("", 1), (Steps{25}));   // an epoch each; the last state is final.h5
-    EXPECT_EQ(left("checkpoint_keep = 0\n", 1), Steps{});
-    EXPECT_EQ(left("checkpoint_every = 10\naudit_every = 100\n", 1), (Steps{30, 40}));
-    EXPECT_EQ(left("checkpoint_every = 5\naudit_every = 3\n", 1), (Steps{15, 30, 35, 40, 45}));
-    EXPECT_EQ(left("checkpoint_every = 10\naudit_every = 100\n", 4), (Steps{10, 20, 30, 40}));   // two a node
-    EXPECT_EQ(left("checkpoint_every = 1\ncheckpoint_keep = 1\n", 1).size(), 17u);   // 49, of which one in three stays, and the last
+    EXPECT_EQ(checkpoints_after("", 1), (Steps{25}));   // an epoch each; the last state is final.h5
+    EXPECT_EQ(checkpoints_after("checkpoint_keep = 0\n", 1), Steps{});
+    EXPECT_EQ(checkpoints_after("checkpoint_every = 10\naudit_every = 100\n", 1), (Steps{30, 40}));
+    EXPECT_EQ(checkpoints_after("checkpoint_every = 5\naudit_every = 3\n", 1), (Steps{15, 30, 35, 40, 45}));
+    EXPECT_EQ(checkpoints_after("checkpoint_every = 10\naudit_every = 100\n", 4), (Steps{10, 20, 30, 40}));   // two a node
+    EXPECT_EQ(checkpoints_after("checkpoint_every = 1\ncheckpoint_keep = 1\n", 1).size(),
+              17u);   // 49, of which one in three stays, and the last
 }
 
 TEST_F(ResumeTest, ACheckpointAfterTheModelIsOfALongerJob) {

@@ -19,8 +19,8 @@ namespace {
 constexpr uint32_t ranks = 4;
 constexpr StepId step_wrong = 3;
 
-/// Stands before a rank's exchange: flips one bit of what it has added up, and tells another digest, as a rank does that has computed that;
-/// or one that has found NaN.
+/// Stands before a rank's exchange: flips one bit of what it has added up, and announces another digest, as a rank does that has computed
+/// that; or one that has found NaN.
 struct Spoiler : Protocol {
     Exchange* inner = nullptr;
     bool spoiled = false, nan = false;

@@ -51,8 +51,8 @@ public:
             awaited_ = false;
             actions.completions.emplace_back();
         }
-        if (!told_ && ((sent_ == sizes_.size() && received_ == sizes_.size() * (ranks_ - 1)) || losses_)) {
-            told_ = true;
+        if (!reported_ && ((sent_ == sizes_.size() && received_ == sizes_.size() * (ranks_ - 1)) || losses_)) {
+            reported_ = true;
             Completion completion;
             completion.id = 1;
             completion.status = lost_;
@@ -80,7 +80,7 @@ private:
         switch (command) {
             case ChatterCommand::forget:
                 sent_ = received_ = losses_ = 0;
-                told_ = false;
+                reported_ = false;
                 lost_ = {};
                 next_.assign(ranks_, 0);
                 return;
@@ -89,7 +89,7 @@ private:
         }
     }
     void ask_again(Actions& actions) const {
-        if (landing_ == Landing::later && !told_) actions.timers.push_back({1, actions.now_us + 500});
+        if (landing_ == Landing::later && !reported_) actions.timers.push_back({1, actions.now_us + 500});
     }
     void start(Actions& actions) {
         for (size_t i = 0; i < sizes_.size(); ++i) {
@@ -123,7 +123,7 @@ private:
     std::map<std::pair<Rank, uint64_t>, std::vector<std::byte>> slots_;
     std::vector<uint64_t> bits_;
     uint64_t asked_ = 0;
-    bool told_ = false, awaited_ = false, up_ = false;
+    bool reported_ = false, awaited_ = false, up_ = false;
 };
 
 }   // namespace gradcast

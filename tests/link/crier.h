@@ -36,8 +36,8 @@ public:
                 last_loss = lost->status.what;
             }
         }
-        if (!told_ && sent_ == asked_ && (asked_ || !sends_) && received_ >= expected_) {
-            told_ = true;
+        if (!reported_ && sent_ == asked_ && (asked_ || !sends_) && received_ >= expected_) {
+            reported_ = true;
             actions.completions.emplace_back();
         }
     }
@@ -103,7 +103,7 @@ private:
     std::array<std::vector<std::byte>, 64> places_;
     size_t place_at_ = 0, at_ = 0;
     uint64_t sequence_ = 0, asked_ = 0, sent_ = 0, received_ = 0, expected_ = 0;
-    bool told_ = false, sends_ = true;
+    bool reported_ = false, sends_ = true;
 };
 
 }   // namespace gradcast

@@ -392,7 +392,7 @@ TEST_P(DatagramVerdicts, APeerThatComesLaterIsNotWaitedFor) {
         const auto open = [&](Rank rank, const std::vector<Cry>& cries, uint64_t expected) {
             LinkConfig config = company.config(kind(), protect(), rank, group);
             config.first = 2;
-            config.peers_return = true;
+            config.survive = true;
             config.peers[2] = later;
             if (!known && rank < 2) config.peers.pop_back();
             company.open(rank, config, cries, expected);
@@ -409,7 +409,7 @@ TEST_P(DatagramVerdicts, APeerThatComesLaterIsNotWaitedFor) {
         for (Rank rank : {0u, 1u, 2u}) company.await_text(rank, "reaches 2 of 2");
         company.go(0), company.go(1);
         company.await(2);
-        for (Rank rank : {0u, 1u}) EXPECT_EQ(company.criers[rank]->losses, 1u) << "told once, at the start";
+        for (Rank rank : {0u, 1u}) EXPECT_EQ(company.criers[rank]->losses, 1u) << "reported once, at the start";
     }
 }
 
@@ -466,7 +466,7 @@ struct Stranger {
                   static_cast<ssize_t>(bytes.size()));
     }
     /// The next datagram of this type from rank `sender`.
-    std::vector<std::byte> hear(Rank sender, PacketType type) const {
+    std::vector<std::byte> receive(Rank sender, PacketType type) const {
         std::vector<std::byte> bytes(65536);
         for (;;) {
             const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), 0);
@@ -485,7 +485,7 @@ TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
     const std::string group = test_group();
     Stranger stranger(group);
     talk(company, {{segment}}, Landing::place, group);
-    const std::vector<std::byte> good = stranger.hear(1, PacketType::parity);
+    const std::vector<std::byte> good = stranger.receive(1, PacketType::parity);
     ASSERT_EQ(good.size(), segment + datagram_overhead_bytes);
     const uint64_t before = company.criers[0]->received();
     std::vector<std::pair<DatagramFault, std::vector<std::byte>>> all = {

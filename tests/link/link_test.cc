@@ -263,7 +263,7 @@ TEST_P(Link, AllAddressesOfANameAreTried) {
     });
 }
 
-// A smaller MTU on the way, of which no ICMP tells: small packets pass.
+// A smaller MTU on the way, of which no ICMP message comes: small packets pass.
 const std::string drop_large = nft_input + "ip length '>' 1000 drop";
 
 TEST_P(Link, WhereOnlySmallPacketsPassThePeerIsLostBeforeItIsSentData) {
@@ -320,14 +320,14 @@ TEST_P(Link, WithProbingByTheKernelASmallMtuIsNoLoss) {
 TEST_P(Link, LargePacketsThatDoNotArriveAnyMoreAreNamed) {
     IN_NAMESPACE(lo_and({"ip link set lo mtu 1500"}), [] {
         std::mutex mutex;   // outlives the network threads
-        std::string told;
+        std::string warning;
         Two two;
         const std::vector<std::string> addresses = two.listen();
         for (Rank rank : {0u, 1u}) {
             LinkConfig config = test_config(kind(), protect(), rank, addresses);
             config.warn = [&](const std::string& text) {
                 std::lock_guard lock(mutex);
-                told = text;
+                warning = text;
             };
             two.open(rank, config, 100'000);
         }
@@ -337,13 +337,13 @@ TEST_P(Link, LargePacketsThatDoNotArriveAnyMoreAreNamed) {
         for (Rank rank : {0u, 1u}) two.go(rank);
         for (const uint64_t until = clock_us() + wait_us; clock_us() < until; ::usleep(10'000)) {
             std::lock_guard lock(mutex);
-            if (!told.empty()) break;
+            if (!warning.empty()) break;
         }
         std::lock_guard lock(mutex);
-        EXPECT_TRUE(holds(told.c_str(), "peer 'node")) << told;
-        EXPECT_TRUE(holds(told.c_str(),
+        EXPECT_TRUE(holds(warning.c_str(), "peer 'node")) << warning;
+        EXPECT_TRUE(holds(warning.c_str(),
                           "times without an answer, in packets of up to 1500 bytes: if a plain ping reaches it and ping -M do -s 1472"))
-            << told;
+            << warning;
     });
 }
 
@@ -386,7 +386,7 @@ TEST_P(Link, PeerThatGoesIsLostAtTheDeadline) {
     EXPECT_FALSE(two.wait(0).ok());
 }
 
-// It is told as lost at once, nobody knocks at its address, and it connects when it comes.
+// It is reported as lost at once, nobody knocks at its address, and it connects when it comes.
 TEST_P(Link, PeerThatComesLaterBeginsAsLost) {
     Two two;
     two.nodes[0].listen(0);
@@ -394,7 +394,7 @@ TEST_P(Link, PeerThatComesLaterBeginsAsLost) {
     const auto open = [&](Rank rank) {
         LinkConfig config = test_config(kind(), protect(), rank, addresses);
         config.first = 1;
-        config.peers_return = true;
+        config.survive = true;
         config.peers[1].identity.incarnation = 0;
         two.open(rank, config);
     };

@@ -90,7 +90,7 @@ struct End {
 
 // Moves up to `limit` bytes; returns how many.
 uint64_t carry(End& from, End& to, uint64_t limit) {
-    if (from.sender.idle() && from.sender.told() == from.receiver.delivered()) return 0;
+    if (from.sender.idle() && from.sender.ack_sent() == from.receiver.delivered()) return 0;
     auto vectors = from.sender.batch(from.receiver.delivered());
     std::vector<std::byte> bytes;
     for (const iovec& each : vectors)

@@ -41,8 +41,8 @@ public:
             }
             if (const auto* received = event.is<Event::Received>()) take(*received->packet);
         }
-        if (left_ != 0 || told_) return;
-        told_ = true;
+        if (remaining_ != 0 || completed_) return;
+        completed_ = true;
         actions.completions.emplace_back();
     }
     Landing land(const Packet& packet, uint64_t size, Buffer* at) override {
@@ -76,7 +76,7 @@ private:
         const auto index = static_cast<uint32_t>(body_of<MailBody>(packet).tag.get());
         if (have_[packet.sender * packets + index]) return;
         have_[packet.sender * packets + index] = true;
-        --left_;
+        --remaining_;
         for (uint32_t at = 0; at < bytes(); at += 97) ASSERT_EQ(packet.payload.host[at], content(view_, packet.sender, index, at));
     }
 
@@ -86,8 +86,8 @@ private:
     Memory memory_;
     std::vector<bool> have_;
     uint64_t sequence_ = 0;
-    uint32_t left_ = (ranks_ - 1) * packets;
-    bool told_ = false;
+    uint32_t remaining_ = (ranks_ - 1) * packets;
+    bool completed_ = false;
 };
 
 /// Every third view runs to its completion; the others end at once, with packets in flight.
@@ -101,13 +101,13 @@ Status change_views(Host& host, Rank self, uint32_t ranks, bool datagrams, uint3
         const Event go = command_event(0);
         for (const Attachment& each : attachments) host.post(each.channel, go);
         std::vector<Completion> completions;
-        // A rank that has left a view does not repeat its datagrams; if ranks may leave early, only streams are awaited.
+        // A rank that has closed a view does not repeat its datagrams; ranks may close it early, so only streams are awaited.
         const bool all = number % 3 == 0;
         const uint64_t until_us = host.now_us() + wait_us;
-        for (bool heard = false; all && !heard;) {
+        for (bool completed = false; all && !completed;) {
             completions.clear();
             GC_TRY(host.wait(&completions, until_us));
-            for (const Completion& each : completions) heard |= each.channel == stream_channel;
+            for (const Completion& each : completions) completed |= each.channel == stream_channel;
         }
         GC_TRY(host.close_view(host.now_us() + wait_us));
     }
@@ -118,7 +118,7 @@ class Views : public testing::TestWithParam<LinkKind> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, Views, testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
                          [](const auto& param) { return param.param == LinkKind::uring_tcp ? "uring" : "epoll"; });
 
-void over_drivers(LinkKind kind, bool datagrams) {
+void on_drivers(LinkKind kind, bool datagrams) {
     constexpr uint32_t ranks = 3;
     std::vector<Node> nodes(ranks);
     std::vector<std::string> addresses;
@@ -147,8 +147,8 @@ void over_drivers(LinkKind kind, bool datagrams) {
     for (Node& node : nodes) EXPECT_EQ(node.driver->counters().reconnects.load(), 0u);
 }
 
-TEST_P(Views, StreamsSurviveThem) { over_drivers(GetParam(), false); }
-TEST_P(Views, DatagramsHaveTheirOwnKeys) { over_drivers(GetParam(), true); }
+TEST_P(Views, StreamsSurviveThem) { on_drivers(GetParam(), false); }
+TEST_P(Views, DatagramsHaveTheirOwnKeys) { on_drivers(GetParam(), true); }
 
 TEST(Views, InTheSimulatorFromSeeds) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
@@ -167,16 +167,16 @@ TEST(Views, InTheSimulatorFromSeeds) {
     }
 }
 
-/// Belongs to no view.  At each command tells all others the number of times that it was commanded; completes when it has as many words, in
+/// Belongs to no view.  At each command sends all others the number of its commands so far; completes when it has as many words, in
 /// order, from each that is not lost.
 class Standing final : public Protocol {
 public:
-    Standing(Rank self, uint32_t ranks) : bits_(ranks_but(self, ranks)), heard_(ranks), lost_(ranks) { lost_[self] = true; }
+    Standing(Rank self, uint32_t ranks) : bits_(ranks_but(self, ranks)), received_(ranks), lost_(ranks) { lost_[self] = true; }
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events) {
             if (event.is<Event::Command>()) {
                 MailBody body{};
-                body.tag.set(++told_);
+                body.tag.set(++commands_);
                 Send send;
                 send.to.bits = bits_.data();
                 send.type = PacketType::mail;
@@ -185,22 +185,22 @@ public:
             }
             if (const auto* received = event.is<Event::Received>()) {
                 const uint64_t number = body_of<MailBody>(*received->packet).tag.get();
-                EXPECT_EQ(number, ++heard_[received->packet->sender]);
+                EXPECT_EQ(number, ++received_[received->packet->sender]);
             }
             if (const auto* lost = event.is<Event::PeerLost>()) lost_[lost->rank] = true;
         }
-        for (; answered_ < told_; ++answered_) {
-            for (Rank rank = 0; rank < heard_.size(); ++rank)
-                if (!lost_[rank] && heard_[rank] <= answered_) return;
+        for (; answered_ < commands_; ++answered_) {
+            for (Rank rank = 0; rank < received_.size(); ++rank)
+                if (!lost_[rank] && received_[rank] <= answered_) return;
             actions.completions.emplace_back();
         }
     }
 
 private:
     const std::vector<uint64_t> bits_;
-    std::vector<uint64_t> heard_;   // by rank
+    std::vector<uint64_t> received_;   // by rank
     std::vector<bool> lost_;
-    uint64_t told_ = 0, answered_ = 0;
+    uint64_t commands_ = 0, answered_ = 0;
 };
 
 constexpr uint16_t standing_channel = 9;
@@ -243,7 +243,7 @@ TEST(Views, AStandingProtocolOutlivesThemInTheSimulator) {
             sim->attach(r, standing_channel, standing.emplace_back(std::make_unique<Standing>(r, config.ranks)).get());
             sim->trainer(r, [&, r](Host& host) { return stand(host, r, config.ranks, 40); });
         }
-        sim->kill(2, 40'000);   // the others hear of it, with a view open or not
+        sim->kill(2, 40'000);   // the others learn of it, with a view open or not
         const Status status = sim->run();
         ASSERT_TRUE(status.ok()) << status.what;
         for (Rank r = 0; r < 2; ++r) EXPECT_TRUE(sim->result(r).ok()) << sim->result(r).what;
@@ -267,7 +267,7 @@ TEST_P(Views, AStandingProtocolOutlivesThem) {
     std::vector<std::thread> trainers;
     for (Rank r = 0; r < ranks; ++r)
         trainers.emplace_back([&, r] {
-            // The last one ends early, and the others hear of it.
+            // The last one ends early, and the others learn of it.
             const Status status = stand(nodes[r].driver->host(), r, ranks, r == 2 ? 4 : 12);
             EXPECT_TRUE(status.ok()) << "rank " << r << ": " << status.what;
             if (r == 2) nodes[r].stop();
@@ -343,7 +343,7 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
     struct Late final : Protocol {
         void on(std::span<const Event> events, Actions& actions) override {
             for (const Event& event : events) {
-                heard += event.is<Event::Sent>() || event.is<Event::TimerExpired>();
+                completed += event.is<Event::Sent>() || event.is<Event::TimerExpired>();
                 if (!event.is<Event::Command>()) continue;
                 actions.timers.push_back({7, actions.now_us + 10'000});
                 Send send;
@@ -357,7 +357,7 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
         }
         Landing land(const Packet&, uint64_t, Buffer*) override { return Landing::drop; }
         Rank self = 0;
-        int heard = 0;
+        int completed = 0;
         std::vector<std::byte> memory = std::vector<std::byte>(packet_bytes);
     };
     SimConfig config;
@@ -377,7 +377,7 @@ TEST(Views, TicketsAndTimersOfAClosedViewAreForgotten) {
             host.open_view(2, {&two, 1});
             completions.clear();
             EXPECT_EQ(host.wait(&completions, host.now_us() + 100'000).code, Code::deadline);
-            EXPECT_EQ(second.heard, 0);
+            EXPECT_EQ(second.completed, 0);
             return host.close_view(host.now_us() + 1'000'000);
         });
     const Status status = sim->run();

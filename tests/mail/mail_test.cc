@@ -81,7 +81,7 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
             std::sort(posts.begin(), posts.end(), [](const Post& a, const Post& b) { return a.at_us < b.at_us; });
             std::vector<bool> done(count);
             uint64_t begin = host.now_us();
-            size_t left = posts.size();
+            size_t remaining = posts.size();
             for (const Post& post : posts) {
                 uint64_t now = host.now_us() - begin;
                 if (now < post.at_us) host.spend(post.at_us - now);
@@ -96,14 +96,14 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
                 }
             }
             std::vector<Completion> completions;
-            while (left > 0) {
+            while (remaining > 0) {
                 completions.clear();
                 GC_TRY(host.wait(&completions, host.now_us() + 10'000'000));
                 for (const Completion& each : completions) {
                     GC_TRY(each.status);
-                    if (done[each.id]) return fail(Code::conflict, "message {} was told twice", each.id);
+                    if (done[each.id]) return fail(Code::conflict, "message {} completed twice", each.id);
                     done[each.id] = true;
-                    --left;
+                    --remaining;
                     if (letters[each.id].from != r &&
                         inbox[r][each.id] != message_make(seed, static_cast<uint32_t>(each.id), letters[each.id].bytes))
                         return fail(Code::conflict, "message {} is not what was sent", each.id);
@@ -183,7 +183,7 @@ struct Fixture : ::testing::Test {
         const Event event{Event::Received{&packet}};
         one.on(event);
     }
-    void hear(Rank from, MailWord kind, uint64_t value) {
+    void take_word(Rank from, MailWord kind, uint64_t value) {
         MailWordBody body{};
         body.value.set(value);
         body.kind.set(static_cast<uint32_t>(kind));
@@ -203,7 +203,7 @@ struct Fixture : ::testing::Test {
         return send.type == PacketType::mail_word && send.to.rank == to && !send.to.bits && send.payload.bytes == 0 &&
                body.kind.get() == static_cast<uint32_t>(kind) && body.value.get() == value;
     }
-    bool told(uint64_t ticket, Code code) {
+    bool completed(uint64_t ticket, Code code) {
         return one.actions.completions.size() == 1 && one.actions.completions[0].id == ticket &&
                one.actions.completions[0].status.code == code;
     }
@@ -222,12 +222,12 @@ TEST_F(MailByHand, SmallOnesAreKeptAndBigOnesAreAskedFor) {
     EXPECT_TRUE(one.actions.completions.empty());
     EXPECT_TRUE(said(0, MailWord::ask, 8));
     EXPECT_EQ(deliver(fragment(0, 8, 0, mail_early_bytes + 1), mail_early_bytes + 1), Landing::lease);
-    EXPECT_TRUE(told(1, Code::ok));
+    EXPECT_TRUE(completed(1, Code::ok));
     EXPECT_EQ(big[1024], std::byte{5});
     mail.receive(2, 7, buffer_of(small), 2);   // of another rank
     EXPECT_TRUE(one.actions.completions.empty() && one.actions.sends.empty());
     mail.receive(0, 7, buffer_of(small), 3);
-    EXPECT_TRUE(told(3, Code::ok));
+    EXPECT_TRUE(completed(3, Code::ok));
     EXPECT_EQ(small[0], std::byte{5});
 }
 
@@ -238,17 +238,17 @@ TEST_F(MailByHand, KeepsABoundedNumberOfSmallOnesOfEachSender) {
     mail.receive(0, room, {}, 1);
     EXPECT_TRUE(one.actions.completions.empty());
     deliver(fragment(0, room, 0, 0), 0);   // now it is awaited
-    EXPECT_TRUE(told(1, Code::ok));
+    EXPECT_TRUE(completed(1, Code::ok));
     deliver(fragment(2, 5, 0, 0), 0);   // another sender has its own room
     mail.receive(2, 5, {}, 2);
-    EXPECT_TRUE(told(2, Code::ok));
-    // Half the room is taken: the sender hears of it.
+    EXPECT_TRUE(completed(2, Code::ok));
+    // Half the room is taken: the sender gets MailWord::room.
     for (uint32_t i = 0; i + 2 < room / 2; ++i) {
         mail.receive(0, i, {}, 10 + i);
-        EXPECT_TRUE(told(10 + i, Code::ok) && one.actions.sends.empty());
+        EXPECT_TRUE(completed(10 + i, Code::ok) && one.actions.sends.empty());
     }
     mail.receive(0, room / 2, {}, 3);
-    EXPECT_TRUE(told(3, Code::ok) && said(0, MailWord::room, room / 2));
+    EXPECT_TRUE(completed(3, Code::ok) && said(0, MailWord::room, room / 2));
 }
 
 TEST_F(MailByHand, ASenderKeepsWhatNobodyHasRoomFor) {
@@ -259,15 +259,15 @@ TEST_F(MailByHand, ASenderKeepsWhatNobodyHasRoomFor) {
         ASSERT_EQ(one.actions.sends.size(), 1u);
         ASSERT_TRUE(one.actions.completions.empty());
         sent(one.actions.sends[0]);
-        ASSERT_TRUE(told(i, Code::ok));
+        ASSERT_TRUE(completed(i, Code::ok));
     }
     mail.send({0, to_all}, 5000, {}, 5000);
     mail.send({2}, 5001, {}, 5001);
     EXPECT_TRUE(one.actions.sends.empty());
-    hear(2, MailWord::room, 1);
+    take_word(2, MailWord::room, 1);
     ASSERT_EQ(one.actions.sends.size(), 1u);
     EXPECT_EQ(tag_of(one.actions.sends[0]), 5000u);
-    hear(2, MailWord::room, ~uint64_t{0});   // more than there can be
+    take_word(2, MailWord::room, ~uint64_t{0});   // more than there can be
     ASSERT_EQ(one.actions.sends.size(), 1u);
     EXPECT_EQ(tag_of(one.actions.sends[0]), 5001u);
     for (uint32_t i = 0; i + 1 < room; ++i) {
@@ -281,7 +281,7 @@ TEST_F(MailByHand, ASenderKeepsWhatNobodyHasRoomFor) {
 TEST_F(MailByHand, ASenderKeepsABigOneUntilItIsAskedFor) {
     std::vector<std::byte> memory(10000), small(10);
     const uint64_t to_all[] = {0b1101};
-    hear(0, MailWord::ask, 7);
+    take_word(0, MailWord::ask, 7);
     EXPECT_TRUE(one.actions.sends.empty());
     mail.send({0, to_all}, 7, buffer_of(memory), 42);
     ASSERT_EQ(one.actions.sends.size(), 3u);   // to rank 0, which has asked before
@@ -289,31 +289,31 @@ TEST_F(MailByHand, ASenderKeepsABigOneUntilItIsAskedFor) {
     for (const Send& each : sends) EXPECT_TRUE(each.to.rank == 0 && !each.to.bits);
     mail.send({2}, 8, buffer_of(small), 43);   // does not wait for those before
     EXPECT_EQ(one.actions.sends.size(), 1u);
-    hear(2, MailWord::ask, 9);   // of another one
-    hear(2, MailWord::ask, 8);   // no large one
+    take_word(2, MailWord::ask, 9);   // of another one
+    take_word(2, MailWord::ask, 8);   // no large one
     EXPECT_TRUE(one.actions.sends.empty());
-    hear(2, MailWord::ask, 7);
+    take_word(2, MailWord::ask, 7);
     ASSERT_EQ(one.actions.sends.size(), 3u);
     sends.insert(sends.end(), one.actions.sends.begin(), one.actions.sends.end());
-    hear(2, MailWord::ask, 7);   // for the next one of that tag
+    take_word(2, MailWord::ask, 7);   // for the next one of that tag
     EXPECT_TRUE(one.actions.sends.empty());
     for (const Send& each : sends) {
         sent(each);
         EXPECT_TRUE(one.actions.completions.empty());
     }
     lost(3);   // between the send and its ask
-    EXPECT_TRUE(told(42, Code::peer_lost));
+    EXPECT_TRUE(completed(42, Code::peer_lost));
     mail.send({3}, 7, buffer_of(memory), 44);
-    EXPECT_TRUE(told(44, Code::peer_lost) && one.actions.sends.empty());
+    EXPECT_TRUE(completed(44, Code::peer_lost) && one.actions.sends.empty());
     mail.send({3}, 7, buffer_of(small), 45);
-    EXPECT_TRUE(told(45, Code::peer_lost) && one.actions.sends.empty());
+    EXPECT_TRUE(completed(45, Code::peer_lost) && one.actions.sends.empty());
     mail.send({2}, 7, buffer_of(memory), 46);
     EXPECT_EQ(one.actions.sends.size(), 3u);
 }
 
 TEST_F(MailByHand, ARankThatComesAgainIsANewOne) {
     std::vector<std::byte> memory(10000);
-    hear(2, MailWord::ask, 7);
+    take_word(2, MailWord::ask, 7);
     deliver(fragment(2, 1, 0, 10), 10);
     for (uint32_t i = 0; i < mail_room(4); ++i) mail.send({2}, i, {}, i);
     lost(2);
@@ -334,12 +334,12 @@ TEST_F(MailByHand, ARankThatComesAgainIsANewOne) {
 TEST_F(MailByHand, ForgetsAsksAboveTheBound) {
     std::vector<std::byte> memory(mail_early_bytes + 1);
     const uint64_t most = mail_asked_max / 4;
-    for (uint64_t i = 0; i <= most; ++i) hear(0, MailWord::ask, i);
+    for (uint64_t i = 0; i <= most; ++i) take_word(0, MailWord::ask, i);
     mail.send({0}, most, buffer_of(memory), 1);
     EXPECT_TRUE(one.actions.sends.empty());
     mail.send({0}, most - 1, buffer_of(memory), 2);
     EXPECT_EQ(one.actions.sends.size(), 1u);
-    hear(0, MailWord::ask, most);
+    take_word(0, MailWord::ask, most);
     EXPECT_EQ(one.actions.sends.size(), 1u);
 }
 
@@ -347,17 +347,17 @@ TEST_F(MailByHand, AWrongSizeIsAConflict) {
     std::vector<std::byte> memory(10);
     mail.receive(0, 7, buffer_of(memory), 1);
     EXPECT_EQ(deliver(fragment(0, 7, 0, 12), 12), Landing::lease);
-    EXPECT_TRUE(told(1, Code::conflict));
+    EXPECT_TRUE(completed(1, Code::conflict));
     EXPECT_STREQ(one.actions.completions[0].status.what,
                  "mail 0x7 of rank 0 has 12 bytes where 10 are expected: the ranks do not run the same job");
     EXPECT_EQ(memory[0], std::byte{0});
     deliver(fragment(3, 7, 0, 12), 12);   // early
     mail.receive(3, 7, buffer_of(memory), 2);
-    EXPECT_TRUE(told(2, Code::conflict));
+    EXPECT_TRUE(completed(2, Code::conflict));
     // Of several fragments the rest is read and forgotten.
     mail.receive(0, 8, buffer_of(memory), 3);
     EXPECT_EQ(deliver(fragment(0, 8, 0, 10000), 4096), Landing::lease);
-    EXPECT_TRUE(told(3, Code::conflict));
+    EXPECT_TRUE(completed(3, Code::conflict));
     EXPECT_EQ(deliver(fragment(0, 8, 4096, 10000), 4096), Landing::drop);
     EXPECT_EQ(deliver(fragment(0, 8, 8192, 10000), 10000 - 8192), Landing::drop);
 }
@@ -366,7 +366,7 @@ TEST_F(MailOfBigFragments, AWrongSizeIsAConflict) {
     std::vector<std::byte> memory(100);
     mail.receive(0, 7, buffer_of(memory), 1);
     EXPECT_EQ(deliver(fragment(0, 7, 0, 1 << 20), segment_bytes_stream), Landing::place);
-    EXPECT_TRUE(told(1, Code::conflict));
+    EXPECT_TRUE(completed(1, Code::conflict));
     EXPECT_EQ(memory[0], std::byte{0});
     EXPECT_EQ(deliver(fragment(0, 7, segment_bytes_stream, 1 << 20), segment_bytes_stream), Landing::drop);
 }
@@ -377,9 +377,9 @@ TEST_F(MailByHand, ALostRankEndsItsReceives) {
     lost(2);
     EXPECT_TRUE(one.actions.completions.empty());
     lost(0);
-    EXPECT_TRUE(told(1, Code::peer_lost));
+    EXPECT_TRUE(completed(1, Code::peer_lost));
     mail.receive(0, 7, buffer_of(memory), 2);
-    EXPECT_TRUE(told(2, Code::peer_lost));
+    EXPECT_TRUE(completed(2, Code::peer_lost));
     up(0);
     mail.receive(0, 7, buffer_of(memory), 3);
     EXPECT_TRUE(one.actions.completions.empty());
@@ -387,7 +387,7 @@ TEST_F(MailByHand, ALostRankEndsItsReceives) {
 
 TEST_F(MailByHand, ASendEndsWhenTheLinkHasGivenAllMemoryBack) {
     std::vector<std::byte> memory(10000);
-    hear(2, MailWord::ask, 7);
+    take_word(2, MailWord::ask, 7);
     mail.send({2}, 7, buffer_of(memory), 42);
     ASSERT_EQ(one.actions.sends.size(), 3u);
     std::vector<Send> sends = one.actions.sends;
@@ -396,12 +396,12 @@ TEST_F(MailByHand, ASendEndsWhenTheLinkHasGivenAllMemoryBack) {
     mail.send({3}, 7, {}, 43);
     ASSERT_EQ(one.actions.sends.size(), 1u);
     sent(one.actions.sends[0]);
-    EXPECT_TRUE(told(43, Code::ok));
+    EXPECT_TRUE(completed(43, Code::ok));
     for (size_t i : {2, 0, 1}) {
         sent(sends[i], i == 0 ? fail(Code::peer_lost, "rank 2 is lost") : Status{});
         EXPECT_EQ(one.actions.completions.size(), i == 1 ? 1u : 0u);
     }
-    EXPECT_TRUE(told(42, Code::peer_lost));
+    EXPECT_TRUE(completed(42, Code::peer_lost));
 }
 
 TEST_F(MailByHand, RefusesWhatCannotBe) {
@@ -434,14 +434,14 @@ TEST_F(MailByHand, RefusesWhatCannotBe) {
     word.reserved.set(1);
     packet.body = body_bytes(word);
     refused(packet, 0);
-    for (uint32_t kind : {0u, 3u, ~0u}) hear(0, static_cast<MailWord>(kind), 7);
+    for (uint32_t kind : {0u, 3u, ~0u}) take_word(0, static_cast<MailWord>(kind), 7);
     mail.send({0}, 7, buffer_of(memory), 2);
     EXPECT_TRUE(one.actions.sends.empty());
     EXPECT_EQ(deliver(fragment(0, 7, 0, 10000), 4096), Landing::lease);
     EXPECT_EQ(deliver(fragment(0, 7, 0, 10000), 4096), Landing::drop);   // begun: this would be another message of that tag
     EXPECT_EQ(deliver(fragment(0, 7, 4096, 10000), 4096), Landing::lease);
     EXPECT_EQ(deliver(fragment(0, 7, 8192, 10000), 10000 - 8192), Landing::lease);
-    EXPECT_TRUE(told(1, Code::ok));
+    EXPECT_TRUE(completed(1, Code::ok));
 }
 
 // Fragments and words of all kinds, between posts that fit them or do not.
@@ -451,7 +451,7 @@ TEST_F(MailByHand, NoiseDoesNoHarm) {
         auto a = random4(Purpose::test, 3, i, 0), b = random4(Purpose::test, 3, i, 1);
         if (i % 50 == 0) mail.receive(a[0] % 2 * 2, a[1] % 4, {memory.data(), nullptr, a[2] % 9000}, i);
         if (i % 50 == 1) mail.send({a[0] % 2 * 2}, a[1] % 4, {message.data(), nullptr, a[2] % 9000}, i);
-        if (i % 3 == 0) hear(b[0] % 5, static_cast<MailWord>(b[1] % 4), b[2] % 2 ? b[2] % 8 : b[2]);
+        if (i % 3 == 0) take_word(b[0] % 5, static_cast<MailWord>(b[1] % 4), b[2] % 2 ? b[2] % 8 : b[2]);
         if (i % 5000 == 0) b[3] % 2 ? lost(b[0] % 4) : up(b[0] % 4);
         const uint32_t totals[] = {0, 10, 4096, 4097, 9000, a[3]};
         const uint32_t total = totals[a[1] % 6], offset = a[2] % 4 * 4096;

@@ -119,13 +119,13 @@ struct Gather : GradientSink {
     std::vector<float> gradient;
     double total = NAN;
     uint32_t next = 0;
-    bool heard = false;
+    bool has_loss = false;
     bool by_pieces = false;   // take the pieces of large layers
     uint32_t in_pieces = 0;   // buckets that came in pieces
     void loss(uint32_t, BlockId, double sum) override {
-        EXPECT_TRUE(next == 0 && !heard);
+        EXPECT_TRUE(next == 0 && !has_loss);
         total = sum;
-        heard = true;
+        has_loss = true;
     }
     bool pieces(uint32_t, std::span<const Block>, uint32_t bucket, const GradientPiece& piece, Status*) override {
         if (!by_pieces) return false;
@@ -135,7 +135,7 @@ struct Gather : GradientSink {
     }
     /// Copies one piece; returns its number of elements.
     uint64_t take(uint32_t block, uint32_t bucket, uint64_t at, const GradientPiece& piece) {
-        EXPECT_TRUE(heard);
+        EXPECT_TRUE(has_loss);
         in_pieces += at == 0;
         const Bucket& range = layout.buckets[bucket];
         const GradientPart part = piece(block, at);
@@ -147,7 +147,7 @@ struct Gather : GradientSink {
         return count;
     }
     Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer part) override {
-        EXPECT_TRUE(heard);
+        EXPECT_TRUE(has_loss);
         EXPECT_EQ(bucket, next++);
         EXPECT_EQ(part.bytes, layout.buckets[bucket].count * sizeof(float));
         std::copy_n(part.as<float>(), layout.buckets[bucket].count, gradient.begin() + static_cast<int64_t>(layout.buckets[bucket].offset));

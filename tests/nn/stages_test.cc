@@ -40,7 +40,7 @@ struct Chain {
         found.clear();
         for (size_t i = 0; i < stages.size(); ++i) {
             found.emplace_back(net(i).layout());
-            found.back().heard = i + 1 < stages.size();   // the last stage has the loss
+            found.back().has_loss = i + 1 < stages.size();   // the last stage has the loss
         }
         for (size_t i = 0; i < stages.size(); ++i) {
             receive(i, false, samples);
@@ -134,7 +134,7 @@ TEST(Stages, OfBlocksTogether) {
     std::vector<GatherEach> found;
     for (const auto& stage : chain.stages) {
         found.emplace_back(stage->net->layout(), count, true);
-        for (Gather& each : found.back().each) each.heard = &stage != &chain.stages.back();
+        for (Gather& each : found.back().each) each.has_loss = &stage != &chain.stages.back();
     }
     for (size_t i = 0; i < found.size(); ++i) {
         chain.receive(i, false, 16 * count);

@@ -138,13 +138,13 @@ TEST_F(SystemPage, ANodeThatCameBackIsAMarkAndNoAlarm) {
     JobDetail* job = backend.add(std::string(32, 'a'), "first");
     JobStatus& status = job->summary.status;
     status.steps = 40;
-    const auto view = [](uint32_t number, uint64_t step, std::vector<std::string> members, std::vector<std::string> came,
-                         std::vector<std::string> left) {
+    const auto view = [](uint32_t number, uint64_t step, std::vector<std::string> members, std::vector<std::string> joined,
+                         std::vector<std::string> departed) {
         return ViewRecord{.number = number,
                           .first_step = step,
                           .members = std::move(members),
-                          .came = std::move(came),
-                          .left = std::move(left),
+                          .joined = std::move(joined),
+                          .departed = std::move(departed),
                           .why = "w"};
     };
     status.views = {view(1, 1, {"node-1", "node-2"}, {}, {}), view(2, 12, {"node-1"}, {}, {"node-2"}),

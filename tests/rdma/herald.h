@@ -22,7 +22,7 @@ public:
                 if (!comes(rank, i)) continue;
                 in(rank, i).bytes.resize(bytes_[i]);
                 in(rank, i).got.resize(segments(i));
-                left_ += segments(i);
+                remaining_ += segments(i);
             }
         BulkConfig config;
         config.self = self;
@@ -39,8 +39,8 @@ public:
             if (event.is<Event::Sent>()) ++sent_;
             if (const auto* its = event.is<Event::PeerLost>()) lost = its->status.what;
         }
-        if (!told_ && sent_ == bytes_.size() && left_ == 0) {
-            told_ = true;
+        if (!reported_ && sent_ == bytes_.size() && remaining_ == 0) {
+            reported_ = true;
             actions.completions.emplace_back();
         }
     }
@@ -57,7 +57,7 @@ public:
     std::unique_ptr<Protocol> bulk;
     BulkCounters counters;
     std::string lost;
-    uint64_t left() const { return left_; }
+    uint64_t remaining() const { return remaining_; }
 
 private:
     struct Inbox {
@@ -87,7 +87,7 @@ private:
         Inbox& box = in(packet.sender, i);
         ASSERT_FALSE(box.got[body.index.get()]);
         box.got[body.index.get()] = true;
-        --left_;
+        --remaining_;
         uint64_t wrong = 0;
         for (uint64_t x = 0; x < packet.payload.bytes; ++x) wrong += packet.payload.host[x] != content(3, packet.sender, i, at + x);
         EXPECT_EQ(wrong, 0u) << "segment " << body.index.get() << " of transfer " << i << " from " << packet.sender;
@@ -99,8 +99,8 @@ private:
     std::vector<std::vector<std::byte>> out_;
     std::vector<Inbox> in_;
     Arena arena_;
-    uint64_t sent_ = 0, left_ = 0;
-    bool told_ = false;
+    uint64_t sent_ = 0, remaining_ = 0;
+    bool reported_ = false;
 };
 
 }   // namespace gradcast

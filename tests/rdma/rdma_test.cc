@@ -73,7 +73,7 @@ protected:
                 text += fmt::format(", {} {}", count, datagram_fault_name(static_cast<DatagramFault>(i)));
         if (rank < heralds.size()) {
             const BulkCounters& bulk = heralds[rank]->counters;
-            text += fmt::format("; {} segments to come, {} sent, {} received, {} repairs, {} lost, {} unsent", heralds[rank]->left(),
+            text += fmt::format("; {} segments to come, {} sent, {} received, {} repairs, {} lost, {} unsent", heralds[rank]->remaining(),
                                 bulk.packets_sent.load(), bulk.packets_received.load(), bulk.repairs_sent.load(), bulk.lost.load(),
                                 counters.datagrams_unsent.load());
         }
@@ -268,7 +268,7 @@ TEST_F(Rdma, BulkMakesDatagramsReliable) {
     go();
     for (Rank rank = 0; rank < n; ++rank) await(rank);
     for (Rank rank = 0; rank < n; ++rank) {
-        EXPECT_EQ(heralds[rank]->left(), 0u);
+        EXPECT_EQ(heralds[rank]->remaining(), 0u);
         EXPECT_EQ(heralds[rank]->counters.deaf, 0u);
         RecordProperty("repairs", static_cast<int>(heralds[rank]->counters.repairs_sent));
     }

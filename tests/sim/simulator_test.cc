@@ -42,7 +42,7 @@ TEST(Simulator, PingPongTakesTheTimeOfTheLink) {
     config.trace = true;
     auto sim = Simulator::create(config);
     Toy toys[2];
-    int left = 10;
+    int remaining = 10;
     for (Rank r : {0u, 1u}) {
         toys[r].each = [&, r](const Event& event, Actions& actions) {
             bool first = event.is<Event::PeerUp>() && r == 0;
@@ -51,7 +51,7 @@ TEST(Simulator, PingPongTakesTheTimeOfTheLink) {
             if (received) {
                 EXPECT_EQ(received->packet->sender, 1 - r);
             }
-            if (left-- > 0) actions.sends.push_back({{1 - r}, PacketType::job, {}, {}, 0, 0});
+            if (remaining-- > 0) actions.sends.push_back({{1 - r}, PacketType::job, {}, {}, 0, 0});
         };
         sim->attach(r, 0, &toys[r]);
     }
@@ -78,7 +78,7 @@ struct Chatter {
         std::vector<int64_t> last;   // by sender: the last number received
         std::vector<std::byte> place;
         int64_t owner = -1;   // sender and number of the packet that has the place
-        uint64_t left = 0, later = 0, got = 0;
+        uint64_t remaining = 0, later = 0, got = 0;
     };
     std::deque<Node> nodes;
     uint64_t random = 0, open = 0, sends = 0, lost = 0;   // open: deliveries still to come
@@ -103,7 +103,7 @@ struct Chatter {
         s.ticket = number + 1;
         actions.sends.push_back(s);
         open += static_cast<uint64_t>(std::popcount(bits));
-        --node.left;
+        --node.remaining;
         ++sends;
     }
     Landing land(Node& node, const Packet& packet, uint64_t bytes, Buffer* place) {
@@ -141,7 +141,7 @@ struct Chatter {
         sim = Simulator::create(config);
         for (Rank r = 0; r < config.ranks; ++r) {
             Node& node = nodes.emplace_back();
-            node.left = messages;
+            node.remaining = messages;
             node.last.resize(config.ranks, -1);
             node.place.resize(size_max);
             node.toy.place = [this, &node](const Packet& p, uint64_t bytes, Buffer* place) { return land(node, p, bytes, place); };
@@ -155,7 +155,7 @@ struct Chatter {
                 if (sent) std::fill(node.out[sent->ticket - 1].begin(), node.out[sent->ticket - 1].end(), std::byte{0});
                 const auto* up = event.is<Event::PeerUp>();
                 bool start = up && up->rank == (r + 1) % config.ranks;
-                for (int i = start ? 4 : sent ? 1 : 0; i > 0 && node.left; --i) send(r, actions);
+                for (int i = start ? 4 : sent ? 1 : 0; i > 0 && node.remaining; --i) send(r, actions);
                 // A protocol that answers `later` needs an event of its own, or land() is not called again.
                 if ((open || sends < messages * config.ranks) && actions.now_us < 2'000'000 && (start || event.is<Event::TimerExpired>()))
                     actions.timers.push_back({1, actions.now_us + 100});
@@ -404,7 +404,7 @@ TEST(Simulator, PartitionsStallStreamsAndHeal) {
             EXPECT_GT(chatter.sim->now_us(), 30'000u);
         } else {
             EXPECT_GT(chatter.open, 0u);
-            EXPECT_EQ(chatter.lost, 2u * 4 * 2);   // each of the two with each of the four, both sides told
+            EXPECT_EQ(chatter.lost, 2u * 4 * 2);   // each of the two with each of the four, both sides notified
         }
     }
 }

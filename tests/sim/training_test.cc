@@ -384,7 +384,7 @@ TEST(SlowTraining, SlowIsNotStuck) {
     EXPECT_GT(cluster.sim->now_us(), steps * deadline_us);
 }
 
-// If a rank may be missing, the sums of step 0 can be complete before it hears that the job begins.
+// If a rank may be missing, the sums of step 0 can be complete before it learns that the job begins.
 TEST(SlowTraining, SumsMayComeBeforeARankBeginsItsFirstStep) {
     for (const char* exchange : {"coded", "coded-rs", "auto"}) {
         SCOPED_TRACE(exchange);
@@ -429,9 +429,9 @@ TEST(SlowTraining, AMulticastThatStopsIsTold) {
     ASSERT_TRUE(status.ok()) << status.what;
     EXPECT_EQ(cluster.digest(), alone.digest());
     for (Rank r : {0u, 1u}) {
-        const std::vector<std::string> told = cluster.engines[r]->status().warnings;
-        ASSERT_EQ(told.size(), 1u);
-        EXPECT_TRUE(told[0].starts_with(fmt::format("multicast from node{} does not reach node2 any more", r))) << told[0];
+        const std::vector<std::string> warnings = cluster.engines[r]->status().warnings;
+        ASSERT_EQ(warnings.size(), 1u);
+        EXPECT_TRUE(warnings[0].starts_with(fmt::format("multicast from node{} does not reach node2 any more", r))) << warnings[0];
     }
     EXPECT_TRUE(cluster.engines[2]->status().warnings.empty());
 }

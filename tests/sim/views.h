@@ -193,7 +193,7 @@ inline const Quiet& quiet_workers(const std::string& options, uint32_t steps) {
     return found = {alone.engines[0]->status().digest, lines_in(alone.own_folder(0)), alone.sim->now_us()};
 }
 
-/// Whoever has ended well tells the same of the views, a joiner too.
+/// All ranks that have ended well have the same records of the views, a joiner too.
 inline void expect_the_same_views(const Lossy& job) {
     std::optional<std::vector<ViewRecord>> views;
     for (Rank r = 0; r < job.sim_config.ranks; ++r) {
@@ -214,7 +214,7 @@ inline void expect_the_same_views(const Lossy& job) {
         const ViewRecord &before = (*views)[i - 1], &view = (*views)[i];
         EXPECT_EQ(view.number, before.number + 1);
         EXPECT_GE(view.first_step, before.first_step);
-        EXPECT_EQ(view.members.size(), before.members.size() + view.came.size() - view.left.size());
+        EXPECT_EQ(view.members.size(), before.members.size() + view.joined.size() - view.departed.size());
         EXPECT_FALSE(view.why.empty());
     }
 }

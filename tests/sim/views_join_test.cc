@@ -38,7 +38,7 @@ TEST(JobViews, ANodeThatJoinsIsNoLoss) {
     job.run();
     const JobStatus status = job.engines[0]->status();
     ASSERT_EQ(status.views.size(), 2u);
-    EXPECT_EQ(status.views[1].came, std::vector<std::string>{"node3"});
+    EXPECT_EQ(status.views[1].joined, std::vector<std::string>{"node3"});
     EXPECT_TRUE(status.losses.empty()) << status.losses[0];
 }
 
@@ -134,7 +134,7 @@ TEST(JobViews, WorkersOutliveFaultsFromSeeds) {
                                    {"coded-rs", "m = 1\ns = 1\n", false},
                                    {"ps", "", false},
                                    {"auto", "s = 0\n", false}};
-    uint32_t begun = 0, changed = 0, joined = 0, left_out = 0;
+    uint32_t begun = 0, changed = 0, joined = 0, excluded = 0;
     for_seeds(5 * std::size(kinds), [&](uint64_t seed) {
         const std::string options = kinds[seed % std::size(kinds)];
         auto draw = [seed, drawn = uint64_t{0}](uint64_t below) mutable { return random4(Purpose::test, seed, 10, ++drawn)[0] % below; };
@@ -174,14 +174,14 @@ TEST(JobViews, WorkersOutliveFaultsFromSeeds) {
             ended += job.sim->result(r).ok();
             if (job.killed(r) || (r == stops && !job.stalls.empty())) continue;
             seen = r;
-            left_out += !job.sim->result(r).ok();   // with peer_lost or deadline: see expect_one_line()
+            excluded += !job.sim->result(r).ok();   // with peer_lost or deadline: see expect_one_line()
         }
         // A node that dies while one joins in the first moments ends the job, by name.
         EXPECT_TRUE(ended > 0 || lines_in(job.own_folder(seen)).empty());
         changed += job.engines[seen]->status().views.size() > 1;
         joined += job.sim->result(members).ok();
     });
-    EXPECT_LE(left_out, 1 + begun / 50);   // whom the others did not hear while they agreed, as at the end of the job
+    EXPECT_LE(excluded, 1 + begun / 50);   // whose packets did not reach the others while they agreed, as at the end of the job
     EXPECT_GT(changed, std::getenv("GC_SEED") ? 0u : 20u);
     EXPECT_GT(joined, std::getenv("GC_SEED") ? 0u : 20u);
 }

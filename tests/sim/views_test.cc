@@ -25,7 +25,7 @@ TEST(JobViews, TheOthersGoOnWithoutALostNode) {
     EXPECT_LT(status.change_us, D);
 }
 
-/// Its blocks take 0.4 D, so it is not given up, and the other one hears no packet of its sum for more than D.
+/// Its blocks take 0.4 D, so it is not given up, and the other one gets no packet of its sum for more than D.
 TEST(JobViews, ASlowNodeThatMovesIsWaitedFor) {
     for (const bool survive : {true, false}) {
         Lossy job(2);

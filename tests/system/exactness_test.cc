@@ -212,7 +212,7 @@ TEST_F(SystemExactness, WorkersOfANodeShareTheAnswerOfAServer) {
     }
 }
 
-// A daemon that is told to stop leaves its jobs to the others; where they cannot go on without it, the job is cancelled.
+// A daemon that is stopped by a signal leaves its jobs to the others; where they cannot go on without it, the job is cancelled.
 TEST_F(SystemExactness, ANodeThatLeavesIsMissedByNobody) {
     cluster.nodes.resize(4);
     const Way way{.exchange = "coded-rs", .m = 2, .s = 1, .steps = 300};
@@ -299,7 +299,7 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
 }
 
 // One bit of one sample flips in mid-job, in the file of one node.  The next gradient of that sample differs from that of the other nodes
-// that compute the block.  An outvoted node is left out; without spare nodes the job ends and names it.
+// that compute the block.  An outvoted node is evicted; without spare nodes the job ends and names it.
 TEST_F(SystemExactness, AFlippedBitOfOneNodesDataIsFoundAndTheNodeNamed) {
     cluster.nodes.resize(4);
     constexpr uint32_t wrong = 2;

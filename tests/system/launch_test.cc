@@ -206,7 +206,7 @@ TEST_F(SystemLaunch, KeysOrJobFilesThatDiffer) {
         std::vector<Process> all(2);
         for (uint32_t rank = 0; rank < 2; ++rank) start(all[rank], rank, 2, file, {"--work", "keys", "--wait", "5"}, keys[rank]);
         for (Process& each : all) EXPECT_EQ(each.wait(), 1) << output(0) << output(1);
-        // The one that connects is told why; the other one has no peer.
+        // The one that connects gets the reason; the other one has no peer.
         const std::string text = output(0) + output(1);
         EXPECT_NE(text.find("the cluster keys differ"), std::string::npos) << text;
         EXPECT_NE(text.find("give all nodes one key"), std::string::npos) << text;

@@ -104,7 +104,7 @@ TEST_F(SystemLeave, AnyNodeIsKilledAndTheClientFollowsTheJob) {
             EXPECT_EQ(status.digest, quiet);
             ASSERT_EQ(status.views.size(), 2u);
             EXPECT_EQ(status.views[0].members, (std::vector<std::string>{"a", "b", "c"}));
-            EXPECT_EQ(status.views[1].left, std::vector<std::string>{cluster[dead].name});
+            EXPECT_EQ(status.views[1].departed, std::vector<std::string>{cluster[dead].name});
             EXPECT_EQ(status.views[1].members.size(), 2u);
             const std::string &why = status.views[1].why, &name = cluster[dead].name;
             EXPECT_TRUE(why == name + " silent" || why == name + " not heard by others") << why;
@@ -134,12 +134,12 @@ TEST_F(SystemSurvive, ANodeThatWasStoppedJoinsAgainByItself) {
         << cluster[0].job(id).dump(2) << logs(cluster);
     for (Node& node : cluster.nodes) expect_quiet_end(node, id);
     ASSERT_EQ(views().size(), 3u) << "one view for it";
-    EXPECT_EQ(views()[1].left, std::vector<std::string>{"a"});
-    EXPECT_EQ(views()[2].came, std::vector<std::string>{"a"});
+    EXPECT_EQ(views()[1].departed, std::vector<std::string>{"a"});
+    EXPECT_EQ(views()[2].joined, std::vector<std::string>{"a"});
     EXPECT_EQ(views()[2].members, (std::vector<std::string>{"b", "c", "a"}));
 }
 
-/// It asks, and hears that there is nothing to join any more.
+/// It asks to rejoin, and learns that the job is done.
 TEST_F(SystemSurvive, ANodeThatWasStoppedUntilTheEndIsTold) {
     text.replace(text.find("steps = 600"), 11, "steps = 200");
     const std::string id = begun(cluster[0]);
@@ -178,13 +178,13 @@ TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
         const JobStatus status = cluster[1].ended(id, 4 * patience_us);
         EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
         EXPECT_EQ(status.step, 450u);
-        std::vector<std::string> left, came;
+        std::vector<std::string> departed, joined;
         for (const ViewRecord& view : status.views) {
-            left.insert(left.end(), view.left.begin(), view.left.end());
-            came.insert(came.end(), view.came.begin(), view.came.end());
+            departed.insert(departed.end(), view.departed.begin(), view.departed.end());
+            joined.insert(joined.end(), view.joined.begin(), view.joined.end());
         }
-        EXPECT_EQ(left, (std::vector<std::string>{"a", "c"}));
-        EXPECT_EQ(came, std::vector<std::string>{"a"});
+        EXPECT_EQ(departed, (std::vector<std::string>{"a", "c"}));
+        EXPECT_EQ(joined, std::vector<std::string>{"a"});
         if (!exact) quiet = status.digest;
         expect_quiet_end(cluster[1], id);
         expect_quiet_end(cluster[0], id);
@@ -221,10 +221,10 @@ TEST_F(SystemLeave, ADrainedNodeLeavesItsJobsAndTakesNoNewOnes) {
     const std::string id = begun(cluster[0]);
     EXPECT_TRUE(has(ask(cluster[2], {"drain", "nobody"}, 2), "there is no node nobody: the nodes are a, b, c"));
     EXPECT_TRUE(has(ask(cluster[2], {"drain", "b"}), "node b is drained: it has no job, and takes none until `gradcastctl undrain b`"));
-    const JobStatus left = cluster[1].ended(id);
-    EXPECT_EQ(left.state, JobState::cancelled);
-    EXPECT_TRUE(left.goes_on);
-    EXPECT_EQ(left.error, "node b is drained; the job goes on without it");
+    const JobStatus departed = cluster[1].ended(id);
+    EXPECT_EQ(departed.state, JobState::cancelled);
+    EXPECT_TRUE(departed.goes_on);
+    EXPECT_EQ(departed.error, "node b is drained; the job goes on without it");
     const JobStatus on = cluster[0].job(id)["status"].get<JobStatus>();
     ASSERT_EQ(on.views.size(), 2u);
     EXPECT_EQ(on.views[1].why, "b drained");
@@ -297,7 +297,7 @@ TEST_F(SystemLeave, FewerThanMinNodesEndTheJobWithACheckpoint) {
     text.insert(text.find("seed"), "min_nodes = 3\n");
     EXPECT_TRUE(has(cluster[0].submit(text, {"a", "b"}).value("error", ""), "job.min_nodes = 3, but the job has 2 nodes"));
     const std::string id = begun(cluster[0]);
-    // One that is told to stop ends the job at once.
+    // A signal to one node ends the job at once.
     cluster[2].process->kill(SIGTERM);
     EXPECT_EQ(cluster[2].process->wait(), 0);
     for (Node* node : {&cluster[0], &cluster[1]}) {
@@ -336,7 +336,7 @@ TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
     const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
     ASSERT_EQ(status.views.size(), 2u);
     EXPECT_EQ(status.views[1].members, (std::vector<std::string>{"a", "b"}));
-    EXPECT_EQ(status.views[1].came, std::vector<std::string>{"b"});
+    EXPECT_EQ(status.views[1].joined, std::vector<std::string>{"b"});
     EXPECT_EQ(status.views[1].why, "b joins");
     EXPECT_EQ(cluster[2].step(id), 0u);
 }
@@ -355,8 +355,8 @@ TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
     };
     const auto expect_joined = [&](const std::string& id, const std::string& name) {
         const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
-        ASSERT_GE(status.views.size(), 2u);   // it may not be heard by all at its first attempt
-        EXPECT_EQ(status.views.back().came, std::vector<std::string>{name});
+        ASSERT_GE(status.views.size(), 2u);   // its first attempt may not reach all
+        EXPECT_EQ(status.views.back().joined, std::vector<std::string>{name});
         EXPECT_GT(status.views.back().first_step, 50u);
         ASSERT_TRUE(status.datagrams.has_value());
         EXPECT_TRUE(status.datagrams->multicast);
@@ -406,7 +406,7 @@ TEST_F(SystemSurvive, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {
     for (uint32_t i : {0, 1}) expect_quiet_end(cluster[i], id);
 }
 
-// Of the nodes of its first view nobody is left.
+// No node of its first view remains.
 TEST_F(SystemSurvive, ANodeThatHasJoinedGoesOnAloneByAnOperator) {
     text.insert(text.find("seed"), "elastic = true\nmin_nodes = 1\n");
     const std::string id = begun(cluster[0], {"a", "b"});
@@ -419,7 +419,7 @@ TEST_F(SystemSurvive, ANodeThatHasJoinedGoesOnAloneByAnOperator) {
     const JobStatus status = cluster[2].job(id)["status"].get<JobStatus>();
     ASSERT_EQ(status.views.size(), 3u);
     EXPECT_EQ(status.views[0].members, (std::vector<std::string>{"a", "b"}));
-    EXPECT_EQ(status.views[1].came, std::vector<std::string>{"c"});
+    EXPECT_EQ(status.views[1].joined, std::vector<std::string>{"c"});
     EXPECT_EQ(status.views[2].members, std::vector<std::string>{"c"});
 }
 
@@ -441,7 +441,7 @@ TEST_F(SystemLeave, AMinorityIsResumedByForceAlone) {
     const JobStatus status = cluster[1].ended(id);
     EXPECT_EQ(status.state, JobState::failed);
     EXPECT_TRUE(has(status.error, "b is in a minority")) << status.error;
-    EXPECT_TRUE(status.unheard);
+    EXPECT_TRUE(status.may_rejoin);
     EXPECT_GT(status.checkpoint, 0u);
     const std::string refused = ask(cluster[1], {"resume", id}, 1);
     EXPECT_TRUE(has(refused, "a cannot be asked, and may go on with it")) << refused;

@@ -83,7 +83,7 @@ TEST(View, AJoinerStopsNobodyBeforeItHearsAllMembers) {
 
 /// The number of views of 4 nodes in 60 D, on a network that loses so many packets that each stream stands again and again for up to D/3.
 uint64_t train_with_loss(uint64_t seed, bool patient) {
-    World world({.seed = seed, .members = 4, .returns = 1, .patient = patient});
+    World world({.seed = seed, .members = 4, .rejoin_chance = 1, .patient = patient});
     std::mt19937_64 random(seed);
     std::function<void(uint32_t, uint32_t)> lose = [&](uint32_t from, uint32_t to) {
         const uint64_t begin_us = world.now_us() + random() % (D / 4), end_us = begin_us + random() % (D / 3);
@@ -116,14 +116,14 @@ void node_3_comes_back(World& world) {
 }
 
 TEST(View, AnotherNodeThatDiesIsGivenUpAsSoonAsEver) {
-    World world({.members = 4, .returns = 1});
+    World world({.members = 4, .rejoin_chance = 1});
     ASSERT_NO_FATAL_FAILURE(node_3_comes_back(world));
     world.crash(2);
     EXPECT_TRUE(go_on(world, {0, 1, 3}, D / 2));
 }
 
 TEST(View, WhoCameBackAndDiesIsGivenUpAfterTwiceTheTime) {
-    World world({.members = 4, .returns = 1});
+    World world({.members = 4, .rejoin_chance = 1});
     ASSERT_NO_FATAL_FAILURE(node_3_comes_back(world));
     world.crash(3);
     EXPECT_FALSE(go_on(world, {0, 1, 2}, D * 2 / 5));
@@ -133,7 +133,7 @@ TEST(View, WhoCameBackAndDiesIsGivenUpAfterTwiceTheTime) {
 TEST(View, TwoProposersAgree) {
     World world({.members = 5});
     world.run(D / 2);
-    // Neither hears of the other.  One alone accepts what the first proposes, then the second one proposes.
+    // Neither learns of the other.  One alone accepts what the first proposes, then the second one proposes.
     world.cut(0, 1, true), world.cut(1, 0, true);
     world.passes = [&](uint32_t from, uint32_t to, const ViewMessage& message) {
         if (from != 0 || message.kind != Kind::accept) return true;
@@ -155,7 +155,7 @@ TEST(View, ProposerDiesBetweenAcceptAndView) {
     Nodes accepted;
     world.passes = [&](uint32_t from, uint32_t, const ViewMessage& message) {
         if (message.kind == Kind::accepted) accepted.push_back(from);
-        // All have accepted; nobody hears of it.
+        // All have accepted; nobody learns of it.
         if (from != 0 || message.kind != Kind::view) return true;
         world.at(world.now_us(), [&world] { world.crash(0); });
         return false;
@@ -295,7 +295,7 @@ TEST(View, ExcludedNodeLearnsIt) {
 TEST(View, OneWayCutParts) {
     World world({.members = 3});
     world.run(D / 2);
-    world.cut(2, 1, true);   // 1 does not hear 2, which hears it
+    world.cut(2, 1, true);   // nothing of 2 reaches 1, but 2 is reached by it
     EXPECT_TRUE(world.run(3 * D, [&] {
         return world.settled({0, 1}) || (world.going(0) && world.machine(0).view().n() == 2);
     })) << world.describe();
@@ -522,16 +522,16 @@ TEST(View, WithProofOfDeathAllWhoHavePromisedMustAccept) {
 TEST(View, WithProofOfDeathANodeOutsideIsAskedIfItWasHeardOf) {
     const AgreedView first = view_of(1, 0, {0, 1});
     const Ballot ballot = ballot_of(1, NodeId{1});
-    for (const uint64_t heard : {0, 1}) {
+    for (const uint64_t newest : {0, 1}) {
         std::vector<ViewNode> nodes(3);
         nodes[0].newest = nodes[0].dead = nodes[1].newest = 1;
-        nodes[2].newest = heard;
+        nodes[2].newest = newest;
         ViewProposal proposal(first, ballot, 3, 2, 0, ViewMutant::none);
         ViewMessage promise = from(1, Kind::promise, 1, ballot);
         promise.has_state = true;
         promise.reach = {7};
         proposal.promised(promise);
-        EXPECT_EQ(proposal.propose(nodes, {}, 1, D), heard == 0);
+        EXPECT_EQ(proposal.propose(nodes, {}, 1, D), newest == 0);
     }
 }
 

@@ -63,35 +63,35 @@ TEST(ViewMessages, ComeBackAsTheyWere) {
     for (const Kind kind : kinds) {
         const ViewMessage said = some_message(kind);
         const std::vector<std::byte> bytes = view_message_write(said);
-        ViewMessage heard;
-        ASSERT_TRUE(view_message_parse(bytes, &heard)) << static_cast<int>(kind);
-        EXPECT_EQ(view_message_write(heard), bytes);
-        EXPECT_EQ(heard.from, said.from);
-        EXPECT_EQ(heard.incarnation, said.incarnation);
-        EXPECT_EQ(heard.view, said.view);
-        EXPECT_EQ(heard.ballot, said.ballot);
-        EXPECT_EQ(heard.value, said.value);
-        EXPECT_EQ(heard.action, said.action);
-        EXPECT_EQ(heard.state, said.state);
-        EXPECT_EQ(heard.reach, said.reach);
-        EXPECT_EQ(heard.ready_digest, said.ready_digest);
+        ViewMessage read;
+        ASSERT_TRUE(view_message_parse(bytes, &read)) << static_cast<int>(kind);
+        EXPECT_EQ(view_message_write(read), bytes);
+        EXPECT_EQ(read.from, said.from);
+        EXPECT_EQ(read.incarnation, said.incarnation);
+        EXPECT_EQ(read.view, said.view);
+        EXPECT_EQ(read.ballot, said.ballot);
+        EXPECT_EQ(read.value, said.value);
+        EXPECT_EQ(read.action, said.action);
+        EXPECT_EQ(read.state, said.state);
+        EXPECT_EQ(read.reach, said.reach);
+        EXPECT_EQ(read.ready_digest, said.ready_digest);
     }
 }
 
 TEST(ViewMessages, AreRefusedCutOrWithMoreAtTheEnd) {
     for (const Kind kind : kinds) {
         std::vector<std::byte> bytes = view_message_write(some_message(kind));
-        ViewMessage heard;
-        for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(view_message_parse(std::span(bytes).first(size), &heard)) << size;
+        ViewMessage read;
+        for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(view_message_parse(std::span(bytes).first(size), &read)) << size;
         bytes.push_back(std::byte{0});
-        EXPECT_FALSE(view_message_parse(bytes, &heard));
+        EXPECT_FALSE(view_message_parse(bytes, &read));
     }
 }
 
 TEST(ViewMessages, AreRefusedWithFieldsOutOfRange) {
     auto refused = [](ViewMessage message) {
-        ViewMessage heard;
-        return !view_message_parse(view_message_write(message), &heard);
+        ViewMessage read;
+        return !view_message_parse(view_message_write(message), &read);
     };
     auto with = [](Kind kind, auto change) {
         ViewMessage message = some_message(kind);
@@ -124,21 +124,21 @@ TEST(ViewMessages, OfTheLargestJobFit) {
     for (uint32_t each = 0; each < ranks_max; ++each) message.value.members.push_back({NodeId{each}, 1, 1});
     const std::vector<std::byte> bytes = view_message_write(message);
     EXPECT_LE(bytes.size(), view_message_bytes_max);
-    ViewMessage heard;
-    EXPECT_TRUE(view_message_parse(bytes, &heard));
+    ViewMessage read;
+    EXPECT_TRUE(view_message_parse(bytes, &read));
 }
 
 TEST(ViewRecords, GoAsTheyCame) {
     std::vector<ViewRecord> views = view_records_with({}, {.first_step = 1, .members = {"a", "b"}});
-    views =
-        view_records_with(views, {.first_step = 9, .members = {"a", "c"}, .came = {"c"}, .left = {"b"}, .why = "b silent", .stood_us = 7});
+    views = view_records_with(
+        views, {.first_step = 9, .members = {"a", "c"}, .joined = {"c"}, .departed = {"b"}, .why = "b silent", .stood_us = 7});
     EXPECT_EQ(views[1].number, 2u);
     EXPECT_GT(views[1].began_unix, 0u);
     const std::vector<std::byte> bytes = view_records_write(views);
     std::vector<ViewRecord> come;
     ASSERT_TRUE(view_records_parse(bytes, &come));
     ASSERT_EQ(come.size(), 2u);
-    EXPECT_EQ(come[1].left, std::vector<std::string>{"b"});
+    EXPECT_EQ(come[1].departed, std::vector<std::string>{"b"});
     EXPECT_EQ(view_records_write(come), bytes);
     size_t whole = 0;   // records
     for (size_t size = 0; size < bytes.size(); ++size) whole += view_records_parse(std::span(bytes).first(size), &come);
@@ -150,10 +150,10 @@ TEST(ViewRecords, ANodeThatIsSilentAgainAndAgainIsTold) {
     std::string advice;
     for (int round = 1; round <= 4; ++round) {
         // Another node of nearly the same name, and another reason, do not count.
-        views = view_records_with(views, {.members = {"a", "bc"}, .left = {"b", "c"}, .why = "b drained, c silent"});
+        views = view_records_with(views, {.members = {"a", "bc"}, .departed = {"b", "c"}, .why = "b drained, c silent"});
         EXPECT_EQ(view_records_advice(views).empty(), round != 3) << round;
         if (round == 3) advice = view_records_advice(views);
-        views = view_records_with(views, {.members = {"a", "b", "c"}, .came = {"b", "c"}, .why = "b joins, c joins"});
+        views = view_records_with(views, {.members = {"a", "b", "c"}, .joined = {"b", "c"}, .why = "b joins, c joins"});
         EXPECT_EQ(view_records_advice(views), "");
     }
     EXPECT_EQ(advice.find("node c has been given up 3 times and came back: where the network loses packets"), 0u) << advice;
@@ -163,10 +163,10 @@ TEST(ViewRecords, ANodeThatIsSilentAgainAndAgainIsTold) {
 TEST(ViewRecords, PatienceDoublesAndHalves) {
     std::vector<ViewRecord> views = view_records_with({}, {.first_step = 1, .members = {"a", "b"}});
     EXPECT_EQ(view_records_patience(views, "b", 50), 1u);
-    views = view_records_with(views, {.first_step = 10, .members = {"a"}, .left = {"b"}, .why = "b drained"});
+    views = view_records_with(views, {.first_step = 10, .members = {"a"}, .departed = {"b"}, .why = "b drained"});
     EXPECT_EQ(view_records_patience(views, "b", 50), 1u);
-    for (const auto& [why, factor] : {std::pair{why_silent, 2u}, {why_stuck, 4u}, {why_unheard, 8u}, {why_silent, 8u}}) {
-        views = view_records_with(views, {.first_step = 50, .members = {"a"}, .left = {"b"}, .why = fmt::format("b {}, c joins", why)});
+    for (const auto& [why, factor] : {std::pair{why_silent, 2u}, {why_stuck, 4u}, {why_unreachable, 8u}, {why_silent, 8u}}) {
+        views = view_records_with(views, {.first_step = 50, .members = {"a"}, .departed = {"b"}, .why = fmt::format("b {}, c joins", why)});
         EXPECT_EQ(view_records_patience(views, "b", 50), factor);
         EXPECT_EQ(view_records_patience(views, "a", 50), 1u);
     }

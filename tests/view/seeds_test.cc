@@ -34,12 +34,12 @@ WorldConfig draw_world(uint64_t seed, Draw& draw) {
     config.late_us = draw.one_in(2) ? D / 8 : 2 * D;
     config.jitter_us = draw.one_in(2) ? 0 : 20'000;
     config.step_us = D / 40 + draw.below(D / 16);
-    config.returns = 0.5;
+    config.rejoin_chance = 0.5;
     if (seed % 4 == 1) config.voters = 1 + static_cast<uint32_t>(seed / 4 % 3);
     return config;
 }
 
-/// Plans a fault; when it is over.
+/// Plans a fault.  Returns the time when it has ended.
 uint64_t draw_fault(World& world, const WorldConfig& config, Draw& draw) {
     const uint32_t n = world.n();
     const uint64_t at_us = D / 2 + draw.below(6 * D), long_us = D / 16 + (draw.one_in(3) ? draw.below(2 * D) : draw.below(D / 2));
@@ -97,16 +97,17 @@ uint64_t draw_fault(World& world, const WorldConfig& config, Draw& draw) {
     }
 }
 
-/// Some are left behind while the others go on and take in who was none of them; then these die and come back, and prove it to those.
-uint64_t draw_left_behind(World& world, const WorldConfig& config, Draw& draw) {
+/// A partition cuts some members off while the others go on and take in new nodes.  Then the others die and rejoin, which proves their
+/// death.
+uint64_t draw_partition(World& world, const WorldConfig& config, Draw& draw) {
     const uint64_t at_us = D / 2 + draw.below(2 * D), died_us = at_us + D / 4 + draw.below(3 * D / 4),
                    end_us = died_us + D / 8 + draw.below(D);
-    std::vector<uint32_t> left{static_cast<uint32_t>(draw.below(config.members))};
+    std::vector<uint32_t> cut_off{static_cast<uint32_t>(draw.below(config.members))};
     for (uint32_t each = 0; each < config.members; ++each)
-        if (each != left[0] && 2 * left.size() < config.members && draw.one_in(3)) left.push_back(each);
-    world.at(at_us, [&world, left] { world.split(left, true); });
+        if (each != cut_off[0] && 2 * cut_off.size() < config.members && draw.one_in(3)) cut_off.push_back(each);
+    world.at(at_us, [&world, cut_off] { world.split(cut_off, true); });
     for (uint32_t each = 0; each < world.n(); ++each) {
-        if (std::find(left.begin(), left.end(), each) != left.end()) continue;
+        if (std::find(cut_off.begin(), cut_off.end(), each) != cut_off.end()) continue;
         if (each < config.members) {
             const bool joins = draw.one_in(4);
             const uint64_t us = died_us + draw.below(D / 16);
@@ -115,7 +116,7 @@ uint64_t draw_left_behind(World& world, const WorldConfig& config, Draw& draw) {
         } else {
             world.at(at_us + draw.below(D / 2), [&world, each] { world.join(each); });
         }
-        for (const uint32_t other : left) {
+        for (const uint32_t other : cut_off) {
             const uint64_t us = draw.one_in(3) ? end_us : died_us;
             world.at(us, [&world, each, other] { world.cut(each, other, false), world.cut(other, each, false); });
         }
@@ -138,7 +139,7 @@ std::string trouble(uint64_t seed, ViewMutant mutant, Seen* seen = nullptr) {
     World world(config);
     uint64_t last_us = D / 2;
     for (uint64_t faults = draw.below(10); faults > 0; --faults) last_us = std::max(last_us, draw_fault(world, config, draw));
-    if (config.others > 0 && draw.one_in(2)) last_us = std::max(last_us, draw_left_behind(world, config, draw));
+    if (config.others > 0 && draw.one_in(2)) last_us = std::max(last_us, draw_partition(world, config, draw));
     std::vector<Ambush> ambushes;
     for (uint64_t count = draw.below(6); count > 0; --count)
         ambushes.push_back({static_cast<ViewMessage::Kind>(draw.one_in(3) ? 1 + draw.below(9) : 2 + draw.below(6)), draw.below(20),

@@ -173,27 +173,27 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
             node.fetching = false;
             node.view = node.machine->view();
             check_line(which);
-            // The trainer returns when it has computed what it is at.
+            // The trainer stops when it has computed its present step.
             const uint64_t us = std::max(node.computing ? node.computing_us : 0, now_us_) + random(D / 100);
             plan(us, which, [this, which, number = node.view.number] {
                 Node& its = nodes_[which];
                 if (its.view.number != number || its.machine->stage() != ViewStage::installing) return;
                 its.computing = false;
-                if (its.has_state) returned_[number][which] = its.applied;
-                its.machine->returned({its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0}, now_us_);
+                if (its.has_state) reported_[number][which] = its.applied;
+                its.machine->trainer_stopped({its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0}, now_us_);
                 after(which);
             });
             return;
         }
-        case ViewNotice::Kind::met: return;
+        case ViewNotice::Kind::agreed: return;
         case ViewNotice::Kind::catch_up:
-            check_meeting(which, notice.step);
+            check_common_step(which, notice.step);
             ++(notice.sums ? seen_.sums : seen_.states);
             node.fetching = true;
             node.wanted = notice;
             return fetch(which);
         case ViewNotice::Kind::go: {
-            check_meeting(which, notice.step);
+            check_common_step(which, notice.step);
             const auto [at, fresh] = went_.try_emplace(node.view.number, notice.step);
             if (!fresh && at->second != notice.step) violate(fmt::format("view {} goes on from two steps", node.view.number));
             if (node.applied != notice.step || !node.has_state) {
@@ -208,7 +208,7 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
         }
         case ViewNotice::Kind::wrong:
         case ViewNotice::Kind::tied:
-            if (!wrong_expected_) violate(fmt::format("node {} is told that digests differ", which));
+            if (!wrong_expected_) violate(fmt::format("node {} ends because digests differ", which));
             [[fallthrough]];
         case ViewNotice::Kind::excluded:
         case ViewNotice::Kind::minority:
@@ -220,7 +220,7 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
             node.session = 0;
             node.frozen = true;
             node.fetching = false;
-            if (chance(config_.returns)) plan(now_us_ + random(D / 2), which, [this, which] { restart(which, true); });
+            if (chance(config_.rejoin_chance)) plan(now_us_ + random(D / 2), which, [this, which] { restart(which, true); });
             return;
     }
 }
@@ -288,13 +288,13 @@ void World::deliver(const Packet& packet) {
         machine.receive(message, now_us_);
         return after(packet.to);
     }
-    machine.heard(NodeId{packet.from}, packet.incarnation, now_us_);
+    machine.traffic_received(NodeId{packet.from}, packet.incarnation, now_us_);
     const bool ours = node.session != 0 && packet.view == node.session && !node.frozen;
     Peer& peer = node.peers[packet.from];
     switch (packet.kind) {
         case Packet::Kind::beat: {
             if (!ours) break;
-            peer.heard_us = now_us_;
+            peer.received_us = now_us_;
             if (packet.waiting || packet.step != peer.step) peer.moved_us = now_us_;
             peer.step = packet.step;
             peer.waiting = packet.waiting;
@@ -336,7 +336,7 @@ void World::deliver(const Packet& packet) {
         }
         case Packet::Kind::record:
             if (!ours || packet.step < node.applied) break;
-            peer.heard_us = peer.moved_us = now_us_;
+            peer.received_us = peer.moved_us = now_us_;
             node.records[packet.step][packet.from] = packet.digest;
             apply(packet.to);
             break;
@@ -391,8 +391,8 @@ void World::engine(uint32_t which) {
         const uint32_t other = index_of(member.node);
         if (other == which) continue;
         Peer& peer = node.peers[other];
-        if (now_us_ - peer.heard_us > D / 4) {
-            if (now_us_ - peer.heard_us > node.machine->patience_us(member.node, 4))
+        if (now_us_ - peer.received_us > D / 4) {
+            if (now_us_ - peer.received_us > node.machine->patience_us(member.node, 4))
                 node.machine->suspect(member.node, Suspicion::silent, now_us_);
         } else if (now_us_ - peer.moved_us > D / 4) {
             node.machine->suspect(member.node, Suspicion::stuck, now_us_);
@@ -418,7 +418,7 @@ void World::stepped(uint32_t which, uint32_t view) {
         node.session = view;
         node.frozen = false;
         node.records.clear();
-        for (Peer& peer : node.peers) peer = {.heard_us = now_us_, .moved_us = now_us_};
+        for (Peer& peer : node.peers) peer = {.received_us = now_us_, .moved_us = now_us_};
     }
     node.computed = false;
     node.records.erase(node.records.begin(), node.records.lower_bound(node.applied));
@@ -520,7 +520,7 @@ void World::check_chosen(uint32_t which, const ViewMessage& message) {
     if (parent == 0 || !chosen_.insert({parent, message.ballot}).second) return;
     if (!views_.contains(parent)) return violate(fmt::format("node {} tells of a view of nobody's", which));
     auto& voters = accepted_[{parent, message.ballot}];
-    if (index_of(proposer_of(message.ballot)) == which) voters.insert({which, nodes_[which].incarnation});   // alone it tells nobody
+    if (index_of(proposer_of(message.ballot)) == which) voters.insert({which, nodes_[which].incarnation});   // alone it sends nothing
     auto voted = [&](const ViewMember& member) { return voters.contains({index_of(member.node), member.incarnation}); };
     const AgreedView& view = views_[parent];
     ++seen_.views;
@@ -543,8 +543,8 @@ void World::check_chosen(uint32_t which, const ViewMessage& message) {
     }
 }
 
-void World::check_meeting(uint32_t which, StepId step) {
-    for (const auto& [member, applied] : returned_[nodes_[which].view.number])
+void World::check_common_step(uint32_t which, StepId step) {
+    for (const auto& [member, applied] : reported_[nodes_[which].view.number])
         if (applied > step)
             violate(
                 fmt::format("view {:#x} goes on from step {}, node {} has applied {}", nodes_[which].view.number, step, member, applied));

@@ -1,6 +1,6 @@
 // A model of a job whose views change: nodes with an abstract trainer each, on virtual time, over a network that loses, doubles, delays and
 // cuts.  The state that a trainer has is a function of the step; it applies a step when all members of its view, but those that s covers,
-// have told that they computed it.  What must never happen is looked for at every turn: violation() is the first that was found.
+// have announced that they computed it.  What must never happen is looked for at every turn: violation() is the first that was found.
 #pragma once
 #include <functional>
 #include <map>
@@ -29,8 +29,8 @@ struct WorldConfig {
     uint64_t delay_us = 2'000, jitter_us = 0, step_us = D / 40;   // step_us: of computing
     double late = 0;                                              // of messages, that come up to late_us later
     uint64_t late_us = D / 8;
-    double returns = 0;    // of nodes that ended or were restarted: they join
-    bool patient = true;   // with those that were given up and came back
+    double rejoin_chance = 0;   // of a node that ended or was restarted
+    bool patient = true;        // with those that were given up and came back
     ViewMutant mutant = ViewMutant::none;
 };
 
@@ -100,7 +100,7 @@ private:
         std::vector<std::byte> bytes;
     };
     struct Peer {
-        uint64_t heard_us = 0, moved_us = 0;
+        uint64_t received_us = 0, moved_us = 0;
         StepId step = 0;
         bool waiting = false;
     };
@@ -144,7 +144,7 @@ private:
     void violate(const std::string& what);
     void check_line(uint32_t node);
     void check_chosen(uint32_t node, const ViewMessage& message);
-    void check_meeting(uint32_t node, StepId step);
+    void check_common_step(uint32_t node, StepId step);
     static uint64_t state(StepId step);
     static uint64_t next(uint64_t digest);
     bool quorum(const AgreedView& view, const std::function<bool(const ViewMember&)>& has) const;
@@ -170,7 +170,7 @@ private:
     std::map<uint32_t, uint32_t> by_quorum_;                    // by view: the next one that a quorum without proofs has chosen
     std::map<uint32_t, StepId> went_;                           // by view: T
     std::vector<ViewRecord> records_;                           // of those views
-    std::map<uint32_t, std::map<uint32_t, StepId>> returned_;   // by view and node
+    std::map<uint32_t, std::map<uint32_t, StepId>> reported_;   // by view and node
 };
 
 }   // namespace gradcast

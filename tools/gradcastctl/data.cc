@@ -78,13 +78,13 @@ static Status sheet_write(const DataSet& data, const std::vector<int32_t>& label
     if (rows == 0) return fail(Code::invalid, "{}: images of {} x {} are too large for a contact sheet", data.pattern(), info.H, info.W);
     std::vector<uint8_t> pixels(rows * H * columns * W * 3, 255), image(data.sample_bytes());
     std::vector<uint64_t> filled(rows);
-    for (uint64_t i = 0, left = rows * columns; i < info.count && left > 0; ++i) {
+    for (uint64_t i = 0, remaining = rows * columns; i < info.count && remaining > 0; ++i) {
         uint64_t row = by_class ? static_cast<uint64_t>(labels[i]) : i / columns;
         if (row >= rows || filled[row] == columns) continue;
         int32_t label;
         GC_TRY(data.read(std::span(&i, 1), image.data(), &label));
         uint8_t* cell = pixels.data() + (row * H * columns * W + filled[row]++ * W) * 3;
-        --left;
+        --remaining;
         for (uint64_t y = 0; y < info.H; ++y)
             for (uint64_t x = 0; x < info.W; ++x)
                 for (uint64_t c = 0; c < 3; ++c)   // of fewer than 3 channels the first

@@ -23,8 +23,8 @@ std::string progress(const JobStatus& status) { return fmt::format("{}/{}", stat
 std::string view_text(const ViewRecord& view) {
     std::string text =
         fmt::format("{} from step {}, {}: {}", view.number, view.first_step, text_time(view.began_unix), fmt::join(view.members, ", "));
-    if (!view.came.empty()) text += fmt::format("; with {}", fmt::join(view.came, ", "));
-    if (!view.left.empty()) text += fmt::format("; without {}", fmt::join(view.left, ", "));
+    if (!view.joined.empty()) text += fmt::format("; with {}", fmt::join(view.joined, ", "));
+    if (!view.departed.empty()) text += fmt::format("; without {}", fmt::join(view.departed, ", "));
     if (!view.why.empty())
         text += fmt::format("; why: {}; the job stood for {}", view.why, text_seconds(static_cast<double>(view.stood_us) * 1e-6));
     return text;

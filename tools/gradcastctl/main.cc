@@ -72,7 +72,7 @@ int run(int argc, char** argv) {
     }
     options.json = errors_as_json = output == "json";
     std::vector<Target> targets;
-    if (const Status found = targets_find(flags, &targets); !found.ok()) targets = {{.wrong = found.what}};   // told when it is asked
+    if (const Status found = targets_find(flags, &targets); !found.ok()) targets = {{.wrong = found.what}};   // a request reports it
     options.target = std::move(targets.front());
     options.others.assign(std::make_move_iterator(targets.begin() + 1), std::make_move_iterator(targets.end()));
     interrupts_end();

@@ -196,7 +196,7 @@ static int command_predict(const Options& options, const std::string& which, con
         std::fflush(stdout);
     }
     std::vector<std::string> notes;
-    predictor.oddities().tell(&notes);
+    predictor.oddities().report(&notes);
     for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
     if (options.json) {
         const Json json{{"images", printer.images}, {"digest", predictor.model().digest}, {"kernels", predictor.kernels()}};

@@ -55,7 +55,7 @@ static int command_drain(const Options& options, const std::string& name, bool c
     for (const uint64_t end = clock_us() + drain_us_max;;) {
         reply = look(client, name, &node);
         if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
-        // A job that was cancelled still hinders until the node has told of its end.
+        // A job that was cancelled still hinders until the node has announced its end.
         const bool hindered = node.draining && !node.hinders.empty() && !cancel;
         if (hindered || (node.draining && node.jobs == 0)) break;
         if (!node.alive)
@@ -127,11 +127,11 @@ static int command_add_node(const Options& options, const std::string& which, co
 }
 
 static int command_force_view(const Options& options, const std::string& job, const std::string& dead) {
-    ToldDead told;
-    const Reply reply = Client(options.target).ask(routes::force_view, job, {dead}, &told);
+    DeclaredDead declared;
+    const Reply reply = Client(options.target).ask(routes::force_view, job, {dead}, &declared);
     if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
     if (options.json) fmt::print("{}\n", json_text(reply.json, 2));
-    else fmt::print("job {} is told that {} is dead\n", told.id, dead);
+    else fmt::print("job {}: {} is declared dead\n", declared.id, dead);
     return exit_done;
 }
 

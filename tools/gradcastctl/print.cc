@@ -73,7 +73,7 @@ bool parse_share(std::string_view text, double* share) {
     return error == std::errc() && end == text.data() + text.size() && *share > 0 && *share <= 1;
 }
 
-double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds) {
+double seconds_remaining(uint64_t step, uint64_t steps, uint64_t resumed, double seconds) {
     if (step <= resumed || step >= steps) return -1;
     return seconds / static_cast<double>(step - resumed) * static_cast<double>(steps - step);
 }
@@ -131,14 +131,14 @@ void ProgressBar::show(const JobDetail& job) {
     const uint64_t pause_us = terminal_ ? 100'000 : status.epoch != epoch_ ? 1'000'000 : 5'000'000;   // a file gets few lines
     if (status.step == 0 || !(now - shown_us_ >= pause_us || last)) return;   // nothing to say before the first step
     std::string text = progress_text(status);
-    if (!terminal_ && text == told_) return;
-    told_ = text;
+    if (!terminal_ && text == printed_) return;
+    printed_ = text;
     shown_us_ = now;
     epoch_ = status.epoch;
     if (terminal_ && status.evaluating >= 0) text = fmt::format("evaluating {:.0f}%  {}", status.evaluating * 100, text);
     text += "  " + text_seconds(status.seconds);
-    if (const double left = seconds_left(status.step, status.steps, status.resumed, status.seconds); left >= 0)
-        text += fmt::format(", {} left", text_seconds(left));
+    if (const double remaining = seconds_remaining(status.step, status.steps, status.resumed, status.seconds); remaining >= 0)
+        text += fmt::format(", {} left", text_seconds(remaining));
     text += fmt::format("  {:.0f} samples/s  sent {}  received {}", status.samples_per_second, text_bytes(status.bytes_sent),
                         text_bytes(status.bytes_received));
     if (!terminal_) {
@@ -192,7 +192,7 @@ void print_workers(const std::vector<NodeResult>& nodes) {
     }
     if (rows.size() == 1) return;
     print_table(rows);
-    if (more > 0) fmt::print("and {} workers more: -o json has {} of a node, at most\n", more, workers_told_max);
+    if (more > 0) fmt::print("and {} workers more: -o json has {} of a node, at most\n", more, workers_reported_max);
 }
 
 void print_metrics(const std::vector<MetricSample>& samples) {

@@ -24,8 +24,8 @@ bool parse_share(std::string_view text, double* share);
 /// The classes by their names, as DataInfo::class_names has them, or their numbers.
 std::vector<std::string> labels_of(const std::string& class_names, size_t classes);
 
-/// Until a job's last step, by the pace of this run; below 0: not known, or nothing is left.
-double seconds_left(uint64_t step, uint64_t steps, uint64_t resumed, double seconds);
+/// The time until a job's last step, by the pace of this run; below 0: not known, or no step remains.
+double seconds_remaining(uint64_t step, uint64_t steps, uint64_t resumed, double seconds);
 
 /// Of a job: "3", or "2 of 3" where some of those it began with are missing.
 std::string text_nodes(size_t now, size_t submitted);
@@ -47,7 +47,7 @@ public:
 private:
     bool terminal_, open_ = false;
     uint64_t shown_us_ = 0, epoch_ = 0;
-    std::string told_;   // progress_text() of the last line
+    std::string printed_;   // progress_text() of the last line
     std::vector<std::string> warned_;
 };
 

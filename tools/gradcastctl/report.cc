@@ -279,7 +279,7 @@ static int command_report(const Options& options, const std::vector<std::string>
         for (std::filesystem::directory_iterator at(run.folder, error), end; !error && at != end; at.increment(error))
             inputs.push_back(at->path().string());
     if (const int exit = out_check(out, inputs, force); exit != exit_done) return exit;
-    // Runs of one name are told apart.
+    // Distinguishes runs of one name.
     std::map<std::string, size_t> names;
     for (const RunRecord& run : runs) ++names[run.name];
     for (size_t i = 0; i < runs.size(); ++i)

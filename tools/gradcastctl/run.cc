@@ -58,7 +58,7 @@ Status keep_results(const std::string& job, const std::string& folder, std::vect
 const std::vector<std::string> results_of_a_job = {"job.toml", "job.json",        "log",       "steps.jsonl",
                                                    "final.h5", "transcript.json", "replay.log"};
 
-/// Keeps what a job that has not come to its end left at the node that has its newest checkpoint.  Returns how it goes on, for people; "":
+/// Keeps the folder of an unfinished job at the node that has its newest checkpoint.  Returns how it goes on, for people; "":
 /// there is no checkpoint.
 std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const std::string& folder) {
     std::string from;
@@ -176,7 +176,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     }
     if (reply.exit == exit_done) id = job.summary.id;
     if (keep.empty()) keep = fmt::format("{}/{}-{}", runs_folder(), config.name, id.substr(0, 8));
-    // No daemon answers any more: a job that has done its last step has left its model in a daemon's folder.
+    // No daemon answers any more: the model of a job that has done its last step is in a daemon's folder.
     auto lost = [&](const Status& status) {
         (void)give_up(status);
         cluster.halt();

@@ -28,8 +28,8 @@ constexpr size_t points_max = 256, gaps_max = 20, line_bytes_max = 1 << 16;
 /// Takes steps.jsonl in pieces and keeps a bounded number of points.
 class Curves {
 public:
-    /// resumed: steps before this run, whose seconds and bytes it does not count itself.  batch: samples of a step whose line does not
-    /// tell.
+    /// resumed: steps before this run, whose seconds and bytes it does not count itself.  batch: samples of a step whose line has no
+    /// number of them.
     Curves(RunRecord& run, uint64_t resumed, double batch) : run_(run), resumed_(resumed), batch_(batch) {}
     // Of the steps before this run.
     double seconds_before = 0, bytes_before = 0;
@@ -134,7 +134,7 @@ void read_settings(const std::string& text, RunRecord* run) {
     });
 }
 
-/// What a daemon tells, where its folder cannot be read here.
+/// The record by a daemon, where its folder cannot be read here.
 void take_settings(RunRecord* run) {
     const JobDetail& job = *run->job;
     run->settings = {{"algorithm.kind", '"' + job.algorithm + '"'},

@@ -1,4 +1,4 @@
-// What `report` and `describe` know of one run: from a daemon, or from a folder that a run has left; and where those folders are.
+// What `report` and `describe` know of one run: from a daemon, or from the folder of a run; and where those folders are.
 #pragma once
 #include <cmath>
 #include <optional>
@@ -16,15 +16,15 @@ struct RunPoint {
 };
 
 struct RunRecord {
-    std::string name, id, folder;           // as it is named in the report; id and folder may be empty
-    std::optional<JobDetail> job;           // of a daemon, or of job.json in the folder
-    std::vector<RunPoint> loss, accuracy;   // of steps.jsonl; points_max each, at most
-    uint64_t steps = 0;                     // that steps.jsonl has
-    double last_loss = std::nan("");        // of the last of them; NaN: there is none
-    double seconds = 0, bytes = 0;          // of the whole job, as it tells them itself; where it does not, of the steps
-    double test_loss = -1;                  // of the last evaluation
-    std::vector<std::string> gaps;          // for people: steps whose lines it has not
-    std::vector<std::pair<std::string, std::string>> settings;   // keys of the job file, "section.key"; else what the daemon tells
+    std::string name, id, folder;                                // as it is named in the report; id and folder may be empty
+    std::optional<JobDetail> job;                                // of a daemon, or of job.json in the folder
+    std::vector<RunPoint> loss, accuracy;                        // of steps.jsonl; points_max each, at most
+    uint64_t steps = 0;                                          // that steps.jsonl has
+    double last_loss = std::nan("");                             // of the last of them; NaN: there is none
+    double seconds = 0, bytes = 0;                               // of the whole job, by its own result; without one, by its steps
+    double test_loss = -1;                                       // of the last evaluation
+    std::vector<std::string> gaps;                               // for people: steps whose lines it has not
+    std::vector<std::pair<std::string, std::string>> settings;   // keys of the job file, "section.key"; else of the daemon
     bool settings_whole = false;                                 // what is not among them has its default
     std::optional<Evaluation> evaluation;                        // of final.h5 on the test data
     std::string why;                                             // there is none
@@ -42,7 +42,7 @@ int run_read(const Options& options, const std::string& which, bool evaluate, co
 std::string runs_folder();
 /// "local runs: 3 in FOLDER; …", of runs_folder(); "": there is none.
 std::string text_local_runs();
-/// Shows what a run has left in `folder`.  Returns the exit code.
+/// Shows the run whose folder is `folder`.  Returns the exit code.
 int describe_folder(const Options& options, const std::string& folder);
 
 }   // namespace gradcast

@@ -20,7 +20,7 @@ struct Target {
     std::string host = {};
     uint16_t port = 0;
     ControlKey key = {};
-    std::string wrong = {};   // why there is no such target; every request tells it
+    std::string wrong = {};   // why there is no such target; every request reports it
     bool remote() const { return !host.empty(); }
     std::string text() const;   // "/run/gradcast/control.sock", "node1:4702"
 };

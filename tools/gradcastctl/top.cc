@@ -55,17 +55,18 @@ void job_lines(const Json& overview, std::vector<Line>* lines) {
     const Json& jobs = overview.at("jobs");
     if (jobs.empty()) return lines->push_back({"no jobs"});
     std::vector<std::vector<std::string>> rows = {
-        {"job", "name", "state", "step", "loss", "accuracy", "samples/s", "sent", "nodes", "time", "left"}};
+        {"job", "name", "state", "step", "loss", "accuracy", "samples/s", "sent", "nodes", "time", "remaining"}};
     for (const Json& job : jobs) {
         const auto step = job.value("step", uint64_t{0}), steps = job.value("steps", uint64_t{0});
         const bool running = job.value("state", "") == "running";
-        const double left = running ? seconds_left(step, steps, job.value("resumed", uint64_t{0}), job.value("seconds", 0.0)) : -1;
+        const double remaining =
+            running ? seconds_remaining(step, steps, job.value("resumed", uint64_t{0}), job.value("seconds", 0.0)) : -1;
         const auto nodes = job.value("nodes", 0u), submitted = job.value("nodes_submitted", 0u);
         rows.push_back({plain(job.value("id", "")).substr(0, 8), fit(plain(job.value("name", "")), 24), plain(job.value("state", "")),
                         fmt::format("{}/{}{}", step, steps, steps > 0 ? fmt::format(" {}%", step * 100 / steps) : ""),
                         number(job, "loss", "{:.4f}"), number(job, "accuracy", "{:.4f}"), number(job, "samples_per_second", "{:.0f}"),
                         text_bytes(job.value("bytes_sent", uint64_t{0})), text_nodes(nodes, submitted),
-                        text_seconds(job.value("seconds", 0.0)), left >= 0 ? text_seconds(left) : "-"});
+                        text_seconds(job.value("seconds", 0.0)), remaining >= 0 ? text_seconds(remaining) : "-"});
     }
     const std::vector<std::string> table = table_lines(rows);
     lines->push_back({table[0], "7"});
@@ -176,9 +177,9 @@ private:
         return *line.colour ? fmt::format("\x1b[{}m{}\x1b[0m", line.colour, text) : text;
     }
     static bool out(const std::string& text) {
-        for (std::string_view left = text; !left.empty();) {
-            const ssize_t done = ::write(STDOUT_FILENO, left.data(), left.size());
-            if (done > 0) left.remove_prefix(static_cast<size_t>(done));
+        for (std::string_view rest = text; !rest.empty();) {
+            const ssize_t done = ::write(STDOUT_FILENO, rest.data(), rest.size());
+            if (done > 0) rest.remove_prefix(static_cast<size_t>(done));
             else if (errno != EINTR) return false;
         }
         return true;

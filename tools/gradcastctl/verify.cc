@@ -205,7 +205,7 @@ private:
         if (terminal) fmt::print(stderr, "\r\033[K");
         note(result.notes);
         if (!status.ok() && findings_.empty()) return complain(exit_failed, "{}", status.what);
-        if (!status.ok()) {   // told beside what was found
+        if (!status.ok()) {   // reported beside what was found
             findings_.emplace_back(status.what);
             return exit_done;
         }

@@ -95,7 +95,7 @@ rivals: deps-rivals
 	@$(MAKE) --no-print-directory $(BUILD)/bench/rivals/mpi
 
 # Fast suites only: no jobs on daemons, no long simulations (tests/run --fast).  vptr needs the run-time types that most of it is built without.
-# oneDNN is not instrumented, so its OpenMP runtime is told to stay single.  null and alignment take a third of the compile time: nightly checks them.
+# oneDNN is not instrumented, so its OpenMP runtime is set to one thread.  null and alignment take a third of the compile time: nightly checks them.
 UNCHECKED ?= vptr,null,alignment
 asan:
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan MODE='-fsanitize=address,undefined -fno-sanitize=$(UNCHECKED) -fno-sanitize-recover=undefined' OPT='-Og -g1' suites

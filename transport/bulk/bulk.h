@@ -14,13 +14,13 @@
 //     every millisecond.  A user that can do without some segments of a sender (as `coded` with s >= 1) answers drop as soon as it can.
 //   * Of a transfer to several ranks a place keeps what it got until the transfer is complete here: repairs are computed from it.  Where
 //     something was dropped or came as a lease, missing segments are sent again instead.
-//   * The events peer_lost, ready, command, computed and timer are the user's own; timer ids with the top bit are Bulk's.
+//   * The events PeerLost, Ready, Command, Computed and TimerExpired are the user's own; timer ids with the top bit are Bulk's.
 //
-// Blocks of at most 128 packets are repaired by Cauchy parity over GF(2^8).  A receiver tells a sender at once what it lacks (one deficit a
-// block, with the highest sequence seen) and how much it may send.  The receiver's window is divided among the senders that are active.
-// A rank that does not answer for stall_us while others do is *lagging*: nobody waits for its credit until it answers again.
-// If multicasts stop reaching a rank during a job and datagrams to it alone still do, each receiver gets a copy of its own from then on
-// (Send::copies).  Bulk never gives a rank up by itself: peer_lost ends that rank's part in all transfers.
+// Blocks of at most 128 packets are repaired by Cauchy parity over GF(2^8).  A receiver reports to a sender at once what it lacks (one
+// deficit a block, with the highest sequence seen) and how much it may send.  The receiver's window is divided among the senders that are
+// active. A rank that does not answer for stall_us while others do is *lagging*: nobody waits for its credit until it answers again. If
+// multicasts stop reaching a rank during a job and datagrams to it alone still do, each receiver gets a copy of its own from then on
+// (Send::copies).  Bulk never gives a rank up by itself: PeerLost ends that rank's part in all transfers.
 //
 // Memory does not depend on the transfers: 256 slots for each sender (pieces of 2048 segments under way), up to 32 blocks that have begun
 // to arrive, and up to 8 MiB of parity packets in all.  What does not fit counts as lost and is sent again.

@@ -1,4 +1,4 @@
-// What the sending and the receiving end of transport/bulk tell each other.
+// The feedback of a receiving end of transport/bulk to a sending end.
 //
 // A transfer travels in *pieces* of at most 16 blocks of at most 128 segments.  Every piece under way has one of the sender's 256 *slots*,
 // whose number stands in DataBody::reserved.  A slot is used again only when all receivers of its piece have finished it, so one bit a

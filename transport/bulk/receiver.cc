@@ -11,7 +11,7 @@ Receiver::Receiver(const BulkConfig& config, Protocol& user, Arena& arena, BulkC
         if (r == config.self) continue;
         peers_[r].pieces.resize(slots_max);
         peers_[r].opens.resize(std::clamp(2048u / config.ranks, 4u, 32u));
-        peers_[r].told = window_first(config);
+        peers_[r].window_sent = window_first(config);
         arena.plan("bulk feedback", inline_bytes_max, &peers_[r].out);
     }
     kept_.resize(std::clamp(64 * config.ranks, 256u, std::max(parity_bytes_max / config.segment_bytes, 256u)));
@@ -43,10 +43,10 @@ void Receiver::see(Peer& peer, uint64_t sequence, uint64_t bytes) {
     set_bit(peer.seen, sequence % seen_numbers);
     peer.owed += bytes;
     rate_bytes_ += bytes;
-    if (bytes) peer.heard_us = now_us_;
+    if (bytes) peer.last_packet_us = now_us_;
     // After a third of the window; of small windows less often, as each feedback is a packet.
     const uint64_t packets = 4 * (config_.segment_bytes + config_.header_bytes);
-    if (peer.owed >= std::min(std::max(peer.told / 3, packets), peer.told / 2)) peer.credit = true;
+    if (peer.owed >= std::min(std::max(peer.window_sent / 3, packets), peer.window_sent / 2)) peer.credit = true;
 }
 
 /// The packet belongs to a transfer that is not for this rank.  Its sender does not expect us to finish it, so a piece kept of it would
@@ -432,7 +432,7 @@ void Receiver::forgo(Rank rank, Peer& peer) {
     }
 }
 
-// ---- what the senders are told -------------------------------------------------------------------------------------------------
+// ---- feedback to the senders ---------------------------------------------------------------------------------------------------
 
 /// The arrival rate of all senders together: the largest one lately, because senders may send less than the link can carry.
 void Receiver::measure() {
@@ -494,7 +494,7 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
     due_us_ = never;
     measure();
     active_ = 0;
-    for (const Peer& peer : peers_) active_ += peer.heard_us + active_us > now_us_;
+    for (const Peer& peer : peers_) active_ += peer.last_packet_us + active_us > now_us_;
     const bool sure = actions.drained || now_us_ >= sure_us_ + unsure_us;
     if (sure) sure_us_ = now_us_;
     for (Rank r = 0; r < config_.ranks; ++r) {
@@ -509,7 +509,7 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
         }
         if (peer.report) forgo(r, peer);
         if (peer.report && peer.reported_us == now_us_) due_us_ = now_us_;   // the last report may still be in that memory
-        else if (peer.report || peer.credit) tell(r, peer, sender, actions);
+        else if (peer.report || peer.credit) send_feedback(r, peer, sender, actions);
         if (now_us_ >= peer.hole_us) {
             peer.hole_us = never;
             if (peer.again) hole(peer);
@@ -518,12 +518,12 @@ void Receiver::emit(Sender& sender, Actions& actions, std::vector<Packet>* given
     }
 }
 
-void Receiver::tell(Rank rank, Peer& peer, Sender& sender, Actions& actions) {
+void Receiver::send_feedback(Rank rank, Peer& peer, Sender& sender, Actions& actions) {
     FeedbackBody body{};
     Buffer payload;
-    peer.told = window(peer);
+    peer.window_sent = window(peer);
     peer.owed = 0;
-    body.window.set(static_cast<uint32_t>(peer.told));
+    body.window.set(static_cast<uint32_t>(peer.window_sent));
     Feedback kind = Feedback::credit;
     if (peer.report) {
         kind = Feedback::report;

@@ -1,4 +1,4 @@
-// The receiving end of transport/bulk: where datagrams are put, what is missing, and what the senders are told.
+// The receiving end of transport/bulk: where datagrams are put, what is missing, and the feedback to the senders.
 //
 // A sender gets a report at once when a piece is finished and when it asks for one; of a gap after reorder_us, because the network may have
 // reordered packets.  It gets its window when part of it has been used.  The horizon of a report is the highest transmission number at the
@@ -76,10 +76,10 @@ private:
         uint64_t hole_us = never, snapshot = 0;   // when to report a gap, and up to where
         uint32_t epoch = 0;
         bool again = false, report = false, credit = false, lost = false;
-        uint64_t owed = 0, told = 0;   // bytes since the last feedback; the last window sent
+        uint64_t owed = 0, window_sent = 0;   // bytes since the last feedback; the last window sent
         uint64_t held_us = never, reported_us = never;
-        uint64_t heard_us = 0;   // time of the last packet
-        uint32_t slots = 0;      // 1 + the highest slot used
+        uint64_t last_packet_us = 0;   // time of the last packet
+        uint32_t slots = 0;            // 1 + the highest slot used
         uint64_t finished[slots_max / 64] = {}, known[slots_max / 64] = {};
         uint64_t seen[seen_numbers / 64] = {};
         std::vector<Piece> pieces;
@@ -112,7 +112,7 @@ private:
     void measure();
     uint64_t window(const Peer& peer) const;
     Buffer report(Peer& peer);
-    void tell(Rank rank, Peer& peer, Sender& sender, Actions& actions);
+    void send_feedback(Rank rank, Peer& peer, Sender& sender, Actions& actions);
 
     const BulkConfig config_;
     Protocol& user_;

@@ -166,10 +166,10 @@ uint32_t Sender::begin(uint32_t index) {
         if (r == config_.self || peers_[r].lost) return;
         set_bit(remaining(slot), r);
         flip_bit(expected(slot), r);
-        ++piece.left;
+        ++piece.receivers_remaining;
         Peer& peer = peers_[r];
         if (peer.open++ == 0) {
-            peer.heard_us = now_us_;
+            peer.last_feedback_us = now_us_;
             peer.poll_us = now_us_ + timeout_us(peer);
             peer.polls = 0;
         }
@@ -226,7 +226,7 @@ void Sender::emit_new(Line& line, uint32_t cls, Actions& actions) {
             waiting.head = transfers_[index].next;
             if (waiting.head == none) waiting.tail = none;
         }
-        if (pieces_[slot].left == 0) {
+        if (pieces_[slot].receivers_remaining == 0) {
             finish(slot);
             continue;
         }
@@ -339,7 +339,7 @@ void Sender::polls(Actions& actions) {
         Peer& peer = peers_[r];
         if (peer.lost || (peer.open == 0 && peer.flight == 0)) continue;
         if (now_us_ >= peer.poll_us) {
-            if (peer.polls >= 2 && now_us_ > peer.heard_us + config_.stall_us && heard_any_us_ + config_.stall_us > now_us_)
+            if (peer.polls >= 2 && now_us_ > peer.last_feedback_us + config_.stall_us && last_feedback_any_us_ + config_.stall_us > now_us_)
                 peer.lagging = true;
             ++peer.polls;
             peer.poll_us = now_us_ + timeout_us(peer);
@@ -363,7 +363,7 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
     peer.allowance = std::min<uint64_t>(peer.allowance + (now_us - peer.allowed_us) / repair_us, repairs_max);
     peer.allowed_us = now_us;
     peer.window = std::min<uint64_t>(body.window.get(), config_.window_bytes);
-    peer.heard_us = heard_any_us_ = now_us;
+    peer.last_feedback_us = last_feedback_any_us_ = now_us;
     peer.lagging = false;
     peer.polls = 0;
     if (highest > peer.highest) {
@@ -376,7 +376,7 @@ void Sender::feedback(const Packet& packet, uint64_t now_us) {
         } else {
             peer.flight = bytes_to(packet.sender, std::max(highest + 1, oldest), next_);
         }
-        if (highest >= oldest) hears(packet.sender, std::max(peer.highest + 1, oldest), highest);
+        if (highest >= oldest) watch_multicast(packet.sender, std::max(peer.highest + 1, oldest), highest);
         peer.highest = highest;
         if (highest >= oldest) {
             const uint64_t rtt = std::max<uint32_t>(static_cast<uint32_t>(now_us) - log_[highest % log_entries].at_us, 1);
@@ -398,9 +398,9 @@ uint64_t Sender::bytes_to(Rank rank, uint64_t from, uint64_t to) const {
     return sum;
 }
 
-/// It has received `highest`, and perhaps others of first .. highest.  If there were multicasts among them and the last one is always to it
-/// alone, many times in turn, no multicast reaches it any more.
-void Sender::hears(Rank from, uint64_t first, uint64_t highest) {
+/// Finds out whether multicast still reaches rank `from`, which has received `highest` and perhaps others of first .. highest.  No
+/// multicast reaches it any more if deaf_feedbacks times in a row there were multicasts among them but `highest` was to it alone.
+void Sender::watch_multicast(Rank from, uint64_t first, uint64_t highest) {
     Peer& peer = peers_[from];
     if (log_[highest % log_entries].bits) {
         peer.in_vain = 0;
@@ -537,7 +537,7 @@ void Sender::settle(uint32_t slot, Rank rank) {
     clear_bit(remaining(slot), rank);
     --peers_[rank].open;
     for (uint32_t b = 0; b < piece_blocks; ++b) forget_repairs(piece, slot, b, rank);
-    if (--piece.left == 0) finish(slot);
+    if (--piece.receivers_remaining == 0) finish(slot);
 }
 
 void Sender::finish(uint32_t slot) {

@@ -67,7 +67,7 @@ private:
     struct Piece {
         uint32_t transfer, first, count;   // segments first .. first + count-1 of the transfer
         uint32_t sent;                     // first transmissions, in order
-        uint32_t left;                     // receivers that have not finished it
+        uint32_t receivers_remaining;      // receivers that have not finished it
         uint64_t begin;                    // its first transmission number; 0: none yet
         uint32_t next;                     // in its queue
         uint16_t repair;                   // bit b: block b has packets to be sent again
@@ -86,7 +86,7 @@ private:
     struct Peer {
         uint64_t highest = 0, newest = 0;   // highest: of our transmissions that it has seen; newest: of its feedback here
         uint64_t flight = 0, window = 0;    // bytes
-        uint64_t heard_us = 0, poll_us = never;
+        uint64_t last_feedback_us = 0, poll_us = never;
         uint64_t rtt_us = 0, rtt_spread_us = 0;
         uint32_t open = 0;                                    // pieces that have begun and are not finished there
         uint32_t polls = 0;                                   // queries without an answer
@@ -137,7 +137,7 @@ private:
     void polls(Actions& actions);
     bool full() const { return burst_count_ >= burst_max || in_link_ + burst_count_ >= link_max || now_us_ < pace_us_; }
 
-    void hears(Rank from, uint64_t first, uint64_t highest);
+    void watch_multicast(Rank from, uint64_t first, uint64_t highest);
     void report(Rank from, uint64_t horizon, Buffer payload);
     void report_block(Rank from, uint32_t slot, uint32_t block, const BlockItem* item, uint64_t horizon);
     void settle(uint32_t slot, Rank rank);
@@ -170,7 +170,7 @@ private:
     uint32_t burst_count_ = 0, in_link_ = 0;
     bool copies_ = false;
     std::array<uint8_t, link_max> burst_sizes_{};   // by burst number
-    uint64_t now_us_ = 0, pace_us_ = 0, due_us_ = never, heard_any_us_ = 0;
+    uint64_t now_us_ = 0, pace_us_ = 0, due_us_ = never, last_feedback_any_us_ = 0;
     std::vector<Event> done_;
 };
 

@@ -474,12 +474,12 @@ uint32_t combine_in(const Combine& combine, uint64_t count) {
             }
         for (uint32_t o = 0; o < combine.outs; ++o)
             for (uint32_t i = 0; i < combine.ins; i += Field<p>::chunk) {
-                const uint32_t left = combine.ins - i;
+                const uint32_t remaining = combine.ins - i;
                 Chunk chunk;
-                chunk.ins = left < Field<p>::chunk ? left : Field<p>::chunk;
+                chunk.ins = remaining < Field<p>::chunk ? remaining : Field<p>::chunk;
                 chunk.out = combine.out[o].host + x * sizeof(Word);
                 chunk.fresh = i == 0;
-                chunk.leaves_residue = chunk.ins < left || !combine.out_signed;
+                chunk.leaves_residue = chunk.ins < remaining || !combine.out_signed;
                 uint64_t start = 0;
                 for (uint32_t k = 0; k < chunk.ins; ++k) {
                     const uint32_t weight = combine.weights[uint64_t{o} * combine.ins + i + k];

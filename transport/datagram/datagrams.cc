@@ -73,7 +73,7 @@ Status Datagrams::open(Proactor& proactor, Rdma* rdma) {
     for (Fd* fd : {&sockets_.group, &sockets_.own}) {
         if (rdma) continue;
         proactor.add(fd->get());
-        GC_TRY(proactor.hear(fd->get()));
+        GC_TRY(proactor.receive_datagrams(fd->get()));
     }
     for (Burst& burst : bursts_) {
         burst.frames = std::make_unique_for_overwrite<std::byte[]>(burst_max * frame_bytes);
@@ -123,14 +123,14 @@ void Datagrams::open_view(uint32_t number, std::span<const uint16_t> channels) {
     for (Rank rank = 0; rank < mates_.size(); ++rank) {
         const Mate& mate = mates_[rank];
         if (mate.key_view == number) view_receiver_->key(rank, mate.view_key);
-        if (mate.up && !mate.lost) tell_key(rank, *view_sealer_, number);
+        if (mate.up && !mate.lost) send_key(rank, *view_sealer_, number);
     }
 }
 
 void Datagrams::close_view(uint32_t, std::span<const uint16_t>) {
     if (!view_sealer_) return;
     past_view_ = view_receiver_->view();
-    for (uint64_t left = data_.size(); left > 0; --left) {
+    for (uint64_t rest = data_.size(); rest > 0; --rest) {
         const Queued queued = data_.front();
         data_.pop();
         if (!in_view(queued.send.channel)) {
@@ -237,7 +237,7 @@ Datagrams::Burst* Datagrams::next_burst() {
     return &burst;
 }
 
-// The burst's next address; null: none left.
+// The burst's next address; null: none remains.
 const SocketAddress* Datagrams::aim(Burst& burst) {
     if (burst.to_group) return burst.next++ == 0 ? &sockets_.group_address : nullptr;
     while (burst.next < mates_.size()) {
@@ -316,7 +316,7 @@ void Datagrams::detour(Burst& burst) {
             send.to.rank = rank;
             send.type = PacketType::datagram;
             send.payload = {flat_.data() + at, nullptr, std::min<size_t>(burst.segment_bytes, flat_.size() - at)};   // the stream copies it
-            owner_.tell(rank, send);
+            owner_.send_link_packet(rank, send);
         }
     }
 }
@@ -368,7 +368,7 @@ void Datagrams::failed(const Shot& shot, int error, uint64_t now) {
 
 void Datagrams::close() {
     for (Shot& shot : shots_) proactor_->cancel(shot.op);
-    proactor_->hush();
+    proactor_->stop_datagrams();
 }
 
 // ---- receiving -----------------------------------------------------------------------------------------------------------------
@@ -376,25 +376,25 @@ void Datagrams::close() {
 void Datagrams::receive(uint64_t now) {
     now_us_ = now;
     uint64_t bytes = 0, packets = 0;
-    auto own = [this](const Heard& heard) { return same_address(sockets_.own_address, *heard.from); };
-    for (const Heard& heard : proactor_->heard())
-        if (!own(heard)) bytes += heard.bytes.size();
+    auto own = [this](const DatagramsReceived& each) { return same_address(sockets_.own_address, *each.from); };
+    for (const DatagramsReceived& each : proactor_->received())
+        if (!own(each)) bytes += each.bytes.size();
     if (bytes) add(counters_.bytes_received, bytes);   // before the protocols see the datagrams: they may read the counters
     std::array<uint64_t, static_cast<size_t>(DatagramFault::kinds)> faults{};
-    for (const Heard& heard : proactor_->heard()) {
-        if (own(heard)) {
-            faults[static_cast<size_t>(DatagramFault::own)] += (heard.bytes.size() + heard.segment_bytes - 1) / heard.segment_bytes;
+    for (const DatagramsReceived& each : proactor_->received()) {
+        if (own(each)) {
+            faults[static_cast<size_t>(DatagramFault::own)] += (each.bytes.size() + each.segment_bytes - 1) / each.segment_bytes;
             continue;
         }
-        for (std::span<std::byte> rest = heard.bytes; !rest.empty() || heard.bytes.empty();) {
-            const std::span one = rest.first(std::min<size_t>(rest.size(), heard.segment_bytes));
+        for (std::span<std::byte> rest = each.bytes; !rest.empty() || each.bytes.empty();) {
+            const std::span one = rest.first(std::min<size_t>(rest.size(), each.segment_bytes));
             rest = rest.subspan(one.size());
-            const DatagramFault fault = heard.truncated && rest.empty() ? DatagramFault::truncated : take(one);
+            const DatagramFault fault = each.truncated && rest.empty() ? DatagramFault::truncated : take(one);
             ++faults[static_cast<size_t>(fault)];
             if (fault == DatagramFault::magic || fault == DatagramFault::route || fault == DatagramFault::sender ||
                 fault == DatagramFault::tag)
-                suspect(*heard.from, now);
-            if (heard.bytes.empty()) break;
+                suspect(*each.from, now);
+            if (each.bytes.empty()) break;
         }
     }
     for (size_t fault = 0; fault < faults.size(); ++fault) {
@@ -431,11 +431,11 @@ void Datagrams::packet(const Packet& packet) {
     const ProbeBody body = body_of<ProbeBody>(packet);
     Mate& mate = mates_[packet.sender];
     const uint32_t stage = body.stage.get();
-    if (stage == watch_stage) return void(++mate.watch_heard);
+    if (stage == watch_stage) return void(++mate.watch_received);
     if (stage >= stages) return;
     if (body.round.get() != mate.round) {
         mate.round = body.round.get();
-        std::fill(std::begin(mate.heard), std::end(mate.heard), 0);
+        std::fill(std::begin(mate.received), std::end(mate.received), 0);
         std::fill(std::begin(mate.train), std::end(mate.train), 0);
     }
     if (stage == 0) {
@@ -448,8 +448,8 @@ void Datagrams::packet(const Packet& packet) {
         } else arriving_.later_bytes += bytes;
     }
     if (body.train.get() < mate.train[stage]) return;   // packets of an older train
-    if (std::exchange(mate.train[stage], body.train.get()) != body.train.get()) mate.heard[stage] = 0;
-    ++mate.heard[stage];
+    if (std::exchange(mate.train[stage], body.train.get()) != body.train.get()) mate.received[stage] = 0;
+    ++mate.received[stage];
     mate.reports |= 1u << stage;
     reporting_ = true;
 }
@@ -462,14 +462,14 @@ void Datagrams::report() {
             ProbeBody body{};
             body.round.set(mate.round);
             body.stage.set(static_cast<uint16_t>(stage));
-            body.count.set(static_cast<uint16_t>(std::min(mate.heard[stage], train_datagrams(stage))));
+            body.count.set(static_cast<uint16_t>(std::min(mate.received[stage], train_datagrams(stage))));
             if (stage == 0 && arriving_.later_bytes && arriving_.last_us > arriving_.from_us)
                 body.rate_mbit.set(static_cast<uint32_t>(arriving_.later_bytes * 8 / (arriving_.last_us - arriving_.from_us)));
             Send send;
             send.to.rank = rank;
             send.type = PacketType::probe;
             send.body = body_bytes(body);
-            owner_.tell(rank, send);
+            owner_.send_link_packet(rank, send);
         }
     }
 }

@@ -40,7 +40,7 @@ public:
 
     void opened(Rank rank, uint64_t now) override;
     void lost(Rank rank) override;
-    void told(const Packet& packet);   // a key or probe packet of the peer's stream
+    void link_packet_received(const Packet& packet);   // a key or probe packet of the peer's stream
     void send(const Send& send, uint32_t ticket) override;
     void complete(Op& op, uint64_t now) override;
     void receive(uint64_t now) override;
@@ -49,9 +49,9 @@ public:
     uint64_t due_us() const override;
     bool idle() const override { return !flying_ && !current_ && data_.empty() && trains_.empty(); }
     void close() override;
-    bool busy() const override { return flying_ || proactor_->hearing(); }
+    bool busy() const override { return flying_ || proactor_->receiving(); }
     DatagramsFound found() const;
-    /// Once the probe that runs is over.
+    /// Once the probe that runs has ended.
     void probe_again() {
         GC_ASSERT(config_.datagrams.probe_only);
         if (phase_ == Phase::settled) phase_ = Phase::waiting;
@@ -74,10 +74,10 @@ private:
         uint32_t silent = 0;                        // answers in a row that none of ours has come
         bool by_stream = false;                     // what is for it goes by its stream
         // The peer's trains.
-        uint32_t watch_heard = 0;                                     // since its last question
-        uint32_t round = 0, heard[stages] = {}, train[stages] = {};   // heard: packets of the newest train
-        uint32_t reports = 0;                                         // bits: stages to report
-        uint32_t key_view = 0;                                        // the newest view whose key it has sent
+        uint32_t watch_received = 0;                                     // since its last question
+        uint32_t round = 0, received[stages] = {}, train[stages] = {};   // received: packets of the newest train
+        uint32_t reports = 0;                                            // bits: stages to report
+        uint32_t key_view = 0;                                           // the newest view whose key it has sent
         Key view_key{};
     };
     /// The trains of all peers as one stream of bytes, for the rate.  The first burst is not counted, because a shaper lets it pass at
@@ -115,7 +115,7 @@ private:
         bool closing;                   // its view has ended
         bool probes;                    // of the link itself
         Rank next;                      // copies: the next receiver
-        uint32_t open;                  // shots in flight, plus one while receivers are left
+        uint32_t open;                  // shots in flight, plus one while receivers remain
     };
     struct Shot {   // a burst in flight to one address
         Op op;
@@ -128,7 +128,7 @@ private:
     void packet(const Packet& packet) override;
 
     bool in_view(uint16_t channel) const { return view_receiver_ && view_receiver_->attached(channel); }
-    void tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view);
+    void send_key(Rank rank, const DatagramSealer& sealer, uint32_t view);
     DatagramFault take(std::span<std::byte> bytes);
     Burst* next_burst();
     void append(Burst& burst, std::byte* bytes, size_t count);
@@ -182,7 +182,7 @@ private:
     std::vector<Burst> bursts_ = std::vector<Burst>(shots_max + 1);
     std::vector<Burst*> bursts_free_;
     std::vector<Shot> shots_ = std::vector<Shot>(shots_max);
-    Burst* current_ = nullptr;   // the burst with receivers left
+    Burst* current_ = nullptr;   // the burst that has receivers remaining
     uint32_t flying_ = 0;        // shots in flight
     uint64_t complained_us_ = 0;
 

@@ -14,11 +14,11 @@ void Datagrams::opened(Rank rank, uint64_t now) {
     Mate& mate = mates_[rank];
     mate.lost = false;
     if (!std::exchange(mate.up, true)) mate.up_us = now;
-    tell_key(rank, sealer_, 0);
-    if (view_sealer_) tell_key(rank, *view_sealer_, view_receiver_->view());
+    send_key(rank, sealer_, 0);
+    if (view_sealer_) send_key(rank, *view_sealer_, view_receiver_->view());
 }
 
-void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view) {
+void Datagrams::send_key(Rank rank, const DatagramSealer& sealer, uint32_t view) {
     KeyBody body{};
     KeyPayload payload{sealer.key(), {}};
     body.view.set(view);
@@ -36,7 +36,7 @@ void Datagrams::tell_key(Rank rank, const DatagramSealer& sealer, uint32_t view)
     send.type = PacketType::key;
     send.body = body_bytes(body);
     send.payload = {reinterpret_cast<std::byte*>(&payload), nullptr, sizeof payload};   // inline: copied at once
-    owner_.tell(rank, send);
+    owner_.send_link_packet(rank, send);
 }
 
 void Datagrams::lost(Rank rank) {
@@ -56,7 +56,7 @@ void Datagrams::tend_loop() {
     datagram_loop(sockets_, beside);
 }
 
-void Datagrams::told(const Packet& packet) {
+void Datagrams::link_packet_received(const Packet& packet) {
     Mate& mate = mates_[packet.sender];
     if (packet.type == PacketType::datagram) {
         const auto fault = static_cast<size_t>(take({packet.payload.host, packet.payload.bytes}));
@@ -122,7 +122,7 @@ void Datagrams::told(const Packet& packet) {
     send.to.rank = packet.sender;
     send.type = PacketType::key;
     send.body = body_bytes(taken);
-    owner_.tell(packet.sender, send);
+    owner_.send_link_packet(packet.sender, send);
 }
 
 void Datagrams::train(uint32_t stage, Rank rank) {
@@ -239,7 +239,7 @@ void Datagrams::ask(Rank rank) {
     question.to.rank = rank;
     question.type = PacketType::probe;
     question.body = body_bytes(body);
-    owner_.tell(rank, question);
+    owner_.send_link_packet(rank, question);
 }
 
 /// A question of the peer, or its answer to ours.
@@ -248,12 +248,12 @@ void Datagrams::answered(Rank rank, uint32_t count) {
     if (count == watch_question) {
         ProbeBody body{};
         body.stage.set(watch_stage);
-        body.count.set(static_cast<uint16_t>(std::min(std::exchange(mate.watch_heard, 0), watch_question - 1)));
+        body.count.set(static_cast<uint16_t>(std::min(std::exchange(mate.watch_received, 0), watch_question - 1)));
         Send answer;
         answer.to.rank = rank;
         answer.type = PacketType::probe;
         answer.body = body_bytes(body);
-        owner_.tell(rank, answer);
+        owner_.send_link_packet(rank, answer);
         return;
     }
     if (count > 0) mate.silent = 0;
@@ -286,8 +286,8 @@ uint64_t Datagrams::due_us() const {
     return due;
 }
 
-/// The stream of a peer has not brought the address of its datagrams: it stands still or is down.  Until the deadline it is left to
-/// streams.h, which knows the reason.
+/// The stream of a peer has not brought the address of its datagrams: it stands still or is down.  Until the deadline that is the business
+/// of streams.h, which knows the reason.
 bool Datagrams::stream_stands(uint64_t now) const {
     for (Rank rank = 0; rank < mates_.size(); ++rank)
         if (const Mate& mate = mates_[rank]; concerns(rank) && !mate.addressed && (!mate.up || now < mate.up_us + config_.deadline_us))
@@ -307,7 +307,7 @@ Status Datagrams::unreached(Rank rank) const {
     uint32_t smaller = 0;
     for (uint32_t stage = 2; stage < stages && sizes_[stage]; ++stage)
         if (reached(mate, stage)) smaller = std::max(smaller, sizes_[stage]);
-    if (!mate.addressed) return fail(Code::peer_lost, "it has not told an address for datagrams: its log says why");
+    if (!mate.addressed) return fail(Code::peer_lost, "it has not sent an address for datagrams: its log says why");
     if (smaller)
         return fail(
             Code::peer_lost,

@@ -12,14 +12,14 @@ namespace gradcast {
 
 /// Measurements of the first steps, of one rank or of all.
 struct Measured {
-    uint64_t wave_us = 0;          // to compute one block on each lane (blocks computed together: their mean), at the slowest rank
-    uint64_t lanes = UINT64_MAX;   // the fewest
+    uint64_t wave_us = 0;          // for one block on each lane, at the slowest rank; of blocks computed together: their mean
+    uint64_t lanes = UINT64_MAX;   // of the rank with the fewest
     uint64_t wait_us =
         UINT64_MAX;            // for the sums, after the rank's own blocks: the least of all ranks, as others also wait for slower ones
-    uint64_t latency_us = 0;   // the longest
+    uint64_t latency_us = 0;   // of the rank with the longest
     uint64_t step_us = 0;      // the median of whole steps, at the slowest rank
     uint64_t copies = 0;       // 1: multicast does not reach all ranks, so each gets a copy
-    void merge(const Measured& other);   // idempotent, in any order
+    void merge(const Measured& other);   // the order does not matter, nor does a repetition
 };
 
 /// One exchange with its configuration.
@@ -43,7 +43,7 @@ Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uin
 Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint32_t n, uint32_t datagram_bytes,
                          std::vector<Alternative>* alternatives);
 /// Sets predicted_us (of the first one: as measured) and returns the fastest.  Returns the first one if the gain is below a tenth, because
-/// predictions of the others leave out their work on words and packets (cost.h).
+/// predictions of the others lack their work on words and packets (cost.h).
 const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, const Measured& measured, uint32_t n);
 /// Those that are worth some steps, by their places; the first one, which has been measured, is before them.  Predictions miss what
 /// computing and summing take from each other on a busy CPU, so the best of each kind is measured: of those that compute less than every

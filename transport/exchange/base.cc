@@ -47,9 +47,9 @@ void ExchangeBase::begin(uint32_t s, StepId step) {
     Slot& slot = slots_[s];
     slot.step = step;
     slot.released = false;
-    slot.complete = slot.told = 0;
+    slot.complete = slot.reported = 0;
     for (BucketState& bucket : slot.buckets) {
-        bucket.ready = bucket.closed = bucket.complete = bucket.told = false;
+        bucket.ready = bucket.closed = bucket.complete = bucket.reported = false;
         for (Record& record : bucket.own) record.blocks = 0;
     }
     cleared(s);
@@ -123,16 +123,16 @@ void ExchangeBase::command(const ExchangeCommand& command, Actions& actions) {
 void ExchangeBase::explain(StepId step, Actions& actions) {
     const uint32_t s = step % step_slots;
     for (uint32_t b = 0; b < slots_[s].buckets.size(); ++b) {
-        if (slots_[s].step != step || slots_[s].buckets[b].told) continue;
+        if (slots_[s].step != step || slots_[s].buckets[b].reported) continue;
         actions.completions.push_back({0, b, step, nullptr, fail(Code::deadline, "{}", waits_for(s, b))});
         return;
     }
 }
 
 void ExchangeBase::lose(Rank rank, const Status& why, Actions& actions) {
-    if (survives(rank, actions)) return;
+    if (goes_on_without(rank, actions)) return;
     if (lost_.ok()) lost_ = why.ok() ? fail(Code::peer_lost, "rank {} is lost", rank) : why;
-    tell_lost(actions);
+    report_lost(actions);
 }
 
 void ExchangeBase::close(StepId step, uint32_t b, bool ready, Actions& actions) {
@@ -146,7 +146,7 @@ void ExchangeBase::close(StepId step, uint32_t b, bool ready, Actions& actions) 
     last_ = config_.self;
     if (ready) contributed(s, b, actions);
     else abandoned(s, b, actions);
-    if (!lost_.ok()) tell_lost(actions);
+    if (!lost_.ok()) report_lost(actions);
 }
 
 // ---- completing, and the life of a slot --------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ void ExchangeBase::arrived(uint32_t s, uint32_t b, Actions& actions) {
         waited_for_.store(last_, std::memory_order_relaxed);
         all_complete(s, actions);
     }
-    tell(s, actions);
+    report(s, actions);
 }
 
 void ExchangeBase::refuse(uint32_t s, uint32_t bucket, Status status, Actions& actions) {
@@ -181,25 +181,26 @@ Status ExchangeBase::no_size(uint32_t s, uint32_t bucket, Rank sender, uint32_t 
                 layout_.groups[layout_.buckets[bucket].group + group].layer);
 }
 
-void ExchangeBase::tell(uint32_t s, Actions& actions) {
+void ExchangeBase::report(uint32_t s, Actions& actions) {
     Slot& slot = slots_[s];
     const Slot &next = slots_[(s + 1) % step_slots], &before = slots_[(s + step_slots - 1) % step_slots];
     if (next.step < slot.step && next.busy > 0) return;   // the codec could overwrite what is still being sent
-    if (before.step < slot.step && before.told < before.buckets.size()) return;
+    if (before.step < slot.step && before.reported < before.buckets.size()) return;
     for (uint32_t b = 0; b < slot.buckets.size(); ++b) {
         BucketState& bucket = slot.buckets[b];
-        if (!bucket.complete || bucket.told) continue;
-        bucket.told = true;
-        ++slot.told;
+        if (!bucket.complete || bucket.reported) continue;
+        bucket.reported = true;
+        ++slot.reported;
         actions.completions.push_back({0, b, slot.step, &bucket.sum, {}});
     }
-    if (slot.told == slot.buckets.size() && next.step > slot.step && next.complete > next.told) tell((s + 1) % step_slots, actions);
+    if (slot.reported == slot.buckets.size() && next.step > slot.step && next.complete > next.reported)
+        report((s + 1) % step_slots, actions);
 }
 
 void ExchangeBase::finished(uint32_t s, Actions& actions) {
     GC_ASSERT(slots_[s].busy > 0);
     if (--slots_[s].busy > 0) return;
-    tell((s + step_slots - 1) % step_slots, actions);
+    report((s + step_slots - 1) % step_slots, actions);
     turn(s);
 }
 
@@ -221,7 +222,7 @@ std::string ExchangeBase::waits_for(uint32_t s, uint32_t b) const {
 }
 
 // The first bucket that waits, in the oldest step.
-void ExchangeBase::tell_lost(Actions& actions) {
+void ExchangeBase::report_lost(Actions& actions) {
     uint32_t oldest = 0;
     for (uint32_t s = 1; s < step_slots; ++s)
         if (slots_[s].step < slots_[oldest].step) oldest = s;

@@ -2,8 +2,8 @@
 //
 // Slot step % step_slots holds one step.  The next step takes the slot over when the trainer has released the old one and none of its
 // operations is under way (`busy` counts sends without `Sent` and computes without `Computed`).  Until then packets of the new step are
-// answered `later`.  The codec writes without asking, so the trainer is told of step s only when the slot of s + 1 is not busy.  Neither
-// wait is endless: on every link acknowledgements come before the later packets of a peer.  The trainer is told of steps in order.
+// answered `later`.  The codec writes without asking, so step s is reported to the trainer only when the slot of s + 1 is not busy. Neither
+// wait is endless: on every link acknowledgements come before the later packets of a peer.  Steps are reported in order.
 #pragma once
 #include <atomic>
 
@@ -40,7 +40,7 @@ protected:
     };
     struct BucketState {
         bool ready = false, closed = false;   // closed: ready, or abandoned
-        bool complete = false, told = false;
+        bool complete = false, reported = false;
         uint32_t missing = 0;      // until it is complete
         std::vector<Record> own;   // by target
         std::vector<float> maxima;
@@ -49,7 +49,7 @@ protected:
     struct Slot {
         StepId step = 0;
         bool released = false;
-        uint32_t busy = 0, complete = 0, told = 0;   // complete, told: buckets
+        uint32_t busy = 0, complete = 0, reported = 0;   // complete, reported: buckets
         std::vector<BucketState> buckets;
     };
 
@@ -70,7 +70,7 @@ protected:
     /// ExchangeConfig::weights are those of ranks, which compute super-blocks alone.
     virtual bool weighs() const { return true; }
     /// True: the exchange goes on without that rank.
-    virtual bool survives(Rank lost, Actions& actions) { return (void)lost, (void)actions, false; }
+    virtual bool goes_on_without(Rank lost, Actions& actions) { return (void)lost, (void)actions, false; }
     virtual void timer(uint64_t id, Actions& actions) { (void)id, (void)actions; }
     /// All buckets of the step are complete here.
     virtual void all_complete(uint32_t slot, Actions& actions) { (void)actions, not_needed(slot); }
@@ -112,8 +112,8 @@ private:
     void begin(uint32_t slot, StepId step);
     void finished(uint32_t slot, Actions& actions);
     void turn(uint32_t slot);
-    void tell(uint32_t slot, Actions& actions);
-    void tell_lost(Actions& actions);
+    void report(uint32_t slot, Actions& actions);
+    void report_lost(Actions& actions);
     std::string waits_for(uint32_t slot, uint32_t bucket) const;
 
     std::vector<uint32_t> shares_;                           // of the ranks: where their blocks end

@@ -97,7 +97,7 @@ Status Coded::plan_memory(Arena& arena) {
         slot.complete.resize(n());
         slot.asked.resize(buckets * n());
         slot.wanted.resize(buckets * n());
-        slot.left.resize(buckets * reducers());
+        slot.remaining.resize(buckets * reducers());
         slot.rooms.resize(buckets * reducers());
         slot.replies.reserve(spare() ? n() : 0);
         slot.work = std::vector<Work>(buckets);
@@ -157,15 +157,15 @@ void Coded::cleared(uint32_t s) {
     for (uint32_t b = 0; b < cuts_.size(); ++b) {
         const Cut& cut = cuts_[b];
         Work& work = slot.work[b];
-        work.parts_left = cut.parts;
-        work.reducers_left = reducers();
+        work.parts_remaining = cut.parts;
+        work.reducers_remaining = reducers();
         work.encoded = 0;
         work.encoding = work.settled = false;
         work.added = 0;
         work.rooms = work.rooms_unasked = 0;
         work.reducing = Work::Reducing::none;
         work.ready_us = work.late_us = 0;
-        for (uint32_t k = 0; k < reducers(); ++k) slot.left[b * reducers() + k] = cut.parts / reducers();
+        for (uint32_t k = 0; k < reducers(); ++k) slot.remaining[b * reducers() + k] = cut.parts / reducers();
         uint32_t waiting = local() ? 1 : 0;
         for (Rank r = 0; r < n() && !local(); ++r)
             if (!combines() && contributes(r)) waiting += segments_of(cut.coded_words * width(r));
@@ -246,7 +246,7 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
     const SlotState& slot = memory_[s];
     const Cut& cut = cuts_[b];
     std::string text = records_missing(s, b), ranks;
-    text += fmt::format("{} of {} parts are missing", slot.work[b].parts_left, cut.parts);
+    text += fmt::format("{} of {} parts are missing", slot.work[b].parts_remaining, cut.parts);
     for (uint32_t p = 0; p < cut.parts && !local(); ++p) {   // own parts first: other reducers may wait for the same senders
         if (!reduces(p) || part_of(s, b, p).done) continue;
         ranks.clear();
@@ -262,7 +262,7 @@ std::string Coded::missing_text(uint32_t s, uint32_t b) const {
         const Part& part = part_of(s, b, p);
         if (!reduces(p) && !part.done)
             return text + fmt::format(": phase gather, part {} lacks {} bytes from rank {}", p,
-                                      std::min<uint64_t>(cut.words * sum_width(), uint64_t{part.gather_left} * config_.segment_bytes),
+                                      std::min<uint64_t>(cut.words * sum_width(), uint64_t{part.gather_remaining} * config_.segment_bytes),
                                       reducer_of(p));
     }
     return text;

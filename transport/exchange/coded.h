@@ -22,7 +22,7 @@
 // s reducers are missing, and half the usual time from `ready` to the sum (of the last buckets) has passed since; at least 5 ms and at most
 // 1/32 of the deadline.
 //
-// A rank whose words come late may leave them out once all other ranks have told that they have the sums (Phase::complete): until then one
+// A rank whose words come late may omit them once all other ranks have announced that they have the sums (Phase::complete): until then one
 // that is lost may have given its words, or its sums, to some of them only.
 //
 // Words of a part that another rank reduces need a room, and each bucket has few.  Words without a room are dropped; a rank that needs them
@@ -77,7 +77,7 @@ private:
     };
     struct Part {
         uint32_t waiting;                                 // packet indexes that lack senders; without a code packets that are missing
-        uint32_t gather_left;                             // packets of its sum
+        uint32_t gather_remaining;                        // packets of its sum
         bool encoded, sent_again, reduced, done, aside;   // aside: the sum is in the first accumulator
     };
     /// A Compute::combine and what it points to.
@@ -88,7 +88,7 @@ private:
         std::vector<Rank> senders;
     };
     struct Work {
-        uint32_t parts_left = 0, reducers_left = 0;
+        uint32_t parts_remaining = 0, reducers_remaining = 0;
         uint32_t encoded = 0;   // parts
         bool encoding = false;
         enum class Reducing : uint8_t { none, combine, add, copy } reducing = Reducing::none;
@@ -114,7 +114,7 @@ private:
         std::vector<uint8_t> gathered;   // [packet of a part's sum]
         std::vector<Part> parts;
         std::vector<uint8_t> asked, wanted;   // [bucket][reducer]
-        std::vector<uint32_t> left;           // [bucket][reducer]: parts without a sum
+        std::vector<uint32_t> remaining;      // [bucket][reducer]: parts without a sum
         std::vector<Room> rooms;              // [bucket][reducer]
         std::vector<Reply> replies;           // parts to be sent when they are encoded
         std::vector<uint8_t> complete;        // [rank]: it has all sums
@@ -146,7 +146,7 @@ private:
     void contributed(uint32_t slot, uint32_t bucket, Actions& actions) override;
     void abandoned(uint32_t slot, uint32_t bucket, Actions& actions) override;
     void computed(uint32_t slot, uint32_t id, Actions& actions) override;
-    bool survives(Rank lost, Actions& actions) override;
+    bool goes_on_without(Rank lost, Actions& actions) override;
     void timer(uint64_t id, Actions& actions) override;
     void all_complete(uint32_t slot, Actions& actions) override;
     void complete_at(uint32_t slot, Rank rank);

@@ -50,11 +50,11 @@ void Coded::take(const Arrival& a, Buffer payload, Actions& actions) {
     }
     if (a.phase == Phase::gather) {
         slot.gathered[gather_index(cut, a.part, a.index)] = 1;
-        if (--part_of(a.slot, a.bucket, a.part).gather_left == 0) done(a.slot, a.bucket, a.part, actions);
+        if (--part_of(a.slot, a.bucket, a.part).gather_remaining == 0) done(a.slot, a.bucket, a.part, actions);
         return;
     }
     slot.have[uint64_t{have_index(a.slot, a.bucket, a.part, a.index)} * n() + a.sender] = 1;
-    if (heard(a.slot, a.bucket, a.sender)) counts(a.slot, a.bucket, a.part, a.index, actions);
+    if (record_counts(a.slot, a.bucket, a.sender)) counts(a.slot, a.bucket, a.part, a.index, actions);
     // The room may have been taken just now.
     if (!reduces(a.part) && part_of(a.slot, a.bucket, a.part).encoded &&
         !slot.have[uint64_t{have_index(a.slot, a.bucket, a.part, 0)} * n() + config_.self])
@@ -164,7 +164,9 @@ void Coded::decode_run(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
     const SlotState& slot = memory_[s];
     const Cut& cut = cuts_[b];
-    auto has = [&](uint32_t index, Rank r) { return slot.have[uint64_t{have_index(s, b, work.part, index)} * n() + r] && heard(s, b, r); };
+    auto has = [&](uint32_t index, Rank r) {
+        return slot.have[uint64_t{have_index(s, b, work.part, index)} * n() + r] && record_counts(s, b, r);
+    };
     const uint32_t first = work.at;
     uint32_t found = 0;
     for (Rank r = 0; r < n() && found < needed(); ++r)
@@ -246,7 +248,7 @@ void Coded::reduced(uint32_t s, uint32_t b, Actions& actions) {
     if (!part.done) {   // the sum may have come from the reducer meanwhile
         part.aside = !reduces(p);
         done(s, b, p, actions);
-    } else if (work.parts_left == 0) {
+    } else if (work.parts_remaining == 0) {
         settle(s, b, actions);
     }
     reduce_next(s, b, actions);
@@ -255,8 +257,8 @@ void Coded::reduced(uint32_t s, uint32_t b, Actions& actions) {
 void Coded::done(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
     Work& work = work_of(s, b);
     part_of(s, b, p).done = true;
-    if (--memory_[s].left[b * reducers() + reducer_of(p)] == 0) --work.reducers_left;
-    if (--work.parts_left == 0) settle(s, b, actions);
+    if (--memory_[s].remaining[b * reducers() + reducer_of(p)] == 0) --work.reducers_remaining;
+    if (--work.parts_remaining == 0) settle(s, b, actions);
     else late(s, b, actions);
 }
 
@@ -308,7 +310,7 @@ void Coded::complete_at(uint32_t s, Rank rank) {
 
 void Coded::late(uint32_t s, uint32_t b, Actions& actions) {
     Work& work = work_of(s, b);
-    if (!spare() || work.late_us != 0 || failed(s, b) || work.reducers_left == 0 || work.reducers_left > tolerated() ||
+    if (!spare() || work.late_us != 0 || failed(s, b) || work.reducers_remaining == 0 || work.reducers_remaining > tolerated() ||
         !free_of_lanes(s, b))
         return;
     work.late_us = actions.now_us + std::max(wait_us_min, std::min(usual_us_ / 2, config_.deadline_us / wait_share));
@@ -318,13 +320,13 @@ void Coded::late(uint32_t s, uint32_t b, Actions& actions) {
 void Coded::timer(uint64_t id, Actions& actions) {
     const auto s = static_cast<uint32_t>(id / cuts_.size()), b = static_cast<uint32_t>(id % cuts_.size());
     const Work& work = work_of(s, b);
-    if (work.late_us == 0 || actions.now_us < work.late_us || work.parts_left == 0)
+    if (work.late_us == 0 || actions.now_us < work.late_us || work.parts_remaining == 0)
         return;           // another step has the slot, or nothing is missing
     uint32_t asked = 0;   // where more are late than there is room for, this rank is cut off, or the step ends otherwise
     for (Rank k = 0; k < reducers(); ++k) asked += memory_[s].wanted[b * n() + k] && !lost_[k];
     for (Rank k = 0; k < reducers(); ++k) {
         uint8_t& wanted = memory_[s].wanted[b * n() + k];
-        if (k == config_.self || wanted || memory_[s].left[b * reducers() + k] == 0) continue;
+        if (k == config_.self || wanted || memory_[s].remaining[b * reducers() + k] == 0) continue;
         if (!lost_[k] && rooms_max() < reducers() - 1 && asked++ >= tolerated()) continue;
         wanted = 1;
         need(s, b, k, actions);
@@ -339,7 +341,7 @@ bool Coded::take_room(uint32_t s, uint32_t b, Rank reducer, bool needed) {
     if (room.number > 0) return true;
     Work& work = work_of(s, b);
     if (needed || lost_[reducer]) {
-        if (work.rooms == rooms_max()) {   // more are lost than this exchange survives: its view is about to end
+        if (work.rooms == rooms_max()) {   // more are lost than this exchange tolerates: its view is about to end
             GC_ASSERT(losses_ > tolerated());
             return false;
         }
@@ -369,7 +371,7 @@ void Coded::own_come(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
     for (uint32_t i = 0; receives(s, b, p) && i < segments; ++i) {
         uint8_t& have = memory_[s].have[uint64_t{have_index(s, b, p, i)} * n() + config_.self];
         if (std::exchange(have, uint8_t{1})) continue;
-        if (heard(s, b, config_.self)) counts(s, b, p, i, actions);   // not if this rank has been outvoted
+        if (record_counts(s, b, config_.self)) counts(s, b, p, i, actions);   // not if this rank has been outvoted
     }
 }
 
@@ -396,7 +398,7 @@ void Coded::send_again(uint32_t s, uint32_t b, uint32_t p, Actions& actions) {
     send(s, PacketType::words, Phase::again, {b, p, 0}, words_of(s, b, p, config_.self), others(), actions);
 }
 
-bool Coded::survives(Rank rank, Actions& actions) {
+bool Coded::goes_on_without(Rank rank, Actions& actions) {
     if (!std::exchange(lost_[rank], 1)) ++losses_;
     if (losses_ > tolerated()) return false;
     for (uint32_t s = 0; s < step_slots; ++s) complete_at(s, rank);

@@ -1,4 +1,4 @@
-// What an exchange's row adds up to tell its cost: transfers of words and records, with the headers of their packets.
+// What an exchange's row adds up for its cost: transfers of words and records, with the headers of their packets.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -47,12 +47,12 @@ std::vector<Rank> subsets(uint32_t n, uint32_t k) {
     return all;
 }
 
-/// The number of S without its member at `left_out` among the r-subsets: those that come later are counted by where they first differ.
-uint32_t number_of(uint32_t n, std::span<const Rank> set, uint32_t left_out) {
+/// The number of S without its member at `omitted` among the r-subsets: those that come later are counted by where they first differ.
+uint32_t number_of(uint32_t n, std::span<const Rank> set, uint32_t omitted) {
     const auto r = static_cast<uint32_t>(set.size() - 1);
     uint64_t number = binomial(n, r) - 1;
-    for (uint32_t i = 0, left = r; i <= r; ++i)
-        if (i != left_out) number -= binomial(n - 1 - set[i], left--);
+    for (uint32_t i = 0, remaining = r; i <= r; ++i)
+        if (i != omitted) number -= binomial(n - 1 - set[i], remaining--);
     return static_cast<uint32_t>(number);
 }
 
@@ -124,9 +124,9 @@ private:
     };
     struct SlotState {
         Buffer own, other, coded, sum;
-        std::vector<uint8_t> have;     // [packet of a segment][segment]
-        std::vector<uint32_t> left;    // [bucket][segment]: packets
-        std::vector<uint32_t> order;   // [bucket][..]: segments in the order in which they have come
+        std::vector<uint8_t> have;         // [packet of a segment][segment]
+        std::vector<uint32_t> remaining;   // [bucket][segment]: packets
+        std::vector<uint32_t> order;       // [bucket][..]: segments in the order in which they have come
         std::vector<Work> work;
     };
 
@@ -179,7 +179,7 @@ private:
             arena.plan("coded words", next.coded_at * width(), &slot.coded);
             arena.plan("sums", next.at * word_bytes(sum_word_), &slot.sum);
             slot.have.resize(uint64_t{next.first} * segments());
-            slot.left.resize(cuts_.size() * segments());
+            slot.remaining.resize(cuts_.size() * segments());
             slot.order.resize(cuts_.size() * segments());
             slot.work.resize(cuts_.size());
         }
@@ -234,7 +234,7 @@ private:
         std::fill(slot.have.begin(), slot.have.end(), 0);
         for (uint32_t b = 0; b < cuts_.size(); ++b) {
             slot.work[b] = {};
-            std::fill_n(slot.left.begin() + b * segments(), segments(), cuts_[b].packets);
+            std::fill_n(slot.remaining.begin() + b * segments(), segments(), cuts_[b].packets);
             state(s, b).missing = 1 + n();   // words, and records
         }
     }
@@ -273,7 +273,7 @@ private:
         if (a.record) return record_taken(a, actions);
         SlotState& slot = memory_[a.slot];
         have(a) = 1;
-        if (--slot.left[a.bucket * segments() + a.segment] > 0) return;
+        if (--slot.remaining[a.bucket * segments() + a.segment] > 0) return;
         slot.order[a.bucket * segments() + slot.work[a.bucket].come++] = a.segment;
         advance(a.slot, a.bucket, actions);
     }
@@ -356,7 +356,7 @@ private:
         std::string text =
             fmt::format("{}{} of {} coded segments are missing", records_missing(s, b), sets() * r_ - slot.work[b].come, sets() * r_);
         for (uint32_t i = 0; i < segments(); ++i) {
-            const uint64_t bytes = uint64_t{slot.left[b * segments() + i]} * config_.segment_bytes;
+            const uint64_t bytes = uint64_t{slot.remaining[b * segments() + i]} * config_.segment_bytes;
             if (ranks_[i] == config_.self || bytes == 0) continue;
             return text + fmt::format(": part {} lacks {} bytes from rank {}", part_[i / (r_ + 1)],
                                       std::min(bytes, cuts_[b].words * width()), ranks_[i]);

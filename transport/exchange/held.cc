@@ -186,9 +186,9 @@ void HeldExchange::judge(uint32_t s, uint32_t b, uint32_t k, Actions& actions) {
 void HeldExchange::read_again(uint32_t s, uint32_t b, Actions& actions) {
     clear_bucket(s, b);
     for (Rank r = 0; r < n(); ++r)
-        if (lost_[r] && heard(s, b, r)) records_[s].said[b * n() + r] = Said::rejected;
+        if (lost_[r] && record_counts(s, b, r)) records_[s].said[b * n() + r] = Said::rejected;
     for (Rank r = 0; r < n(); ++r)
-        if (heard(s, b, r)) read(s, b, r, actions);
+        if (record_counts(s, b, r)) read(s, b, r, actions);
 }
 
 void HeldExchange::record_total(uint32_t s, uint32_t b, Sum* sum) const {

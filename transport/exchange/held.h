@@ -1,7 +1,7 @@
 // The part that exchanges share whose ranks hold the same super-blocks.  Each rank sends one record a bucket to all others.  It names the
 // state that the rank computed from, and digest, loss and clip count of each super-block it holds.  These must agree with the records of
-// the other holders.  If they do not, the bucket waits until one holder is outvoted, or all holders have sent theirs, and tells the
-// trainer.
+// the other holders.  If they do not, the bucket waits until one holder is outvoted, or all holders have sent theirs, and
+// reports the dispute to the trainer.
 #pragma once
 #include "transport/exchange/base.h"
 
@@ -36,7 +36,7 @@ protected:
     std::string records_missing(uint32_t slot, uint32_t bucket) const;   // "no record of ranks 1, 2; ", or nothing
 
     uint32_t needed() const { return n() - tolerated(); }   // records, and senders
-    bool heard(uint32_t slot, uint32_t bucket, Rank rank) const { return records_[slot].said[bucket * n() + rank] == Said::counts; }
+    bool record_counts(uint32_t slot, uint32_t bucket, Rank rank) const { return records_[slot].said[bucket * n() + rank] == Said::counts; }
     uint32_t counting(uint32_t slot, uint32_t bucket) const { return records_[slot].verdicts[bucket].counting; }   // records
     bool failed(uint32_t slot, uint32_t bucket) const { return records_[slot].verdicts[bucket].failed; }
     void set_failed(uint32_t slot, uint32_t bucket) { records_[slot].verdicts[bucket].failed = true; }
@@ -58,7 +58,7 @@ private:
         uint32_t counting = 0;      // records
         uint32_t disputed = none;   // the super-block about which holders disagree
         bool failed = false;
-        bool accused = false;   // the trainer has been told of the dispute
+        bool accused = false;   // the dispute has been reported to the trainer
     };
     struct Records {
         Buffer memory;

@@ -19,8 +19,8 @@ public:
 private:
     static constexpr uint32_t nobody = ~uint32_t{0}, own = nobody - 1;
     struct Summing {
-        uint32_t left;     // contributions to be added
-        uint32_t adding;   // being added: nobody, own or a buffer
+        uint32_t remaining;   // contributions to be added
+        uint32_t adding;      // being added: nobody, own or a buffer
         bool begun, own_added;
     };
     struct Scratch {
@@ -163,7 +163,7 @@ private:
         Summing& summing = summing_[slot][i];
         if (summing.adding != own) scratch_[summing.adding].state = Scratch::State::free;
         summing.adding = nobody;
-        if (--summing.left > 0) return add_next(slot, i, actions);
+        if (--summing.remaining > 0) return add_next(slot, i, actions);
         arrived(slot, segments_[i].bucket, actions);
     }
 

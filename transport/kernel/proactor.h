@@ -32,14 +32,14 @@ struct Op {
 };
 
 /// One receive on a datagram socket: a datagram, or several of `segment_bytes` (the last may be shorter) that the kernel has joined.
-struct Heard {
+struct DatagramsReceived {
     std::span<std::byte> bytes;
     const sockaddr_storage* from;
     uint32_t segment_bytes;   // never 0
     bool truncated;
 };
 /// Receives per socket and turn; the rest stays in the socket.  A slot has 64 KiB; more slots would not fit in the cache.
-constexpr size_t heard_max = 8;
+constexpr size_t receives_max = 8;
 
 struct Proactor {
     virtual ~Proactor() = default;
@@ -53,18 +53,18 @@ struct Proactor {
     /// Submits the started operations, then waits for a completion, wake() or the time-out.  Appends to *done.
     virtual Status wait(uint64_t timeout_us, std::vector<Op*>* done) = 0;
     virtual void wake() = 0;   // any thread
-    /// Receives datagrams of this socket (add() it first) into heard(), until hush().  At most two sockets.
-    virtual Status hear(int fd) = 0;
-    virtual void hush() = 0;   // wait() until hearing() is false, then remove() the sockets
-    virtual bool hearing() const = 0;
+    /// Receives datagrams of this socket (add() it first) into received(), until stop_datagrams().  At most two sockets.
+    virtual Status receive_datagrams(int fd) = 0;
+    virtual void stop_datagrams() = 0;   // wait() until receiving() is false, then remove() the sockets
+    virtual bool receiving() const = 0;
     /// The receives of the last wait(); valid until the next one.
-    std::span<const Heard> heard() const { return heard_; }
-    /// The last wait() emptied these sockets: a datagram that was sent before one in heard() is there too, or lost.
+    std::span<const DatagramsReceived> received() const { return received_; }
+    /// The last wait() emptied these sockets: a datagram that was sent before one in received() is there too, or lost.
     bool drained() const { return drained_; }
     virtual const char* name() const = 0;
 
 protected:
-    std::vector<Heard> heard_;
+    std::vector<DatagramsReceived> received_;
     bool drained_ = true;
 };
 

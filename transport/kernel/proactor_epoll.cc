@@ -55,8 +55,8 @@ public:
         finish(op, -ECANCELED);
     }
     Status wait(uint64_t timeout_us, std::vector<Op*>* done) override {
-        heard_.clear();
-        for (int fd : ears_)
+        received_.clear();
+        for (int fd : intakes_)
             if (at(fd).full) timeout_us = 0;
         epoll_event events[64];
         uint64_t timeout_ms = std::min<uint64_t>((timeout_us + 999) / 1000, 1'000'000);
@@ -87,7 +87,7 @@ public:
             }
         }
         drained_ = true;
-        for (int fd : ears_)
+        for (int fd : intakes_)
             if (at(fd).full) drained_ &= listen(fd);
         for (Op* op : ready_) {
             op->busy = false;
@@ -100,19 +100,19 @@ public:
         uint64_t one = 1;
         (void)!::write(wake_.get(), &one, sizeof one);
     }
-    Status hear(int fd) override {
+    Status receive_datagrams(int fd) override {
         if (!slots_) {
-            slots_ = std::make_unique_for_overwrite<Slot[]>(2 * heard_max);
-            messages_.resize(heard_max);
-            vectors_.resize(heard_max);
-            heard_.reserve(2 * heard_max);
+            slots_ = std::make_unique_for_overwrite<Slot[]>(2 * receives_max);
+            messages_.resize(receives_max);
+            vectors_.resize(receives_max);
+            received_.reserve(2 * receives_max);
         }
-        ears_.push_back(fd);
+        intakes_.push_back(fd);
         at(fd).full = true;   // maybe: try once
         return {};
     }
-    void hush() override { ears_.clear(); }
-    bool hearing() const override { return false; }   // no receive is in flight
+    void stop_datagrams() override { intakes_.clear(); }
+    bool receiving() const override { return false; }   // no receive is in flight
     const char* name() const override { return "epoll_tcp"; }
 
 private:
@@ -134,15 +134,15 @@ private:
         }
         for (; op; op = op->next) op->busy = true;
     }
-    // Receives up to heard_max datagrams in one call.  True: the socket is empty.
+    // Receives up to receives_max datagrams in one call.  True: the socket is empty.
     bool listen(int fd) {
-        const size_t first = heard_.size();
-        for (size_t i = 0; i < heard_max; ++i) {
+        const size_t first = received_.size();
+        for (size_t i = 0; i < receives_max; ++i) {
             Slot& slot = slots_[first + i];
             vectors_[i] = {slot.bytes, sizeof slot.bytes};
             messages_[i].msg_hdr = {&slot.from, sizeof slot.from, &vectors_[i], 1, slot.control, sizeof slot.control, 0};
         }
-        const int count = ::recvmmsg(fd, messages_.data(), heard_max, MSG_DONTWAIT, nullptr);
+        const int count = ::recvmmsg(fd, messages_.data(), receives_max, MSG_DONTWAIT, nullptr);
         if (count < 0 && errno != EINTR) at(fd).full = false;   // EAGAIN, or an error, which a later call reports
         for (int i = 0; i < count; ++i) {
             Slot& slot = slots_[first + static_cast<size_t>(i)];
@@ -151,10 +151,10 @@ private:
             uint32_t segment = 0;
             for (cmsghdr* each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each))
                 if (each->cmsg_level == SOL_UDP && each->cmsg_type == UDP_GRO) std::memcpy(&segment, CMSG_DATA(each), sizeof segment);
-            heard_.push_back(
+            received_.push_back(
                 {{slot.bytes, bytes}, &slot.from, segment ? segment : std::max(bytes, 1u), (message.msg_flags & MSG_TRUNC) != 0});
         }
-        return count < static_cast<int>(heard_max);
+        return count < static_cast<int>(receives_max);
     }
     bool attempt(Op& op) {
         const bool poll = op.kind == Op::Kind::poll, in = poll || op.kind == Op::Kind::receive;
@@ -177,8 +177,8 @@ private:
     Fd epoll_, wake_;
     std::vector<Socket> sockets_;   // by descriptor
     std::vector<Op*> ready_;        // done, not yet returned
-    std::vector<int> ears_;
-    std::unique_ptr<Slot[]> slots_;   // heard_[i] is in slots_[i]
+    std::vector<int> intakes_;
+    std::unique_ptr<Slot[]> slots_;   // received_[i] is in slots_[i]
     std::vector<mmsghdr> messages_;
     std::vector<iovec> vectors_;
 };

@@ -80,8 +80,9 @@ public:
         if (error < 0 && error != -ETIME && error != -EINTR && error != -EAGAIN && error != -EBUSY)
             return fail_sys(-error, "io_uring cannot wait for the network");
         // The kernel reads a few datagrams of one socket, then of the other, so collect until there are no more completions.
-        while (take(done) && hearing()) (void)io_uring_get_events(&ring_);
-        drained_ = std::all_of(std::begin(ears_), std::end(ears_), [](const Ear& ear) { return ear.fd < 0 || ear.armed; });
+        while (take(done) && receiving()) (void)io_uring_get_events(&ring_);
+        drained_ =
+            std::all_of(std::begin(intakes_), std::end(intakes_), [](const Intake& intake) { return intake.fd < 0 || intake.armed; });
         return {};
     }
     void wake() override {
@@ -89,60 +90,60 @@ public:
         (void)!::write(wake_.get(), &one, sizeof one);
     }
     // A multishot receive takes its memory from a buffer ring, which user and kernel share.
-    Status hear(int fd) override {
-        Ear& ear = ears_[0].fd < 0 ? ears_[0] : ears_[1];
-        GC_ASSERT(ear.fd < 0);
-        if (!ear.slots) GC_TRY(make_slots(ear));
-        ear.fd = fd;
+    Status receive_datagrams(int fd) override {
+        Intake& intake = intakes_[0].fd < 0 ? intakes_[0] : intakes_[1];
+        GC_ASSERT(intake.fd < 0);
+        if (!intake.slots) GC_TRY(make_slots(intake));
+        intake.fd = fd;
         return {};
     }
-    void hush() override {
-        for (Ear& ear : ears_) {
-            ear.fd = -1;
-            if (!ear.armed) continue;
+    void stop_datagrams() override {
+        for (Intake& intake : intakes_) {
+            intake.fd = -1;
+            if (!intake.armed) continue;
             io_uring_sqe* entry = next();
-            io_uring_prep_cancel(entry, &ear, 0);
+            io_uring_prep_cancel(entry, &intake, 0);
             io_uring_sqe_set_data(entry, nullptr);
         }
     }
-    bool hearing() const override { return ears_[0].armed || ears_[1].armed; }
+    bool receiving() const override { return intakes_[0].armed || intakes_[1].armed; }
     const char* name() const override { return "uring_tcp"; }
 
 private:
     struct Free {
         void operator()(io_uring_buf_ring* ring) const { std::free(ring); }
     };
-    struct Ear {
+    struct Intake {
         std::unique_ptr<io_uring_buf_ring, Free> ring;
         std::unique_ptr<std::byte[]> slots;
-        std::vector<uint16_t> taken;   // slots in heard_
+        std::vector<uint16_t> taken;   // slots in received_
         int fd = -1;
         bool armed = false;
         int error = 0;
         msghdr shape{};   // sizes of address and control data
     };
     static constexpr size_t slot_bytes = sizeof(io_uring_recvmsg_out) + sizeof(sockaddr_storage) + CMSG_SPACE(sizeof(int)) + 65536;
-    static_assert(heard_max <= 64 && (heard_max & (heard_max - 1)) == 0);
+    static_assert(receives_max <= 64 && (receives_max & (receives_max - 1)) == 0);
 
     /// Each socket has its own buffers, so that traffic at one does not block the other.
-    Status make_slots(Ear& ear) {
-        ear.ring.reset(static_cast<io_uring_buf_ring*>(std::aligned_alloc(4096, 4096)));
-        ear.slots = std::make_unique_for_overwrite<std::byte[]>(heard_max * slot_bytes);
-        heard_.reserve(2 * heard_max);
-        ear.taken.reserve(heard_max);
+    Status make_slots(Intake& intake) {
+        intake.ring.reset(static_cast<io_uring_buf_ring*>(std::aligned_alloc(4096, 4096)));
+        intake.slots = std::make_unique_for_overwrite<std::byte[]>(receives_max * slot_bytes);
+        received_.reserve(2 * receives_max);
+        intake.taken.reserve(receives_max);
         io_uring_buf_reg reg{};
-        reg.ring_addr = reinterpret_cast<uint64_t>(ear.ring.get());
-        reg.ring_entries = heard_max;
-        reg.bgid = group(ear);
+        reg.ring_addr = reinterpret_cast<uint64_t>(intake.ring.get());
+        reg.ring_entries = receives_max;
+        reg.bgid = group(intake);
         if (int error = io_uring_register_buf_ring(&ring_, &reg, 0); error)
             return fail_text(Code::unsupported, -error, "io_uring cannot share buffers for datagrams here (needs kernel 6.0)");
-        io_uring_buf_ring_init(ear.ring.get());
-        for (uint16_t i = 0; i < heard_max; ++i) ear.taken.push_back(i);
-        ear.shape.msg_namelen = sizeof(sockaddr_storage);
-        ear.shape.msg_controllen = CMSG_SPACE(sizeof(int));
+        io_uring_buf_ring_init(intake.ring.get());
+        for (uint16_t i = 0; i < receives_max; ++i) intake.taken.push_back(i);
+        intake.shape.msg_namelen = sizeof(sockaddr_storage);
+        intake.shape.msg_controllen = CMSG_SPACE(sizeof(int));
         return {};
     }
-    uint16_t group(const Ear& ear) const { return static_cast<uint16_t>(&ear - ears_); }
+    uint16_t group(const Intake& intake) const { return static_cast<uint16_t>(&intake - intakes_); }
     /// Returns the number of completions.
     unsigned take(std::vector<Op*>* done) {
         unsigned head, count = 0;
@@ -152,8 +153,8 @@ private:
             void* data = io_uring_cqe_get_data(entry);
             if (data == this) waking_ = false;
             if (data == this || !data) continue;
-            if (data == &ears_[0] || data == &ears_[1]) {
-                hear_entry(*static_cast<Ear*>(data), *entry);
+            if (data == &intakes_[0] || data == &intakes_[1]) {
+                receive_entry(*static_cast<Intake*>(data), *entry);
                 continue;
             }
             Op* op = static_cast<Op*>(data);
@@ -166,45 +167,45 @@ private:
     }
     // Returns the buffers of the last turn and restarts a receive that the kernel has ended for lack of buffers.
     Status listen() {
-        heard_.clear();
-        for (Ear& ear : ears_) {
+        received_.clear();
+        for (Intake& intake : intakes_) {
             int offset = 0;
-            for (uint16_t slot : ear.taken)
-                io_uring_buf_ring_add(ear.ring.get(), ear.slots.get() + slot * slot_bytes, slot_bytes, slot,
-                                      io_uring_buf_ring_mask(heard_max), offset++);
-            if (offset) io_uring_buf_ring_advance(ear.ring.get(), offset);
-            ear.taken.clear();
-            if (ear.fd < 0 || ear.armed) continue;
-            if (ear.error == EINVAL)
+            for (uint16_t slot : intake.taken)
+                io_uring_buf_ring_add(intake.ring.get(), intake.slots.get() + slot * slot_bytes, slot_bytes, slot,
+                                      io_uring_buf_ring_mask(receives_max), offset++);
+            if (offset) io_uring_buf_ring_advance(intake.ring.get(), offset);
+            intake.taken.clear();
+            if (intake.fd < 0 || intake.armed) continue;
+            if (intake.error == EINVAL)
                 return fail(Code::unsupported, "io_uring of this kernel cannot receive datagrams (needs 6.0): choose the link epoll_tcp");
-            ear.armed = true;
+            intake.armed = true;
             io_uring_sqe* entry = next();
-            io_uring_prep_recvmsg_multishot(entry, ear.fd, &ear.shape, 0);
+            io_uring_prep_recvmsg_multishot(entry, intake.fd, &intake.shape, 0);
             entry->flags |= IOSQE_BUFFER_SELECT;
-            entry->buf_group = group(ear);
-            io_uring_sqe_set_data(entry, &ear);
+            entry->buf_group = group(intake);
+            io_uring_sqe_set_data(entry, &intake);
         }
         return {};
     }
-    void hear_entry(Ear& ear, const io_uring_cqe& entry) {
+    void receive_entry(Intake& intake, const io_uring_cqe& entry) {
         if (!(entry.flags & IORING_CQE_F_MORE)) {
-            ear.armed = false;
-            ear.error = entry.res < 0 ? -entry.res : 0;
+            intake.armed = false;
+            intake.error = entry.res < 0 ? -entry.res : 0;
         }
         if (!(entry.flags & IORING_CQE_F_BUFFER)) return;
         const uint16_t slot = static_cast<uint16_t>(entry.flags >> IORING_CQE_BUFFER_SHIFT);
-        ear.taken.push_back(slot);
-        io_uring_recvmsg_out* out = io_uring_recvmsg_validate(ear.slots.get() + slot * slot_bytes, entry.res, &ear.shape);
+        intake.taken.push_back(slot);
+        io_uring_recvmsg_out* out = io_uring_recvmsg_validate(intake.slots.get() + slot * slot_bytes, entry.res, &intake.shape);
         if (!out) return;
-        const uint32_t bytes = io_uring_recvmsg_payload_length(out, entry.res, &ear.shape);
+        const uint32_t bytes = io_uring_recvmsg_payload_length(out, entry.res, &intake.shape);
         uint32_t segment = 0;
-        for (cmsghdr* each = io_uring_recvmsg_cmsg_firsthdr(out, &ear.shape); each;
-             each = io_uring_recvmsg_cmsg_nexthdr(out, &ear.shape, each))
+        for (cmsghdr* each = io_uring_recvmsg_cmsg_firsthdr(out, &intake.shape); each;
+             each = io_uring_recvmsg_cmsg_nexthdr(out, &intake.shape, each))
             if (each->cmsg_level == SOL_UDP && each->cmsg_type == UDP_GRO) std::memcpy(&segment, CMSG_DATA(each), sizeof segment);
-        heard_.push_back({{static_cast<std::byte*>(io_uring_recvmsg_payload(out, &ear.shape)), bytes},
-                          static_cast<const sockaddr_storage*>(io_uring_recvmsg_name(out)),
-                          segment ? segment : std::max(bytes, 1u),
-                          (out->flags & MSG_TRUNC) != 0});
+        received_.push_back({{static_cast<std::byte*>(io_uring_recvmsg_payload(out, &intake.shape)), bytes},
+                             static_cast<const sockaddr_storage*>(io_uring_recvmsg_name(out)),
+                             segment ? segment : std::max(bytes, 1u),
+                             (out->flags & MSG_TRUNC) != 0});
     }
     void enable() {
         if (enabled_) return;
@@ -225,7 +226,7 @@ private:
     Fd wake_;
     uint64_t wakes_ = 0;
     io_uring ring_{};
-    Ear ears_[2];
+    Intake intakes_[2];
     bool open_ = false, enabled_ = false, waking_ = false;
 };
 

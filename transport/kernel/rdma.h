@@ -1,5 +1,5 @@
-// RDMA below the loop: a Proactor that sends and hears datagrams on an unreliable queue pair (rdma_ud) and moves the bytes of streams over
-// reliable connections (rdma_rc).  Everything else goes to the proactor beneath.  The implementation is transport/rdma, in
+// RDMA below the loop: a Proactor that sends and receives datagrams on an unreliable queue pair (rdma_ud) and moves the bytes of streams
+// over reliable connections (rdma_rc).  Everything else goes to the proactor beneath.  The implementation is transport/rdma, in
 // libgradcast_rdma.so: the programs run where libibverbs is missing.
 #pragma once
 #include <array>
@@ -16,7 +16,7 @@ namespace gradcast {
 struct DatagramConfig;
 struct DatagramSockets;
 
-/// One end of a reliable connection, as the Hello of its stream tells it.
+/// One end of a reliable connection, as in the Hello of its stream.
 struct RdmaEnd {
     uint32_t queue = 0;                   // number of the queue pair; 0: none, the stream stays on TCP
     uint32_t first = 0;                   // number of the first packet
@@ -57,7 +57,7 @@ public:
     virtual Status pipe_connect(RdmaPipe& pipe, const RdmaEnd& peer) = 0;
     /// Pipes send what lies in `whole` from there; everything else is copied.  Before the first wait(); until the end.  All devices.
     virtual Status register_memory(Buffer whole) = 0;
-    /// Joins the group with the first device and hears it; then send_datagrams goes by RDMA.  Addresses are IPv6 ones: the GID, the queue
+    /// Joins the group with the first device; then send_datagrams goes by RDMA.  Addresses are IPv6 ones: the GID, the queue
     /// pair as flow label, the LID as scope.
     virtual Status datagrams_open(const DatagramConfig& config, DatagramSockets* sockets) = 0;
 };

@@ -23,9 +23,9 @@ struct LinkOwner : DatagramSink {
     virtual void opened(Rank rank, bool first, uint64_t now) = 0;   // the rank's stream; first: since the start or its loss
     virtual void lost(Rank rank, const Status& why) = 0;
     virtual void unreachable(Rank rank, Status why) = 0;   // the link asks to give the rank up
-    // Between links: packets of the link's own types, on a stream.
-    virtual void tell(Rank rank, const Send& send) = 0;
-    virtual void told(const Packet& packet) = 0;
+    // Packets of the link's own types (link_packet()), on a stream.
+    virtual void send_link_packet(Rank rank, const Send& send) = 0;
+    virtual void link_packet_received(const Packet& packet) = 0;
     virtual const std::string& label(Rank rank) const = 0;
 };
 
@@ -44,7 +44,7 @@ struct Link {
     virtual void tend(uint64_t now, bool again) = 0;   // times that are due; again: call land() again for packets that wait
     virtual void pump(uint64_t now) = 0;               // starts operations
     virtual uint64_t due_us() const = 0;               // the latest time of the next turn
-    virtual bool idle() const = 0;                     // nothing is left to send or acknowledge
+    virtual bool idle() const = 0;                     // nothing remains to be sent or acknowledged
     virtual void close() = 0;                          // then wait until !busy()
     virtual bool busy() const = 0;
 };

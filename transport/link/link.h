@@ -66,8 +66,8 @@ struct LinkConfig {
     std::shared_ptr<KeyRing> ring;   // in place of keys, where they may be replaced meanwhile (handshake.h)
     Protect protect = Protect::auth;
     uint64_t packets_per_key = packets_per_key_default;   // the same at every rank
-    uint64_t deadline_us = 30'000'000;                    // a stream that is down this long makes peer_lost
-    bool peers_return = false;                            // a peer that is lost may come again, as the same or a later incarnation: peer_up
+    uint64_t deadline_us = 30'000'000;                    // a stream that is down this long makes PeerLost
+    bool survive = false;   // job.survive: a lost peer may come again (PeerUp), as the same or a later incarnation
     /// So many are here from the start; 0: all.  Those behind them begin as lost and connect to the others when they come.
     uint32_t first = 0;
     uint32_t segment_bytes = segment_bytes_stream;
@@ -112,14 +112,14 @@ public:
     virtual Status run() = 0;
     virtual void stop() = 0;                                   // any thread
     virtual void adopt(std::unique_ptr<AcceptedStream>) = 0;   // any thread
-    /// One more rank, behind the others, at a numeric address.  Any thread.  It begins as lost, by which protocols hear of it: those of a
-    /// view must not mind, and name ranks by ranks_max bits.  Not over RDMA.
+    /// One more rank, behind the others, at a numeric address.  Any thread.  Each protocol gets PeerLost of it: those of a
+    /// view must ignore that, and name ranks by ranks_max bits.  Not over RDMA.
     virtual void add(const PeerAddress& peer) = 0;
     virtual Host& host() = 0;   // for the trainer
     virtual const LinkCounters& counters() const = 0;
     virtual const char* name() const = 0;   // the backend: "uring_tcp", or "epoll_tcp" where io_uring is refused; "rdma_rc"
-    /// Probes streams that are open and datagrams once more: when it is over, LinkCounters::probing is 0 and datagrams_found() has another
-    /// round.  Any thread.  Datagrams only with DatagramConfig::probe_only, as data would wait for it.
+    /// Probes streams that are open and datagrams once more: when that has ended, LinkCounters::probing is 0 and datagrams_found() has
+    /// another round.  Any thread.  Datagrams only with DatagramConfig::probe_only, as data would wait for it.
     virtual void probe() = 0;
     /// "uring_udp", "epoll_udp", "rdma_ud"; "" without datagrams.
     virtual const char* datagrams_name() const = 0;

@@ -108,9 +108,9 @@ Status Loop::open() {
         status = open_datagrams();
     }
     GC_TRY(status);
-    heard_us_.reserve(ranks_max);
-    heard_us_.resize(c.peers.size());
-    streams_ = std::make_unique<Streams>(config_, log_, counters_, pool_, owner, heard_us_.data());
+    received_us_.reserve(ranks_max);
+    received_us_.resize(c.peers.size());
+    streams_ = std::make_unique<Streams>(config_, log_, counters_, pool_, owner, received_us_.data());
     GC_TRY(streams_->open(*proactor_, c.rdma.streams ? rdma_ : nullptr));
     links_ = {streams_.get()};
     if (datagrams_) links_.push_back(datagrams_.get());
@@ -251,9 +251,9 @@ void Loop::take_posted() {
 }
 
 void Loop::take(const Posted::ToChannel& posted) {
-    // The job gives a rank up, whose stream may be open: tell all protocols.
+    // The job gives up a rank whose stream may be open: all protocols get PeerLost.
     if (const auto* lost = posted.event.is<Event::PeerLost>()) streams_->give_up(lost->rank, lost->status);
-    else if (attached(posted.channel)) tell(posted.channel, posted.event);
+    else if (attached(posted.channel)) deliver(posted.channel, posted.event);
 }
 
 void Loop::take_probe() {
@@ -266,7 +266,7 @@ void Loop::take_peer(const PeerAddress& peer) {
     GC_ASSERT(!rdma_);
     if (config_.peers.size() == ranks_max) return;
     config_.peers.push_back(peer);
-    heard_us_.push_back(0);
+    received_us_.push_back(0);
     if (datagrams_) datagrams_->add_peer();
     if (const Status status = streams_->add_peer(clock_us()); !status.ok()) log_.warn("peer '{}': {}", peer.identity.name, status.what);
 }
@@ -276,14 +276,14 @@ void Loop::ring_alarms(uint64_t now) {
     while (!alarms_.empty()) {
         auto first = std::min_element(alarms_.begin(), alarms_.end(), [](const Alarm& a, const Alarm& b) { return a.at_us < b.at_us; });
         if (first->at_us > now) return;
-        tell(first->channel, {Event::TimerExpired{first->id}});
+        deliver(first->channel, {Event::TimerExpired{first->id}});
         *first = alarms_.back();
         alarms_.pop_back();
     }
 }
 
-void Loop::tell_all(const Event& event) {
-    for (const Attached& each : protocols_) tell(each.channel, event);
+void Loop::deliver_all(const Event& event) {
+    for (const Attached& each : protocols_) deliver(each.channel, event);
 }
 
 // True if there was an event.  Events that the actions cause come in the next turn.
@@ -300,7 +300,7 @@ bool Loop::dispatch(uint64_t now) {
         if (batch_.empty()) continue;
         actions_.clear();
         actions_.now_us = now;
-        actions_.heard_us = heard_us_.data();
+        actions_.received_us = received_us_.data();
         actions_.drained = proactor_->drained();
         attached.protocol->on(batch_, actions_);
         carry_out(attached);
@@ -332,7 +332,7 @@ void Loop::carry_out(const Attached& attached) {
             const Span span(config_.profile, Profile::network, compute_phase(compute));
             compute_now(compute);
         }
-        tell(channel, {Event::Computed{compute.ticket}});
+        deliver(channel, {Event::Computed{compute.ticket}});
     }
     for (Completion& completion : actions_.completions) completion.channel = channel;
     trainer_.push(actions_.completions);
@@ -357,26 +357,26 @@ void Loop::done(uint32_t index, Status status) {
     if (--ticket.open) return;
     tickets_free_.push_back(index);
     if (ticket.view && !(view_open_ && ticket.view == view_)) return;
-    tell(ticket.channel, {Event::Sent{ticket.id, ticket.status}});
+    deliver(ticket.channel, {Event::Sent{ticket.id, ticket.status}});
 }
 
 // ---- what links report -----------------------------------------------------------------------------------------------------------
 
 void Loop::packet(const Packet& packet) {
-    heard_us_[packet.sender] = turn_us_;
+    received_us_[packet.sender] = turn_us_;
     if (!receiver_of(packet.channel, packet.view)) return;                // its view has ended after land()
     happened_.push_back({packet.channel, {Event::Received{}}, packet});   // dispatch() points the event to the copy
 }
-void Loop::told(const Packet& packet) {
-    if (datagrams_) datagrams_->told(packet);
+void Loop::link_packet_received(const Packet& packet) {
+    if (datagrams_) datagrams_->link_packet_received(packet);
 }
 void Loop::opened(Rank rank, bool first, uint64_t now) {
-    if (first) tell_all(streams_->up(rank));
+    if (first) deliver_all(streams_->up(rank));
     for (Link* link : links_) link->opened(rank, now);
 }
 void Loop::lost(Rank rank, const Status& why) {
     for (Link* link : links_) link->lost(rank);
-    tell_all({Event::PeerLost{rank, why}});
+    deliver_all({Event::PeerLost{rank, why}});
 }
 
 }   // namespace gradcast

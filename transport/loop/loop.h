@@ -106,16 +106,16 @@ private:
     void opened(Rank rank, bool first, uint64_t now) override;
     void lost(Rank rank, const Status& why) override;
     void unreachable(Rank rank, Status why) override { streams_->give_up(rank, why); }
-    void tell(Rank rank, const Send& send) override { streams_->tell(rank, send); }
-    void told(const Packet& packet) override;
+    void send_link_packet(Rank rank, const Send& send) override { streams_->send_link_packet(rank, send); }
+    void link_packet_received(const Packet& packet) override;
     const std::string& label(Rank rank) const override { return streams_->label(rank); }
 
     // loop.cc
     const Attached* attached(uint16_t channel) const;
     const Attached* receiver_of(uint16_t channel, uint32_t view) const;
     void post(Posted posted);
-    void tell(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
-    void tell_all(const Event& event);
+    void deliver(uint16_t channel, const Event& event) { happened_.push_back({channel, event, {}}); }
+    void deliver_all(const Event& event);
     void take_posted();
     void take(const Posted::ToChannel& posted);
     void take_probe();
@@ -157,10 +157,10 @@ private:
     std::vector<Alarm> alarms_;
     std::vector<Ticket> tickets_;
     std::vector<uint32_t> tickets_free_;
-    std::vector<uint64_t> heard_us_;   // by rank: time of its last bytes.  Does not move
-    uint64_t turn_us_ = 0;             // start of the current turn
-    bool handled_ = false;             // the last dispatch had events: call land() again for packets that wait
-    uint64_t stopping_us_ = 0;         // deadline of the flush; 0: not stopping
+    std::vector<uint64_t> received_us_;   // by rank: time of its last bytes.  Does not move
+    uint64_t turn_us_ = 0;                // start of the current turn
+    bool handled_ = false;                // the last dispatch had events: call land() again for packets that wait
+    uint64_t stopping_us_ = 0;            // deadline of the flush; 0: not stopping
 
     std::mutex mutex_;   // guards posted_, adopted_, added_
     std::vector<Posted> posted_, taken_;

@@ -1,6 +1,6 @@
 // Host::open_view and close_view.
 //
-//   open_view    begin_view: attaches the view's protocols, tells them which peers are up or lost, calls land() again for waiting packets
+//   open_view    begin_view: attaches the view's protocols, delivers PeerUp and PeerLost to them, calls land() again for waiting packets
 //   close_view   end_view: detaches them, drops their events, alarms and unsent datagrams; later packets of the view are dropped
 //                view_drained: the link holds none of the view's memory (packets, bursts, partial payloads).  A stream that holds it
 //                for too long is broken: its peer may be stopped
@@ -65,7 +65,7 @@ void Loop::begin_view(const Posted::OpenView& posted) {
         Link* const link = each.datagrams ? static_cast<Link*>(datagrams_.get()) : streams_.get();
         protocols_.push_back({each.channel, view_, each.protocol, link});
         (each.datagrams ? by_datagrams : by_streams).push_back(each.channel);
-        streams_->introduce([&](const Event& event) { tell(each.channel, event); });
+        streams_->introduce([&](const Event& event) { deliver(each.channel, event); });
     }
     streams_->open_view(view_, by_streams);
     if (datagrams_) datagrams_->open_view(view_, by_datagrams);

@@ -40,11 +40,11 @@ void RankedProtocol::on(std::span<const Event> events, Actions& actions) {
         if (auto* lost = event.is<Event::PeerLost>(); lost && !rank_of(lost->rank, &lost->rank)) continue;
         events_.push_back(event);
     }
-    const uint64_t* const heard_us = actions.heard_us;
-    for (Rank rank = 0; heard_us && rank < nodes_.size(); ++rank) heard_us_[rank] = heard_us[static_cast<uint32_t>(nodes_[rank])];
-    if (heard_us) actions.heard_us = heard_us_.data();
+    const uint64_t* const received_us = actions.received_us;
+    for (Rank rank = 0; received_us && rank < nodes_.size(); ++rank) received_us_[rank] = received_us[static_cast<uint32_t>(nodes_[rank])];
+    if (received_us) actions.received_us = received_us_.data();
     inner_.on(events_, actions);
-    actions.heard_us = heard_us;
+    actions.received_us = received_us;
     for (Send& send : actions.sends) send.to = nodes_of(send.to);
 }
 

@@ -12,7 +12,7 @@ namespace gradcast {
 class RankedProtocol final : public Protocol {
 public:
     /// `nodes` by rank.  Both outlive this.
-    RankedProtocol(Protocol& inner, const std::vector<NodeId>& nodes) : inner_(inner), nodes_(nodes), heard_us_(nodes.size()) {}
+    RankedProtocol(Protocol& inner, const std::vector<NodeId>& nodes) : inner_(inner), nodes_(nodes), received_us_(nodes.size()) {}
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
 
@@ -24,7 +24,7 @@ private:
     const std::vector<NodeId>& nodes_;
     std::vector<Event> events_;
     std::vector<Packet> packets_;
-    std::vector<uint64_t> heard_us_, key_;
+    std::vector<uint64_t> received_us_, key_;
     std::map<std::vector<uint64_t>, std::vector<uint64_t>> sets_;   // bits of ranks -> bits of nodes, which live as long as the view
 };
 

@@ -83,7 +83,7 @@ void each_port(std::string_view only, const std::array<uint8_t, 16>* gid, std::v
 
 void unblock(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-// Drivers that cannot take a device from its users, like soft-RoCE, tell librdmacm's users alone that it is to go.
+// Drivers that cannot take a device from its users, like soft-RoCE, announce its removal to librdmacm's users alone.
 void watch_place(Port& port) {
     sockaddr_storage address{};
     const auto& gid = port.about.gid;
@@ -191,9 +191,9 @@ const char* Port::removed() {
         gone |= event.event_type == IBV_EVENT_DEVICE_FATAL;
         ibv_ack_async_event(&event);
     }
-    for (rdma_cm_event* told; places && rdma_get_cm_event(places.get(), &told) == 0;) {
-        gone |= told->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
-        rdma_ack_cm_event(told);
+    for (rdma_cm_event* notice; places && rdma_get_cm_event(places.get(), &notice) == 0;) {
+        gone |= notice->event == RDMA_CM_EVENT_DEVICE_REMOVAL;
+        rdma_ack_cm_event(notice);
     }
     return gone ? "the device is removed" : nullptr;
 }

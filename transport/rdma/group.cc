@@ -76,10 +76,10 @@ Status Group::open(ibv_cq* queue, const DatagramConfig& config, DatagramSockets*
     attributes.qp_state = IBV_QPS_RTS;
     if (!error) error = ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN);
     if (error) return fail_sys(error, "RDMA device {} does not open for datagrams", port_.about.name);
-    works_.resize(heard_most);
-    parts_.resize(heard_most);
-    from_.resize(heard_most);
-    taken_.reserve(heard_most);
+    works_.resize(receives_max);
+    parts_.resize(receives_max);
+    from_.resize(receives_max);
+    taken_.reserve(receives_max);
     for (uint32_t slot = 0; slot < receives; ++slot)
         if (!post_receives({&slot, 1})) return fail_sys(errno, "RDMA device {} takes no receive", port_.about.name);
     if ((error = ibv_attach_mcast(pair_.get(), &group_path_.grh.dgid, group_path_.dlid)) != 0)
@@ -167,7 +167,7 @@ void Group::give_back() {
     taken_.clear();
 }
 
-void Group::complete(const ibv_wc& done, std::vector<Heard>* heard) {
+void Group::complete(const ibv_wc& done, std::vector<DatagramsReceived>* received) {
     if (done.wr_id & kind_send) ++sent_;
     if (done.status != IBV_WC_SUCCESS && !broken_) broken_ = ibv_wc_status_str(done.status);
     if (broken_ || (done.wr_id & kind_send)) return;
@@ -182,7 +182,7 @@ void Group::complete(const ibv_wc& done, std::vector<Heard>* heard) {
     from.sin6_scope_id = done.slid;
     source_of(in_.at(slot), &from.sin6_addr);
     const uint32_t bytes = done.byte_len - grh_bytes;
-    heard->push_back({{in_.at(slot) + grh_bytes, bytes}, &storage, std::max(bytes, 1u), false});
+    received->push_back({{in_.at(slot) + grh_bytes, bytes}, &storage, std::max(bytes, 1u), false});
 }
 
 ibv_ah* Group::route(const sockaddr_in6& to) {

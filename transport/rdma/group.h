@@ -1,7 +1,7 @@
-// Datagrams of one rank: an unreliable queue pair that sends, and receives from the multicast group and what is for it alone.
+// Datagrams of one rank: an unreliable queue pair that sends, and that receives both multicast to the group and unicast to this rank.
 //
-// A datagram longer than the port's MTU vanishes without an error, and so does one that finds no receive waiting: the caller keeps to
-// rdma_segment(), and many receives wait.
+// A datagram longer than the port's MTU vanishes without an error, so the caller sends at most rdma_segment() bytes.  A datagram that finds
+// no posted receive vanishes too, so many receives are posted.
 #pragma once
 #include "transport/datagram/datagram_socket.h"
 #include "transport/rdma/device.h"
@@ -16,17 +16,17 @@ public:
 
     void start(Op& chain);
     void cancel(Op& op);
-    void complete(const ibv_wc& done, std::vector<Heard>* heard);
-    void advance(std::vector<Op*>* finished);   // sends what fits
+    void complete(const ibv_wc& done, std::vector<DatagramsReceived>* received);
+    void advance(std::vector<Op*>* finished);   // sends as much as the queue takes
     size_t taken() const { return taken_.size(); }
-    void give_back();   // the receives of the last turn's Heard
+    void give_back();   // posts the receives of the last turn's datagrams again
 
     void stop(const char* why) { broken_ = broken_ ? broken_ : why; }
-    const char* broken() const { return broken_; }   // why it does not work any more; null: it does
+    const char* broken() const { return broken_; }   // the fault because of which it has stopped; null: none
 
     static constexpr uint32_t sends = 512;
     static uint32_t receives(const Port& port, const DatagramConfig& config);
-    static constexpr uint32_t heard_most = 256;   // Heard of a turn
+    static constexpr uint32_t receives_max = 256;   // of a turn
 
 private:
     struct Route {   // to one address
@@ -51,10 +51,10 @@ private:
     PlaceHandle membership_;
     AddressHandle group_handle_;
     ibv_ah_attr group_path_{};
-    uint32_t group_pair_ = 0, key_ = 0;   // key_: the Q_Key of all
+    uint32_t group_pair_ = 0, key_ = 0;   // key_: the Q_Key of all queue pairs
     bool attached_ = false;
     std::vector<Route> routes_;
-    std::vector<uint32_t> taken_;   // slots of Heard
+    std::vector<uint32_t> taken_;   // slots of the datagrams that were received in this turn
     std::vector<sockaddr_storage> from_;
     std::vector<ibv_recv_wr> works_;
     std::vector<ibv_sge> parts_;

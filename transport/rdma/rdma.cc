@@ -126,14 +126,14 @@ public:
         else if (group_) group_->cancel(op);
     }
     Status wait(uint64_t timeout_us, std::vector<Op*>* done) override {
-        heard_.clear();
+        received_.clear();
         for (Unit& unit : units_)
             if (unit.gone && unit.port) leave(unit);
         if (group_) group_->give_back();
         for (Unit& unit : units_)
             if (unit.port && !unit.gone) watch(unit);
         collect();
-        if (!ready_.empty() || !heard_.empty() || more_) timeout_us = 0;
+        if (!ready_.empty() || !received_.empty() || more_) timeout_us = 0;
         from_beneath_.clear();
         GC_TRY(beneath_->wait(timeout_us, &from_beneath_));
         for (const Op* op : from_beneath_)
@@ -151,7 +151,7 @@ public:
         for (Op* op : from_beneath_)
             if (!watched(op)) done->push_back(op);
         if (!with_group_) {
-            for (const Heard& each : beneath_->heard()) heard_.push_back(each);
+            for (const DatagramsReceived& each : beneath_->received()) received_.push_back(each);
             drained_ = beneath_->drained();
         }
         const Unit& first = units_[0];
@@ -159,9 +159,9 @@ public:
         return fail(Code::node_io, "RDMA device {} does not carry datagrams any more: {}", first.about.name, first.gone);
     }
     void wake() override { beneath_->wake(); }
-    Status hear(int fd) override { return beneath_->hear(fd); }
-    void hush() override { beneath_->hush(); }
-    bool hearing() const override { return beneath_->hearing(); }
+    Status receive_datagrams(int fd) override { return beneath_->receive_datagrams(fd); }
+    void stop_datagrams() override { beneath_->stop_datagrams(); }
+    bool receiving() const override { return beneath_->receiving(); }
     const char* name() const override { return beneath_->name(); }
 
 private:
@@ -214,7 +214,7 @@ private:
             if (piped.unit == &unit) piped.pipe->stop(why);
         if (group_ && &unit == &units_[0]) group_->stop(why);
     }
-    // Closes the lost device as soon as nothing uses it.  What the group heard is taken.
+    // Closes the lost device as soon as nothing uses it.  What the group received is taken.
     void leave(Unit& unit) {
         if (&unit == &units_[0]) {
             if (group_) group_->advance(&ready_);   // returns its sends
@@ -258,9 +258,9 @@ private:
         for (const auto& [number, piped] : pipes_) piped.pipe->settle();
         if (!group_) return;
         drained_ = false;
-        while (!drained_ && group_->taken() + 64 <= Group::heard_most) {
+        while (!drained_ && group_->taken() + 64 <= Group::receives_max) {
             const int count = ibv_poll_cq(units_[0].datagrams.get(), 64, works);
-            for (int i = 0; i < count; ++i) group_->complete(works[i], &heard_);
+            for (int i = 0; i < count; ++i) group_->complete(works[i], &received_);
             drained_ = count < 64;
         }
         more_ |= !drained_;

@@ -8,7 +8,7 @@
 //
 // A datagram:
 //
-//   Node::datagrams -> transmit: each copy is lost or not -> left: the last byte has left, `Sent`
+//   Node::datagrams -> transmit: each copy is lost or not -> transmitted: `Sent`
 //           -> datagram_arrive: queued before the receiver's link -> datagram_deliver -> inbox -> wake
 #pragma once
 #include "transport/sim/sim.h"
@@ -37,7 +37,7 @@ enum class Do : uint8_t {
     arrive,
     deliver,
     acked,
-    left,
+    transmitted,
     datagram_arrive,
     datagram_deliver,
     timer,
@@ -61,13 +61,13 @@ struct Happening {
 /// A Send.
 struct Message {
     Rank from = 0;
-    uint32_t view = 0;                     // 0: none
-    bool datagram = false, left = false;   // left: the last byte has left
+    uint32_t view = 0;                            // 0: none
+    bool datagram = false, transmitted = false;   // transmitted: the last byte is on the wire
     Send send;
     std::vector<std::byte> copy;   // of the payload: made at once if inline, at transmission for datagrams
     uint64_t sum = 0;              // checksum of the payload at Send
     Status status;                 // of the ticket: an error if a receiver was lost
-    uint32_t waiting = 0;          // receivers left; datagrams: copies in flight
+    uint32_t waiting = 0;          // receivers remaining; datagrams: copies in flight
     uint32_t overhead = 0;
     uint64_t bytes() const { return send.payload.bytes + overhead; }
 };
@@ -124,7 +124,7 @@ public:
         for (Rank r = 0; r < config.ranks; ++r) {
             nodes_[r].host.sim = this;
             nodes_[r].host.rank = r;
-            nodes_[r].heard_us.resize(config.ranks);
+            nodes_[r].received_us.resize(config.ranks);
         }
     }
 
@@ -193,7 +193,7 @@ private:
         std::vector<Pair> pairs;   // to each rank; empty if only datagrams are used
         std::vector<Incoming> inbox;
         std::vector<Completion> completions;
-        std::vector<uint64_t> heard_us;   // by rank: time of its last packet
+        std::vector<uint64_t> received_us;   // by rank: time of its last packet
         std::vector<Running> running;
         std::map<std::pair<uint16_t, uint64_t>, uint64_t> timers;   // (channel, id) -> number of the happening
         std::vector<Rank> stalled;                                  // senders that got `later`
@@ -250,16 +250,16 @@ private:
     const Attached* attached(Rank rank, uint16_t channel, uint32_t view) const;
     void open_view(Rank rank, uint32_t number, std::span<const Attachment> attachments);
     Status close_view(Rank rank, uint64_t until_us);
-    void tell_sent(const Message& message, uint64_t ticket);
+    void raise_sent(const Message& message, uint64_t ticket);
     void post(Rank rank, uint16_t channel, const Event& event);
-    void tell(Rank rank, uint16_t channel, const Event& event, uint32_t slot = none) {
+    void raise(Rank rank, uint16_t channel, const Event& event, uint32_t slot = none) {
         Node& node = nodes_[rank];
         node.inbox.push_back({channel, event, slot});
         uint64_t wait = config_.batch_us ? random() % (config_.batch_us * 1000) : 0;
         wake(rank, event.is<Event::Computed>() ? 0 : static_cast<uint64_t>(static_cast<double>(wait) * node.slow));
     }
-    void tell_all(Rank rank, const Event& event) {
-        for (Attached& attached : nodes_[rank].protocols) tell(rank, attached.channel, event);
+    void raise_all(Rank rank, const Event& event) {
+        for (Attached& attached : nodes_[rank].protocols) raise(rank, attached.channel, event);
     }
     void wake(Rank rank, uint64_t in_ns) {
         Node& node = nodes_[rank];
@@ -314,7 +314,7 @@ private:
     // datagrams
     void transmit_datagram(Rank from);
     void datagram_arrive(Rank to, uint32_t index);
-    void left(uint32_t index);
+    void transmitted(uint32_t index);
     bool separated(Rank a, Rank b) const;
     bool unlucky(double loss, bool* bad);
 

@@ -57,7 +57,7 @@ uint32_t SimulatorImpl::message_new(Rank from, const Attached& attached, const S
     Message& m = messages_[index];
     m.from = from;
     m.datagram = attached.datagrams;
-    m.left = false;
+    m.transmitted = false;
     m.overhead = m.datagram ? config_.header_bytes : sim_stream_overhead_bytes;
     m.send = send;
     m.send.channel = attached.channel;
@@ -75,7 +75,7 @@ uint32_t SimulatorImpl::message_new(Rank from, const Attached& attached, const S
 
 bool SimulatorImpl::untouched(const Message& m, Rank to) {
     if (m.send.payload.bytes <= inline_bytes_max || checksum(m.send.payload) == m.sum) return true;
-    fault(fail(Code::conflict, "{} overwrote a payload to rank {} before it was told `sent` (ticket {})", packet_name(m.from, m.send), to,
+    fault(fail(Code::conflict, "{} overwrote a payload to rank {} before its `sent` (ticket {})", packet_name(m.from, m.send), to,
                m.send.ticket));
     return false;
 }
@@ -84,7 +84,7 @@ bool SimulatorImpl::untouched(const Message& m, Rank to) {
 void SimulatorImpl::message_settle(uint32_t index) {
     Message& m = messages_[index];
     if (--m.waiting) return;
-    tell_sent(m, m.send.ticket);
+    raise_sent(m, m.send.ticket);
     messages_free_.push_back(index);
 }
 
@@ -124,9 +124,9 @@ void SimulatorImpl::take(const Message& m, Rank to, Landing landing, Buffer plac
     }
     if (payload.bytes) std::memcpy(place.host, payload.host, payload.bytes);
     slot.packet.payload = place;
-    nodes_[to].heard_us[m.from] = now_us();
+    nodes_[to].received_us[m.from] = now_us();
     note_packet(SimTrace::What::deliver, to, m.from, m.send);
-    tell(to, m.send.channel, {Event::Received{&slot.packet}}, index);
+    raise(to, m.send.channel, {Event::Received{&slot.packet}}, index);
 }
 
 // ---- streams -------------------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ void SimulatorImpl::transmit_datagram(Rank from) {
         if (m.send.to.bits && addressed(to) && !std::exchange(first, 0)) bytes += m.bytes();
     node.bytes_sent += bytes;
     const uint64_t end_ns = now_ns_ + pass_ns(bytes), last_ns = end_ns - pass_ns(m.bytes());   // last_ns: the start of the last copy
-    happen(end_ns, Do::left, from, index);
+    happen(end_ns, Do::transmitted, from, index);
     happen(end_ns, Do::transmit, from);
     const bool lossy = config_.loss_type == PacketType{} || config_.loss_type == m.send.type;
     if (lossy && unlucky(config_.loss_sent, &node.bad_sending)) return;
@@ -308,16 +308,16 @@ bool SimulatorImpl::unlucky(double loss, bool* bad) {
     return *bad;
 }
 
-/// The last byte has left: the payload may be reused.
-void SimulatorImpl::left(uint32_t index) {
+/// The last byte is on the wire: the payload may be reused.
+void SimulatorImpl::transmitted(uint32_t index) {
     Message& m = messages_[index];
     if (nodes_[m.from].dead) return message_settle(index);
-    m.left = true;
+    m.transmitted = true;
     if (m.copy.empty() && m.send.payload.bytes) {
         if (!untouched(m, m.send.to.rank)) return;
         m.copy.assign(m.send.payload.host, m.send.payload.host + m.send.payload.bytes);
     }
-    tell_sent(m, std::exchange(m.send.ticket, 0));
+    raise_sent(m, std::exchange(m.send.ticket, 0));
     message_settle(index);
 }
 

@@ -48,7 +48,7 @@ void SimulatorImpl::post(Rank rank, uint16_t channel, const Event& event) {
     const std::vector<Attached>& protocols = nodes_[rank].protocols;
     if (std::none_of(protocols.begin(), protocols.end(), [&](const Attached& each) { return each.channel == channel; })) return;
     if (const auto* ready = event.is<Event::Ready>()) note({now_us(), rank, SimTrace::What::ready, {}, ready->step, ready->bucket, 0, {}});
-    tell(rank, channel, event);
+    raise(rank, channel, event);
 }
 
 void SimulatorImpl::batch(Rank rank) {
@@ -63,7 +63,7 @@ void SimulatorImpl::batch(Rank rank) {
         if (events_.empty() || !fault_.ok()) continue;
         actions_.clear();
         actions_.now_us = now_us();
-        actions_.heard_us = node.heard_us.data();
+        actions_.received_us = node.received_us.data();
         attached.protocol->on(events_, actions_);
         perform(rank, attached, actions_);
     }
@@ -141,7 +141,7 @@ void SimulatorImpl::compute(Rank rank, uint16_t channel, const Compute& c) {
     Node& node = nodes_[rank];
     if (!config_.compute_async) {
         compute_now(c);
-        return tell(rank, channel, {Event::Computed{c.ticket}});
+        return raise(rank, channel, {Event::Computed{c.ticket}});
     }
     for (Running& r : node.running) {
         const Compute& o = r.compute;
@@ -162,20 +162,20 @@ void SimulatorImpl::computed(Rank rank, uint64_t channel, uint64_t ticket) {
     compute_now(it->compute);
     *it = running.back();
     running.pop_back();
-    tell(rank, static_cast<uint16_t>(channel), {Event::Computed{ticket}});
+    raise(rank, static_cast<uint16_t>(channel), {Event::Computed{ticket}});
 }
 
 void SimulatorImpl::lost(Rank rank, Rank peer) {
     if (nodes_[rank].dead) return;
     if (!nodes_[rank].pairs.empty()) {
         if (pair(rank, peer).lost) return;
-        if (!nodes_[peer].dead) {   // declared lost while alive: it is told after lost_after_us
+        if (!nodes_[peer].dead) {   // declared lost while alive: it learns that after lost_after_us
             disconnect(rank, peer, false);
             happen(now_ns_ + config_.lost_after_us * 1000, Do::lost, peer, rank);
         }
         drop_all(rank, peer);
     }
-    tell_all(rank, {Event::PeerLost{peer, lost_status(peer)}});
+    raise_all(rank, {Event::PeerLost{peer, lost_status(peer)}});
 }
 
 void SimulatorImpl::die(Rank rank) {
@@ -252,7 +252,7 @@ bool SimulatorImpl::pending(const Happening& timer) const {
     return !node.dead && it != node.timers.end() && it->second == timer.number;
 }
 
-/// Its rank is stalled: it happens when that is over, in the same order.
+/// Its rank is stalled: it happens when the stall has ended, in the same order.
 bool SimulatorImpl::put_off(Happening h) {
     switch (h.what) {
         case Do::reconnect:
@@ -306,12 +306,12 @@ void SimulatorImpl::dispatch(const Happening& h) {
             break;
         }
         case Do::acked: message_settle(static_cast<uint32_t>(h.a)); break;
-        case Do::left: left(static_cast<uint32_t>(h.a)); break;
+        case Do::transmitted: transmitted(static_cast<uint32_t>(h.a)); break;
         case Do::datagram_arrive: datagram_arrive(h.rank, static_cast<uint32_t>(h.a)); break;
         case Do::datagram_deliver: {
             Message& m = messages_[h.a];
             Buffer place;
-            Landing landing = node.dead || !m.left ? Landing::drop : land(m, h.rank, &place);
+            Landing landing = node.dead || !m.transmitted ? Landing::drop : land(m, h.rank, &place);
             if (landing != Landing::later) take(m, h.rank, landing, place);
             message_settle(static_cast<uint32_t>(h.a));
             node.receiving = false;
@@ -320,7 +320,7 @@ void SimulatorImpl::dispatch(const Happening& h) {
         }
         case Do::timer:
             node.timers.erase({static_cast<uint16_t>(h.a), h.b});
-            tell(h.rank, static_cast<uint16_t>(h.a), {Event::TimerExpired{h.b}});
+            raise(h.rank, static_cast<uint16_t>(h.a), {Event::TimerExpired{h.b}});
             break;
         case Do::computed:
             if (!node.dead) computed(h.rank, h.a, h.b);
@@ -355,7 +355,7 @@ Status SimulatorImpl::run() {
         started_ = true;
         for (Rank r = 0; r < nodes_.size(); ++r)
             for (Rank peer = 0; peer < nodes_.size(); ++peer)
-                if (peer != r) tell_all(r, {Event::PeerUp{peer}});
+                if (peer != r) raise_all(r, {Event::PeerUp{peer}});
         for (Rank r = 0; r < nodes_.size(); ++r) {
             Node& node = nodes_[r];
             if (!node.trainer) continue;

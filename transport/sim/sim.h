@@ -46,7 +46,7 @@ struct SimConfig {
     uint64_t batch_us = 3;                 // longest time from an event to its batch
     uint64_t compute_ns_per_word = 1;      // cost of a Compute action
     bool compute_async = false;            // `computed` comes after that time, not at once
-    uint64_t lost_after_us = 10'000'000;   // time from a rank's death to peer_lost
+    uint64_t lost_after_us = 10'000'000;   // time from a rank's death to PeerLost
     uint64_t end_us = 3'600'000'000;       // virtual time at which the run fails
     bool trace = false;                    // keep Simulator::trace()
 };
@@ -80,7 +80,7 @@ public:
     virtual void slow(Rank rank, double factor) = 0;      // multiplies the time of its spend() and computes
     virtual void deafen(Rank rank, uint64_t at_us) = 0;   // the rank receives no multicasts from then on
     virtual void partition(std::vector<Rank> side, uint64_t from_us, uint64_t to_us) = 0;
-    /// Runs until every trainer has returned or is dead; without trainers, until no event is left.  Returns the first trainer's error, or
+    /// Runs until every trainer has returned or is dead; without trainers, until no event remains.  Returns the first trainer's error, or
     /// Code::deadline at end_us.
     virtual Status run() = 0;
     virtual Status result(Rank rank) const = 0;

@@ -24,7 +24,7 @@ void SimulatorImpl::open_view(Rank rank, uint32_t number, std::span<const Attach
         for (Rank peer = 0; peer < nodes_.size(); ++peer) {
             if (peer == rank) continue;
             const bool lost = !node.pairs.empty() && pair(rank, peer).lost;
-            tell(rank, each.channel, lost ? Event{Event::PeerLost{peer, lost_status(peer)}} : Event{Event::PeerUp{peer}});
+            raise(rank, each.channel, lost ? Event{Event::PeerLost{peer, lost_status(peer)}} : Event{Event::PeerUp{peer}});
         }
     }
     wake(rank, 0);   // land() again for packets that waited
@@ -65,9 +65,9 @@ Status SimulatorImpl::close_view(Rank rank, uint64_t) {
     return {};
 }
 
-void SimulatorImpl::tell_sent(const Message& m, uint64_t ticket) {
+void SimulatorImpl::raise_sent(const Message& m, uint64_t ticket) {
     if (!ticket || nodes_[m.from].dead || !attached(m.from, m.send.channel, m.view)) return;
-    tell(m.from, m.send.channel, {Event::Sent{ticket, m.status}});
+    raise(m.from, m.send.channel, {Event::Sent{ticket, m.status}});
 }
 
 }   // namespace gradcast::sim

@@ -222,7 +222,7 @@ void Handshake::progress() {
         if (result == 1) {
             if (!SSL_session_reused(ssl_)) return fail_tls();   // no key: psk_context() allows no such
             secure_ = true;
-            if (connector_) say(own_);
+            if (connector_) send_hello(own_);
         }
         collect();
     }
@@ -244,12 +244,12 @@ void Handshake::progress() {
     if (const char* why = hello_parse(plain_, &hello, &used)) return fail_with(fail(Code::peer_refused, "{}", why));
     if (!used) return;
     plain_.erase(plain_.begin(), plain_.begin() + static_cast<ptrdiff_t>(used));
-    hear(hello);
+    hello_received(hello);
 }
 
-void Handshake::hear(const Hello& hello) {
-    bool asks = !connector_ && !met_;   // only the connector's first Hello asks
-    met_ = true;
+void Handshake::hello_received(const Hello& hello) {
+    bool asks = !connector_ && !greeted_;   // only the connector's first Hello asks
+    greeted_ = true;
     if (asks != (hello.verdict == Verdict::ask)) return fail_with(fail(Code::peer_refused, "it answers out of turn"));
     bool second = !connector_ && !asks;
     peer_ = hello;
@@ -265,19 +265,19 @@ void Handshake::accept(const Hello& own) {
     GC_ASSERT(state_ == State::asked);
     own_ = own;
     own_.verdict = Verdict::accept;
-    say(own_);
+    send_hello(own_);
     state_ = connector_ ? State::done : State::waiting;
 }
 
 void Handshake::refuse(Verdict verdict, const std::string& reason) {
     own_.verdict = verdict;
     own_.reason = reason;
-    say(own_);
+    send_hello(own_);
     peer_.verdict = verdict;
     fail_with(fail(Code::peer_refused, "{}", reason));
 }
 
-void Handshake::say(const Hello& hello) {
+void Handshake::send_hello(const Hello& hello) {
     std::vector<std::byte> bytes;
     hello_write(hello, &bytes);
     GC_ASSERT(SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size())) == static_cast<int>(bytes.size()));

@@ -120,8 +120,8 @@ public:
 
 private:
     void progress();
-    void hear(const Hello& hello);
-    void say(const Hello& hello);
+    void hello_received(const Hello& hello);
+    void send_hello(const Hello& hello);
     void collect();   // moves bytes from OpenSSL to out_
     void fail_tls();
     void fail_with(Status status);
@@ -133,7 +133,7 @@ private:
     State state_ = State::negotiating;
     Status status_;
     bool secure_ = false, keys_differ_ = false, known_ = false;   // known_: the offered key id is in the ring
-    bool met_ = false;                                            // the first Hello has arrived
+    bool greeted_ = false;                                        // the first Hello has arrived
     Hello own_, peer_;
     std::string offered_;             // acceptor: the offered key id
     std::vector<std::byte> record_;   // the partial TLS record

@@ -48,10 +48,10 @@ bool Sender::borrows(uint32_t view) const {
     return false;
 }
 
-void Sender::restart(const Key& key, uint64_t told) {
+void Sender::restart(const Key& key, uint64_t ack_sent) {
     keys_.key(key, config_.protect, config_.packets_per_key);
     sequence_ = 0;
-    told_ = told;
+    ack_sent_ = ack_sent;
     pending_ = {};
     next_ = base_;
     if (!frames_) frames_ = std::make_unique_for_overwrite<std::byte[]>(batch_packets * size_t{packet_head_bytes + tag_bytes});
@@ -104,11 +104,11 @@ std::span<iovec> Sender::batch(uint64_t received) {
     if (!pending_.empty()) return pending_;
     vectors_used_ = count_ = 0;
     cipher_used_ = 0;
-    if (received != told_) {
+    if (received != ack_sent_) {
         AckBody body{};
         body.received.set(received);
         seal({nullptr, 0, ticket_none, config_.view, 0, PacketType::ack, Memory::borrowed, body_bytes(body)});
-        told_ = received;
+        ack_sent_ = received;
     }
     uint64_t last = next_, bytes = 0;
     for (uint64_t packets = count_; last < end_ && packets < batch_packets && bytes + at(last).bytes <= batch_bytes; ++last, ++packets)

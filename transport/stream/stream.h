@@ -36,8 +36,8 @@ public:
     /// Copies the payloads of a view that are not acknowledged, to release the view's memory.  Not while a batch() is being written.
     void own(uint32_t view);
     bool borrows(uint32_t view) const;   // true: own() has something to copy
-    /// Starts on a new connection, after acked() with the peer's count.  `told`: the own count that the handshake sent.
-    void restart(const Key& key, uint64_t told);
+    /// Starts on a new connection, after acked() with the peer's count.  `ack_sent`: the own count that the handshake sent.
+    void restart(const Key& key, uint64_t ack_sent);
     /// The sealed bytes to write next, or the rest of the last batch after wrote(); empty: nothing.  `received`: the own count, sent first.
     std::span<iovec> batch(uint64_t received);
     void wrote(uint64_t bytes);
@@ -53,15 +53,15 @@ public:
     void clear(Done done) {
         for (; base_ < end_; ++base_) release(at(base_), done);
         base_ = next_ = end_ = 0;
-        told_ = 0;
+        ack_sent_ = 0;
         pending_ = {};
     }
     bool idle() const { return next_ == end_ && pending_.empty(); }   // nothing to write
     bool acknowledged() const { return base_ == end_; }
-    uint64_t pushed() const { return end_; }        // packets since the count was 0
-    uint64_t received() const { return base_; }     // of them, what the peer has told that it has
-    uint64_t told() const { return told_; }         // the count last sent to the peer
-    uint64_t packets() const { return packets_; }   // sealed packets, with repeats and acks
+    uint64_t pushed() const { return end_; }          // packets since the count was 0
+    uint64_t received() const { return base_; }       // of them, what the peer has acknowledged
+    uint64_t ack_sent() const { return ack_sent_; }   // the count last sent to the peer
+    uint64_t packets() const { return packets_; }     // sealed packets, with repeats and acks
     uint64_t key_epoch() const { return keys_.epoch(); }
 
     static constexpr uint64_t queue_max = 65536;
@@ -96,7 +96,7 @@ private:
     const StreamConfig config_;
     InlinePool& pool_;
     PacketKeys keys_;
-    uint64_t sequence_ = 0, packets_ = 0, told_ = 0;
+    uint64_t sequence_ = 0, packets_ = 0, ack_sent_ = 0;
     uint64_t base_ = 0, next_ = 0, end_ = 0;   // first packet: not acknowledged | not yet in a batch | not queued
     std::vector<Queued> ring_;
     std::unique_ptr<std::byte[]> frames_;   // 64 bytes a packet: tag of one packet beside the head of the next

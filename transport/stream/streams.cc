@@ -126,7 +126,7 @@ bool Streams::idle() const {
     each_rail([&](const Rail& rail) {
         if (rail.peer.lost) return;
         idle &= !rail.send.busy && rail.sender.acknowledged() && !(rail.pipe && !rail.pipe->sent());
-        idle &= rail.state != Rail::State::open || rail.sender.told() == rail.receiver.delivered();
+        idle &= rail.state != Rail::State::open || rail.sender.ack_sent() == rail.receiver.delivered();
     });
     return idle;
 }
@@ -187,13 +187,13 @@ void Streams::complete(Op& op, uint64_t now) {
             if (bytes == 0) return fall(rail, fail(Code::peer_lost, "{}: it has closed the stream", peer.label));
             if (rail.state == Rail::State::greeting) return greet(rail, std::span(rail.greeting).first(bytes), now);
             rail.unacknowledged_bytes += bytes;
-            heard_us_[peer.rank] = now;
+            received_us_[peer.rank] = now;
             rail.receiver.received(bytes);
             parse(rail, now);
             break;
         case Op::Kind::send:
-            if (!rail.telling.empty()) {
-                rail.telling.erase(rail.telling.begin(), rail.telling.begin() + op.result);
+            if (!rail.greeting_out.empty()) {
+                rail.greeting_out.erase(rail.greeting_out.begin(), rail.greeting_out.begin() + op.result);
                 rail.small_bytes = std::max(rail.small_bytes, static_cast<uint32_t>(bytes));
             } else {
                 rail.sender.wrote(bytes);
@@ -224,7 +224,7 @@ bool Streams::take(Rail& rail, uint64_t now) {
         fall(rail, fail(Code::packet_invalid, "{}: {} came, the stream is begun again", rail.peer.label, why));
         return false;
     }
-    if (!rail.ack_us && rail.receiver.delivered() != rail.sender.told()) rail.ack_us = now + ack_wait_us;
+    if (!rail.ack_us && rail.receiver.delivered() != rail.sender.ack_sent()) rail.ack_us = now + ack_wait_us;
     return rail.receiver.delivered() != before;
 }
 bool Streams::turn() const { return receiving_->peer.up && &receiving_->peer.rail(&Rail::taken_bytes) == receiving_; }
@@ -233,7 +233,7 @@ Landing Streams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (packet.type == PacketType::probe && bytes > 0) return Landing::drop;   // its acknowledgement is the answer
     return link_packet(packet.type) ? Landing::lease : owner_.land(packet, bytes, place);
 }
-void Streams::packet(const Packet& packet) { link_packet(packet.type) ? owner_.told(packet) : owner_.packet(packet); }
+void Streams::packet(const Packet& packet) { link_packet(packet.type) ? owner_.link_packet_received(packet) : owner_.packet(packet); }
 bool Streams::ack(uint64_t received) { return acked(*receiving_, received); }
 bool Streams::acked(Rail& rail, uint64_t received) {
     if (!rail.sender.acked(received, [this](uint32_t ticket) { owner_.done(ticket, {}); })) return false;
@@ -265,7 +265,7 @@ void Streams::send_piece(const Send& send, uint32_t ticket) {
         for (uint64_t word = send.to.bits[first / 64]; word; word &= word - 1) queue(first + static_cast<Rank>(std::countr_zero(word)));
 }
 
-void Streams::tell(Rank rank, const Send& send) {
+void Streams::send_link_packet(Rank rank, const Send& send) {
     Peer& peer = *peers_[rank];
     if (peer.lost) return;
     Send of_link = send;
@@ -317,32 +317,32 @@ void Streams::pump(Rail& rail, uint64_t now) {
     if (rail.state != Rail::State::greeting && rail.state != Rail::State::open) return;
     if (!rail.send.busy) {
         std::span<iovec> vectors;
-        if (rail.handshake && rail.telling.empty()) {
+        if (rail.handshake && rail.greeting_out.empty()) {
             auto text = rail.handshake->output();
-            rail.telling.assign(text.begin(), text.end());   // a copy: the handshake may add output while this is sent
+            rail.greeting_out.assign(text.begin(), text.end());   // a copy: the handshake may add output while this is sent
             rail.handshake->wrote(text.size());
             if (text.empty() && rail.state == Rail::State::open) rail.handshake = nullptr;
         }
-        if (!rail.telling.empty()) {
-            rail.telling_vector = {rail.telling.data(), rail.telling.size()};
-            vectors = {&rail.telling_vector, 1};
+        if (!rail.greeting_out.empty()) {
+            rail.greeting_out_vector = {rail.greeting_out.data(), rail.greeting_out.size()};
+            vectors = {&rail.greeting_out_vector, 1};
         } else if (rail.state == Rail::State::open) {
             uint64_t delivered = rail.receiver.delivered();
-            bool ack = delivered != rail.sender.told() && (rail.unacknowledged_bytes >= ack_bytes || now >= rail.ack_us || finishing_);
+            bool ack = delivered != rail.sender.ack_sent() && (rail.unacknowledged_bytes >= ack_bytes || now >= rail.ack_us || finishing_);
             if (!rail.sender.idle()) {
                 const Span span(config_.profile, Profile::network, StepPhase::send, "packets");   // includes tags or encryption
                 vectors = rail.sender.batch(delivered);
             } else if (ack) {
                 vectors = rail.sender.batch(delivered);
             }
-            if (rail.sender.told() == delivered) {
+            if (rail.sender.ack_sent() == delivered) {
                 rail.ack_us = 0;
                 rail.unacknowledged_bytes = 0;
             }
             add(counters_.packets_sent, rail.sender.packets() - std::exchange(rail.counted_sent, rail.sender.packets()));
         }
         if (!vectors.empty()) {
-            rail.send.pipe = rail.telling.empty() ? rail.pipe.get() : nullptr;   // the handshake is on the socket
+            rail.send.pipe = rail.greeting_out.empty() ? rail.pipe.get() : nullptr;   // the handshake is on the socket
             rail.send.message.msg_iov = vectors.data();
             rail.send.message.msg_iovlen = vectors.size();
             proactor_->start(rail.send);

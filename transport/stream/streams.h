@@ -36,7 +36,7 @@ struct Rail {
     uint32_t turn = 0;      // counts attempts: which of its addresses is next
     uint32_t refused = 0;   // attempts in a row that were refused
     uint64_t look_us = 0;   // when to ask the kernel for repeats
-    bool repeats = false;   // was told
+    bool repeats = false;   // they were logged
     uint64_t probe = 0;     // the number of packets up to the probe, until it is acknowledged
     uint64_t probe_us = 0;
     uint32_t tries = 0, connections = 0;   // that the probe has failed
@@ -56,8 +56,8 @@ struct Rail {
     Receiver receiver;
     uint64_t dealt_bytes = 0, taken_bytes = 0;   // of packets since the peer's start: sent here, received here
     iovec receive_to[2];
-    std::vector<std::byte> greeting, telling;   // handshake bytes: received, being sent
-    iovec telling_vector{};
+    std::vector<std::byte> greeting, greeting_out;   // handshake bytes: received, being sent
+    iovec greeting_out_vector{};
     uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
     uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
 
@@ -76,8 +76,8 @@ struct Peer {
     uint32_t key = 0;                       // number of the key to offer next, in `tls`
     std::weak_ptr<const TlsContext> tls;
     uint32_t strikes = 0;   // refusals since the last open stream
-    bool up = false;        // peer_up has been sent
-    bool lost = false;      // peer_lost has been sent
+    bool up = false;        // PeerUp has been sent
+    bool lost = false;      // PeerLost has been sent
     bool final = false;     // lost for good
     bool losing = false;    // to be lost when its operations are done
     uint32_t narrow = 0;    // losses in a row because only small packets reach it
@@ -91,9 +91,9 @@ struct Peer {
 
 class Streams final : public Link, private ReceiverSink {
 public:
-    /// heard_us: by rank, set to the time of its last bytes.
-    Streams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner, uint64_t* heard_us)
-        : config_(config), log_(log), counters_(counters), pool_(pool), owner_(owner), heard_us_(heard_us) {}
+    /// received_us: by rank, set to the time of its last bytes.
+    Streams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner, uint64_t* received_us)
+        : config_(config), log_(log), counters_(counters), pool_(pool), owner_(owner), received_us_(received_us) {}
     Status open(Proactor& proactor, Rdma* rdma);
     void begin(uint64_t now);   // before the first turn
     /// The next peer, which LinkConfig has now.  An address that is none: it may come by itself all the same.
@@ -116,9 +116,9 @@ public:
 
     void invite(std::unique_ptr<Accepted> stream);   // from the listener
     void give_up(Rank rank, Status why);
-    void probe();                             // all open streams once more
-    void tell(Rank rank, const Send& send);   // a packet of the link itself
-    void finish() { finishing_ = true; }      // acknowledge at once
+    void probe();                                         // all open streams once more
+    void send_link_packet(Rank rank, const Send& send);   // a packet of the link itself
+    void finish() { finishing_ = true; }                  // acknowledge at once
     const std::string& label(Rank rank) const { return peers_[rank]->label; }
     Event up(Rank rank) const { return {Event::PeerUp{rank, peers_[rank]->identity.incarnation}}; }
     /// Calls each(event) with PeerUp or PeerLost of every peer that is up or lost.
@@ -161,7 +161,7 @@ private:
     void greet(Rail& rail, std::span<const std::byte> bytes, uint64_t now);
     void turned_away(Rail& rail);
     std::string conflict(const Peer& peer, const Hello& hello) const;
-    void meet(Rail& rail);
+    void hello_received(Rail& rail);
     void open_pipe(Rail& rail, uint32_t device);
     bool connect_pipe(Rail& rail, const RdmaEnd& end);
     uint32_t device_of(const Rail& rail) const;
@@ -201,7 +201,7 @@ private:
     LinkCounters& counters_;
     InlinePool& pool_;
     LinkOwner& owner_;
-    uint64_t* const heard_us_;
+    uint64_t* const received_us_;
     Proactor* proactor_ = nullptr;
     Rdma* rdma_ = nullptr;   // the same one, or null: no pipes
     std::shared_ptr<const KeyRing> ring_;

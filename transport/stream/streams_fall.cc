@@ -67,9 +67,9 @@ void Streams::lose(Peer& peer) {
                          peer.label, static_cast<double>(config_.deadline_us) * 1e-6);
     const bool again = std::exchange(peer.lost, true);   // lost before and not up since: fall() has logged the news
     peer.losing = peer.up = false;
-    peer.final = expected.incarnation != 0 && !config_.peers_return;   // without an expected incarnation the next one may come
+    peer.final = expected.incarnation != 0 && !config_.survive;   // without an expected incarnation the next one may come
     peer.identity = expected;
-    if (config_.peers_return) peer.identity.incarnation = 0;   // that or a later one
+    if (config_.survive) peer.identity.incarnation = 0;   // that or a later one
     for (auto& rail : peer.rails) rail->sender.clear([&](uint32_t ticket) { owner_.done(ticket, peer.last); });
     begin_anew(peer);
     if (!again && peer.narrow < 2) log_.warn("lost {}", peer.last.what);

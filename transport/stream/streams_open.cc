@@ -72,7 +72,7 @@ void Streams::equip(Rail& rail, uint64_t now) {
     proactor_->add(rail.fd.get());
     for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) op->fd = rail.fd.get();
     rail.greet_us = now + greet_limit_us;
-    rail.telling.clear();
+    rail.greeting_out.clear();
     rail.greeting.resize(Receiver::rest_max);
 }
 
@@ -119,7 +119,7 @@ void Streams::greet(Rail& rail, std::span<const std::byte> bytes, uint64_t now) 
     Handshake& handshake = *rail.handshake;
     bytes = bytes.subspan(handshake.feed(bytes));
     if (handshake.state() == Handshake::State::asked) {
-        meet(rail);
+        hello_received(rail);
         bytes = bytes.subspan(handshake.feed(bytes));
     }
     if (rail.state != Rail::State::greeting) return;
@@ -172,7 +172,7 @@ std::string Streams::conflict(const Peer& peer, const Hello& hello) const {
 }
 
 // Answers the peer's Hello: accepts it, or refuses it and breaks the stream.
-void Streams::meet(Rail& rail) {
+void Streams::hello_received(Rail& rail) {
     Peer& peer = rail.peer;
     Handshake& handshake = *rail.handshake;
     const Hello hello = handshake.peer();

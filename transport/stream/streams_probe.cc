@@ -12,7 +12,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t look_every_us = 200'000;
-constexpr uint8_t repeats_told = 3;   // one after another: about a second
+constexpr uint8_t repeats_logged_min = 3;   // one after another: about a second
 
 tcp_info tcp_info_of(const Rail& rail) {
     tcp_info info{};
@@ -33,7 +33,7 @@ void Streams::look_for_repeats(Rail& rail, uint64_t now) {
             fall(rail, fail(Code::peer_lost, "{}: what is sent to it was repeated without an answer", rail.peer.label));
         return;
     }
-    if (rail.repeats || info.tcpi_retransmits < repeats_told) return;
+    if (rail.repeats || info.tcpi_retransmits < repeats_logged_min) return;
     rail.repeats = true;
     const std::string text = fmt::format(
         "{}: what is sent to it was repeated {} times without an answer, in packets of up to {} bytes: if a plain ping reaches it and ping "

@@ -93,9 +93,9 @@ Status CudaDevice::seal() {
         GC_CUDA(cudaMemGetInfo(&free, &total));
         const uint64_t kept = std::min(free / 16, libraries_bytes_max), ours = free - kept;
         if (const uint64_t bytes = gpu->arena.device_bytes(); bytes > ours && growing_bytes_ > 0) {
-            const uint64_t fixed = bytes - std::min(bytes, growing_bytes_), left = ours - std::min(ours, fixed);
+            const uint64_t fixed = bytes - std::min(bytes, growing_bytes_), remaining = ours - std::min(ours, fixed);
             // In double: the product of bytes and samples exceeds 64 bits on large GPUs.
-            const auto samples = static_cast<uint64_t>(static_cast<double>(left) / static_cast<double>(growing_bytes_) *
+            const auto samples = static_cast<uint64_t>(static_cast<double>(remaining) / static_cast<double>(growing_bytes_) *
                                                        static_cast<double>(growing_samples_));
             return fail(Code::node_memory,
                         "GPU {} has {} MiB free of {}, {} of them for libraries' kernels, but blocks of {} samples need {}; {}",

@@ -76,7 +76,7 @@ public:
         virtual Status close(uint32_t lanes, uint32_t parity, cudaStream_t stream) = 0;
         /// The words that are complete after close().
         virtual StepWords step_words(uint32_t lanes) const = 0;
-        /// Enqueues the copy of the host's scales to the device, and clears what unfinished steps have left.  While no whole step is under
+        /// Enqueues the copy of the host's scales to the device, and clears the values of unfinished steps.  While no whole step is under
         /// way.
         virtual Status scales(cudaStream_t stream) = 0;
         /// Reads what a whole step has found; the host has waited for it.  Error: Code::diverged, with step, layer and block.

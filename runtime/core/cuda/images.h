@@ -1,4 +1,4 @@
-// Augmented samples of a data set in GPU memory: augment() (datasets/augment.cc) as a gather, byte for byte.
+// A data set in GPU memory, from which samples are augmented: the same bytes as augment() (datasets/augment.cc) gives.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@ namespace gradcast::cuda {
 struct Images {
     const uint8_t* all = nullptr;   // [sample, C, H, W]
     uint32_t C = 0, H = 0, W = 0;
-    uint32_t crop = 0, flip = 0;
+    uint32_t crop = 0, flip = 0;   // as in Augment; flip: 0 or 1
     uint64_t seed = 0;
 };
 

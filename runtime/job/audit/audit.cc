@@ -36,11 +36,11 @@ Status lines_read(AuditFolder* folder) {
     StepLine line;
     for (bool got = false;;) {
         GC_TRY(lines.next(&line, &got));
-        const StepGap& told = lines.gap();
-        const uint64_t until = got ? line.step - 1 : told.last;   // without lines
+        const StepGap& gap = lines.gap();
+        const uint64_t until = got ? line.step - 1 : gap.last;   // without lines
         if (until > before && folder->notes.size() < 100)
             folder->notes.push_back(
-                step_gap_text({before + 1, until, told.first == before + 1 && told.last == until ? told.logged_by : std::string()}));
+                step_gap_text({before + 1, until, gap.first == before + 1 && gap.last == until ? gap.logged_by : std::string()}));
         if (!got) break;
         if (folder->lines.size() == lines_max) return fail(Code::data, "{}: more than {} lines", path, lines_max);
         before = line.step;
@@ -148,9 +148,9 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
     AuditFolder read;
     read.path = path;
     read.checkpoints = checkpoints_in(path);
-    std::string text, told;
+    std::string text, newest_base;
     GC_TRY(file_read(path + "/job.toml", &text));
-    // All are read whole.  The newest one that is, tells where the data is.
+    // All are read whole.  The data is where the newest whole one says.
     std::vector<std::string> files;
     const std::string final = path + "/final.h5";
     if (::access(final.c_str(), F_OK) == 0) files.push_back(final);
@@ -166,8 +166,8 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
             if (::access(file.c_str(), F_OK) == 0) read.findings.emplace_back(status.what);
             continue;
         }
-        if (told.empty()) {
-            told = model.base;
+        if (newest_base.empty()) {
+            newest_base = model.base;
             read.data_digest = model.data_digest;
         }
         if (file == final) {
@@ -176,7 +176,7 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
         }
     }
     std::error_code error;
-    std::string where = !base.empty() ? base : told.starts_with('/') ? told : path;
+    std::string where = !base.empty() ? base : newest_base.starts_with('/') ? newest_base : path;
     where = std::filesystem::absolute(where, error).lexically_normal();
     std::vector<JobMistake> mistakes;
     if (!job_parse(text, path + "/job.toml", where, &read.job, &mistakes)) return fail(Code::data, "{}", mistakes.front().text);

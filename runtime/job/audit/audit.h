@@ -20,7 +20,7 @@ struct AuditFolder {
     std::string kernels, kernel_set;     // that its first line names
     std::string kernel_set_last;         // that its last line names
     std::vector<uint64_t> checkpoints;   // their steps, ascending
-    std::string data_digest;             // that a checkpoint or the model tells; empty: none does
+    std::string data_digest;             // of a checkpoint or the model; empty: none has it
     std::string digest;                  // of the model in final.h5; empty: there is none
     uint64_t model_steps = 0;            // of that model
     std::vector<std::string> notes;      // for people: gaps in steps.jsonl
@@ -33,7 +33,7 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
 struct AuditConfig {
     uint64_t first = 0, last = 0;   // steps to compare, from 1; 0: the first or last one that steps.jsonl has
     std::string from;               // checkpoint to begin with; empty: the nearest one before `first`, else the beginning of the job
-    std::string scratch;            // a folder for what the run writes; made, and left to the caller
+    std::string scratch;            // a folder for what the run writes; made here, removed by the caller
     uint32_t lanes = 1;
     const std::atomic<bool>* stop = nullptr;
     std::function<void(uint64_t step, uint64_t last)> progress;   // called a few times a second

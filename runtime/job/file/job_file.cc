@@ -207,7 +207,7 @@ private:
             mistake(line_of(node), fmt::format("{}.{}", option.section, option.key), wrong);
     }
 
-    /// What no single key can tell.
+    /// The rules about several keys.
     void whole(const toml::table& root) {
         if (!plain(job_.name)) mistake(line_of(root, "job.name"), "job.name", fmt::format("{} {}", shown(job_.name), plain_rule));
         for (const BrokenRule& each : job_rules_broken(keys_)) mistake(line_of(root, each.key), each.key, each.text);

@@ -63,14 +63,14 @@ struct JobMistake {
     uint32_t line;
     std::string text;
 };
-/// Checks everything that the text alone can tell: keys (with the nearest known one), types, ranges, exchange and quantiser, preset and
+/// Checks everything that needs the text alone: keys (with the nearest known one), types, ranges, exchange and quantiser, preset and
 /// layer kinds. False: *mistakes is not empty.  `path` is used in messages only.
 bool job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config,
                std::vector<JobMistake>* mistakes);
 /// The same; the error has one line a mistake.
 Status job_parse(const std::string& text, const std::string& path, const std::string& base, JobConfig* config);
-/// A mistake that the text alone does not tell, as one of job_parse(): with the line of this key ("net.layers[2]"), else of its section.
-/// `what` may begin with a key that stands in its place.
+/// A mistake that was found otherwise, in the form of those of job_parse(): with the line of this key ("net.layers[2]"), else of its
+/// section. `what` may begin with a key that stands in its place.
 JobMistake job_mistake(const std::string& text, const std::string& path, std::string_view key, std::string_view what);
 /// Reads and parses; the error is as that of job_parse().
 Status job_read(const std::string& path, JobConfig* config);

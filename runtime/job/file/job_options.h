@@ -39,7 +39,7 @@ struct JobOption {
     const char* section;
     const char* key;
     Kind kind;
-    const char* value;   // what it is when left out, as written in the file; "" where there is none
+    const char* value;   // the default, as written in the file; "" where there is none
     double min, max;     // integer, number; duration in seconds
     bool above;          // min itself is not allowed
     std::vector<std::string> (*names)();

@@ -1,4 +1,4 @@
-// What no single key of a job file can tell: rules about several keys, in one table.
+// The rules about several keys of a job file, in one table.
 #pragma once
 #include <set>
 #include <span>

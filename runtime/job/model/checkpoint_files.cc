@@ -27,7 +27,7 @@ CheckpointPlan::CheckpointPlan(const JobConfig& job, const Sampler& sampler, uin
 uint64_t CheckpointPlan::number(uint64_t steps) const {
     if (steps == 0 || steps >= last_) return 0;   // the last state is final.h5
     if (every_ > 0) return steps % every_ == 0 ? steps / every_ : 0;
-    const uint64_t epochs = sampler_->epoch_of(steps);   // that are over
+    const uint64_t epochs = sampler_->epoch_of(steps);   // that have ended
     return epochs > 0 && epochs % epochs_ == 0 && sampler_->steps(epochs) == steps ? epochs / epochs_ : 0;
 }
 

@@ -319,7 +319,7 @@ Status model_reserve(const std::string& path, const Model& model, uint64_t state
         Hid file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
         if (!file || !file.close()) return failed(errno);
     }
-    // HDF5 writes into it and cuts off what is left when it closes the file.
+    // HDF5 writes into it and cuts off the rest when it closes the file.
     Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!fd) return failed(errno);
     const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));

@@ -23,7 +23,7 @@ struct Model {
     std::vector<float> mean, std;   // [C], of the data that it was trained on
     std::string job, base;          // the text of the job file, and JobConfig::base
     std::string digest, kernel_set, data_digest;
-    std::string class_names;                // of the classes that it tells apart, as in DataInfo; empty: not known
+    std::string class_names;                // of the classes that it distinguishes, as in DataInfo; empty: not known
     std::string id;                         // of the job, 32 hex digits; empty in version 1
     uint64_t step = 0;                      // that are done
     uint64_t state = 0;                     // Context::state
@@ -48,7 +48,8 @@ struct ModelVectors {
 
 /// Makes `path`, with room on the disk for all that model_write() will put there.  Error: names the size and the folder.
 Status model_reserve(const std::string& path, const Model& model, uint64_t state_bytes);
-/// Writes into what model_reserve() made, else into a new file; the caller renames.  Error: names the file.  Nothing is left behind then.
+/// Writes into what model_reserve() made, else into a new file; the caller renames.  Error: names the file.  After an error no file
+/// remains.
 Status model_write(const std::string& path, const Model& model, const ModelState& state);
 /// final.h5 in the folder of a job that does not run any more, also where it was ended before the model got that name.  Empty: there is
 /// none, and no room is reserved for it any more.

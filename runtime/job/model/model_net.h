@@ -16,15 +16,15 @@ struct ModelNet {
     ModelNet(const ModelNet&) = delete;
     ModelNet& operator=(const ModelNet&) = delete;
 
-    /// Reads final.h5, a checkpoint, or a file that ends in .safetensors and was written by safetensors_write(), and plans its net for
-    /// batches of evaluation_batch samples: in bf16 where the job was and this CPU can, else in float32.  The caller may plan more in
-    /// `arena` until ready().
+    /// Reads final.h5, a checkpoint, or a file written by safetensors_write() whose name ends in .safetensors.  Plans its net for batches
+    /// of evaluation_batch samples, in bf16 if the job was in bf16 and this CPU supports it, else in float32.  The caller may plan more
+    /// memory in `arena` until ready().
     Status open(const std::string& path, uint32_t threads);
     /// Takes the memory, fills in the parameters and starts the lanes.
     Status ready();
 
     Model model;
-    uint32_t classes = 0;   // of its data the first ones that it was trained on; 0: all, or not known
+    uint32_t classes = 0;   // the net was trained on the first so many classes of its data; 0: on all, or not known
     Arena arena;
     std::unique_ptr<Net> net;
     Lanes lanes;

@@ -4,9 +4,9 @@
 
 namespace gradcast {
 
-/// The net as it is evaluated: input "image" float32 [N, C, H, W], normalised samples; output "logits" [N, classes] (of a regression [N,
-/// 1], the prediction), any N.  The tensors' names are those of runtime/job/model/tensors.h; mean, std and digest are in metadata_props.
-/// The file is whole or not there.
+/// Writes the net as it is evaluated: input "image" float32 [N, C, H, W], normalised samples; output "logits" [N, classes] (of a regression
+/// [N, 1], the prediction), any N.  The tensors' names are those of runtime/job/model/tensors.h; mean, std and digest are in
+/// metadata_props. After an error the path has what it had before.
 Status onnx_write(const std::string& path, const Model& model, std::span<const float> parameters);
 
 }   // namespace gradcast

@@ -62,7 +62,7 @@ float of_f16(uint16_t half) {
                                  : std::ldexp(static_cast<float>(1024 + fraction), static_cast<int>(exponent) - 25));
 }
 
-/// A tensor as the header tells it.
+/// A tensor, as in the header.
 struct Entry {
     std::string name;
     const NetTensor* tensor = nullptr;   // null: one of what we do not need
@@ -132,17 +132,17 @@ class Reader {
 public:
     Reader(File& file, const NetSpec& net, std::span<float> parameters) : file_(file), net_(net), parameters_(parameters) {}
 
-    Status read(std::string* told) {
+    Status read(std::string* notes) {
         std::vector<Layer> layers;
         GC_TRY(layers_check(net_, &layers));
         tensors_ = net_tensors(layers);
         find_prefix();
         GC_TRY(parse());
-        if (!prefix_.empty()) *told += fmt::format("its names without their common \"{}\"", prefix_);
+        if (!prefix_.empty()) *notes += fmt::format("its names without their common \"{}\"", prefix_);
         for (const auto& [name, dtype] : dtypes)
             if (dtype != Dtype::f32 && std::any_of(entries_.begin(), entries_.end(),
                                                    [dtype = dtype](const Entry& each) { return each.tensor && each.dtype == dtype; }))
-                *told += fmt::format("{}{} converted to F32 exactly", told->empty() ? "" : ", ", name);
+                *notes += fmt::format("{}{} converted to F32 exactly", notes->empty() ? "" : ", ", name);
         for (const Entry& entry : entries_) GC_TRY(data(entry));
         for (const NetTensor& tensor : tensors_)
             for (uint64_t i = 0; i < tensor.count && tensor.variance; ++i) {
@@ -403,10 +403,10 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     return file_write(path, std::string(reinterpret_cast<const char*>(length.bytes), sizeof length) + text + data);
 }
 
-Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* told) {
+Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* notes) {
     File file(path, "start from");
     GC_TRY(file.open());
-    GC_TRY(Reader(file, net, parameters).read(told));
+    GC_TRY(Reader(file, net, parameters).read(notes));
     *digest = file.digest();
     return {};
 }
@@ -427,8 +427,8 @@ Status safetensors_model(const std::string& path, Model* model, std::vector<floa
         return file.wrong(fmt::format("its net has {} parameters, it has {} bytes of data", elements, file.data_bytes()));
     GC_TRY(memory_room_for(elements * sizeof(float), path));
     std::vector<float> values(elements);
-    std::string told;
-    GC_TRY(Reader(file, read.net, values).read(&told));
+    std::string notes;
+    GC_TRY(Reader(file, read.net, values).read(&notes));
     read.digest = sha256_hex(std::as_bytes(std::span(values)));
     *model = std::move(read);
     *parameters = std::move(values);

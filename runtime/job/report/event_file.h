@@ -24,7 +24,7 @@ public:
     Status open(const std::string& folder, const std::string& node, double wall_seconds, bool threaded, const Log& log);
     /// What an earlier run has written of later steps does not count any more.  Before the first scalars.
     void resume(double wall_seconds, uint64_t steps);
-    /// Trainer thread.  Neither allocates nor locks for long; scalars that are not finite are left out.
+    /// Trainer thread.  Neither allocates nor locks for long; scalars that are not finite are omitted.
     void scalars(double wall_seconds, uint64_t step, std::span<const Scalar> scalars);
     void flush() { log_.flush(); }
     void close() { log_.close(); }

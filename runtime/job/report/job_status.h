@@ -24,10 +24,10 @@ const char* job_state_name(JobState state);
 struct ViewRecord {
     uint32_t number = 1;   // from 1 on
     uint64_t first_step = 1, began_unix = 0;
-    std::vector<std::string> members = {};           // by rank
-    std::vector<std::string> came = {}, left = {};   // that the view before did not have, and that it had
-    std::string why = {};                            // of the change; empty: the first view
-    uint64_t stood_us = 0;                           // between the last step before and the first one that could begin
+    std::vector<std::string> members = {};                 // by rank
+    std::vector<std::string> joined = {}, departed = {};   // members that the view before did not have; that it alone had
+    std::string why = {};                                  // of the change; empty: the first view
+    uint64_t stood_us = 0;                                 // between the last step before and the first one that could begin
 };
 
 /// A point of the curves of loss and accuracy, by steps, seconds and bytes.
@@ -47,7 +47,7 @@ struct JobStatus {
     std::vector<std::string> losses;                             // "without rank 2 (c): …": ranks that the job is now without, and why
     std::vector<std::string> warnings;                           // what is otherwise than was asked for
     bool goes_on = false;                                        // others go on with it, or have done it, without this node
-    bool unheard = false;                                        // when it ended here, others were not heard: they may go on with it
+    bool may_rejoin = false;                                     // it ended here while other members may go on: this node may rejoin it
     uint32_t voters = 0;                                         // of a view, its first members that choose the next one; 0: all
     uint64_t step = 0, steps = 0;                                // that are done; of the whole job
     uint64_t epoch = 0, epochs = 0;                              // in which the last step was, from 1 on; 0: no step is done
@@ -81,7 +81,7 @@ struct JobStatus {
     uint64_t change_us = 0;                                      // the longest time between two steps for a change of view
     std::vector<MemoryUse> memory;                               // of the job, its view and GPUs
     std::vector<MetricSample> metrics;                           // of this node
-    std::vector<NodeTimes> times;                                // of the present view's nodes that have told them, by rank
+    std::vector<NodeTimes> times;                                // of the present view's nodes that have sent them, by rank
     std::vector<Straggler> stragglers;                           // of them
     std::vector<CurvePoint> curve;                               // of this run, thinned out evenly; at most 512
     std::string model;                                           // path of final.h5; "" at ranks that have none

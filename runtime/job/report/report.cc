@@ -35,7 +35,7 @@ Status Report::open(const EngineConfig& config) {
     self_ = config.self;
     nodes_times_.plan(nodes.size() + nodes_later_max);
     status_.curve.reserve(curve_points_max);
-    status_.workers.reserve(workers_told_max);
+    status_.workers.reserve(workers_reported_max);
     status_.staleness.reserve(Staleness::bins);
     std::vector<std::string> phases, reasons = {"stream_refused"};
     for (size_t i = 0; i < step_phases; ++i) phases.emplace_back(step_phase_name(static_cast<StepPhase>(i)));
@@ -250,7 +250,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.forwards = step.forwards;
     status_.workers.clear();
     for (const WorkerCounts& each : step.workers)
-        if (each.rounds > 0 && status_.workers.size() < workers_told_max) status_.workers.push_back(each);
+        if (each.rounds > 0 && status_.workers.size() < workers_reported_max) status_.workers.push_back(each);
     status_.staleness.clear();
     for (uint32_t i = 0; i < Staleness::bins; ++i)
         if (const StalenessBin bin = step.staleness.bin(i); bin.pushes > 0) status_.staleness.push_back(bin);

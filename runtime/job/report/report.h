@@ -1,4 +1,4 @@
-// What a job tells at one rank while it runs: its log, its status for the control plane, a line of steps.jsonl a step.
+// What a job reports at one rank while it runs: its log, its status for the control plane, a line of steps.jsonl a step.
 #pragma once
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ public:
     Status open(const EngineConfig& config);
     const Log& log() const { return log_; }
     const StepTimes& times() const { return times_; }
-    /// Network thread: another node has told how long its steps take.
+    /// Network thread: the step times of another node have come.
     void times_of(NodeId node, const RankTimes& times) { nodes_times_.set(static_cast<size_t>(node), times); }
     /// Logged, and shown with the job.
     void warn(const std::string& text);

@@ -49,11 +49,11 @@ std::string step_gap_line(const StepGap& gap) {
 
 bool step_gap_parse(std::string_view line, StepGap* gap) {
     StepGap read;
-    std::string_view left = line;
-    if (!take(&left, "{\"gap\":[") || !take(&left, &read.first, 10, ',') || !take(&left, &read.last, 10, ']') || !left.ends_with('}'))
+    std::string_view rest = line;
+    if (!take(&rest, "{\"gap\":[") || !take(&rest, &read.first, 10, ',') || !take(&rest, &read.last, 10, ']') || !rest.ends_with('}'))
         return false;
     if (read.first == 0 || read.first > read.last || read.last > UINT32_MAX) return false;
-    read.logged_by = text_of(left, "\"logged_by\":\"");
+    read.logged_by = text_of(rest, "\"logged_by\":\"");
     *gap = std::move(read);
     return true;
 }
@@ -105,15 +105,15 @@ Status StepLines::parse(std::string_view text, StepLine* line, bool* is_step) {
         return {};
     }
     uint64_t epoch = 0;
-    std::string_view left = text;
-    bool good = take(&left, "{\"step\":") && take(&left, &line->step, 10, ',') && take(&left, "\"epoch\":") &&
-                take(&left, &epoch, 10, ',') && take(&left, "\"loss\":");
-    const size_t end = std::min(left.find(','), left.size());
-    good = good && end > 0 && end <= text_bytes_max && left.substr(0, end).find_first_not_of("-0123456789.") == std::string_view::npos;
+    std::string_view rest = text;
+    bool good = take(&rest, "{\"step\":") && take(&rest, &line->step, 10, ',') && take(&rest, "\"epoch\":") &&
+                take(&rest, &epoch, 10, ',') && take(&rest, "\"loss\":");
+    const size_t end = std::min(rest.find(','), rest.size());
+    good = good && end > 0 && end <= text_bytes_max && rest.substr(0, end).find_first_not_of("-0123456789.") == std::string_view::npos;
     if (good) {
-        line->loss = left.substr(0, end);
-        left.remove_prefix(end);
-        good = take(&left, ",\"digest\":\"") && left.find('"') == 16 && take(&left, &line->digest, 16, '"') && text.ends_with('}');
+        line->loss = rest.substr(0, end);
+        rest.remove_prefix(end);
+        good = take(&rest, ",\"digest\":\"") && rest.find('"') == 16 && take(&rest, &line->digest, 16, '"') && text.ends_with('}');
     }
     if (!good || line->step > UINT32_MAX) return fail(Code::data, "{}: line {} is not the record of a step", path_, number_);
     if (line->step <= step_)

@@ -112,9 +112,9 @@ void StepLog::loop() {
 }
 
 void StepLog::write(std::string& lines) {
-    for (std::string_view left = lines; !left.empty() && !failed_;) {
-        ssize_t done = ::write(fd_.get(), left.data(), left.size());
-        if (done > 0) left.remove_prefix(static_cast<size_t>(done));
+    for (std::string_view rest = lines; !rest.empty() && !failed_;) {
+        ssize_t done = ::write(fd_.get(), rest.data(), rest.size());
+        if (done > 0) rest.remove_prefix(static_cast<size_t>(done));
         else if (done < 0 && errno != EINTR) lost(errno);
     }
     lines.clear();

@@ -32,7 +32,7 @@ public:
     /// Any thread, before close(): returns when all lines added so far are on the disk.  Error: Code::deadline, that took longer than
     /// us_max.  Ok also where records are lost, which has been logged.  Not threaded: returns at once.
     Status sync(uint64_t us_max);
-    /// Writes what is left.  An error has been logged, once.
+    /// Writes the rest.  An error has been logged, once.
     void close();
 
 private:

@@ -8,7 +8,7 @@
 // that the node came to late, earlier lines are missing.
 //
 // hmac: HMAC-SHA-256 under a key of the cluster, over the file's content without it, as transcript_content() has it.  Whoever has the key
-// can make one: it tells that a member wrote the file, not which.
+// can make one: it proves that a member wrote the file, not which one.
 #pragma once
 #include <string>
 #include <vector>

@@ -22,13 +22,13 @@ void names_write(const std::vector<std::string>& names, MessageWriter& writer) {
 }
 std::vector<std::string> names_read(MessageReader& reader) {
     std::vector<std::string> names;
-    for (uint64_t left = reader.number(); left > 0 && reader.good; --left) names.push_back(reader.text(name_max));
+    for (uint64_t count = reader.number(); count > 0 && reader.good; --count) names.push_back(reader.text(name_max));
     return names;
 }
 
-/// The others did not hear it or did not wait for it any more, by its reason.
+/// True if the others evicted the node because it was silent, without progress or not heard.
 bool given_up(const ViewRecord& view, const std::string& name) {
-    return std::ranges::any_of(std::array{why_silent, why_stuck, why_unheard}, [&](const char* why) {
+    return std::ranges::any_of(std::array{why_silent, why_stuck, why_unreachable}, [&](const char* why) {
         return (", " + view.why + ",").find(fmt::format(", {} {},", name, why)) != std::string::npos;
     });
 }
@@ -40,7 +40,7 @@ std::vector<std::byte> view_records_write(std::vector<ViewRecord> views) {
         MessageWriter writer;
         for (const ViewRecord& view : views) {
             for (const uint64_t number : {uint64_t{view.number}, view.first_step, view.began_unix, view.stood_us}) writer.number(number);
-            for (const std::vector<std::string>* names : {&view.members, &view.came, &view.left}) names_write(*names, writer);
+            for (const std::vector<std::string>* names : {&view.members, &view.joined, &view.departed}) names_write(*names, writer);
             writer.text(std::string_view(view.why).substr(0, reason_max));
         }
         if (writer.bytes.size() <= view_records_bytes_max || views.empty()) return std::move(writer.bytes);
@@ -57,8 +57,8 @@ bool view_records_parse(std::span<const std::byte> bytes, std::vector<ViewRecord
         view.began_unix = reader.number();
         view.stood_us = reader.number();
         view.members = names_read(reader);
-        view.came = names_read(reader);
-        view.left = names_read(reader);
+        view.joined = names_read(reader);
+        view.departed = names_read(reader);
         view.why = reader.text(reason_max);
         if (!reader.good || views->size() > views_max) return false;
     }
@@ -91,7 +91,7 @@ uint32_t view_records_patience(const std::vector<ViewRecord>& views, const std::
 std::string view_records_advice(const std::vector<ViewRecord>& views) {
     constexpr int again = 3;
     if (views.empty()) return "";
-    for (const std::string& name : views.back().left)
+    for (const std::string& name : views.back().departed)
         if (given_up(views.back(), name) &&
             std::count_if(views.begin(), views.end(), [&](const ViewRecord& each) { return given_up(each, name); }) == again)
             return fmt::format(

@@ -36,7 +36,7 @@ public:
     void applied(uint64_t steps);
     /// Number of the checkpoint after so many steps; 0: there is none.
     uint64_t number(uint64_t steps) const { return keep_ > 0 ? plan_.number(steps) : 0; }
-    /// Of the present state.  Never waits for the disk: where the one before is still being written this one is left out, with a warning.
+    /// Of the present state.  Never waits for the disk: where the one before is still being written this one is skipped, with a warning.
     void snapshot(const Model& model, std::span<const std::byte> algorithm);
     /// The job ends with an error before its last step: writes the present state, which the other ranks may not have had.
     void rescue(const Model& model, std::span<const std::byte> algorithm);
@@ -57,7 +57,7 @@ private:
     CheckpointPlan plan_;
     uint32_t keep_ = 0;
     bool threaded_ = false;
-    bool late_ = false, failed_ = false;   // a snapshot was left out, or could not be written: told once
+    bool late_ = false, failed_ = false;   // a snapshot was skipped, or could not be written: warned once
     Arena arena_;
     Buffer parameters_, optimiser_, exponents_;   // the snapshot
     std::vector<std::byte> algorithm_;

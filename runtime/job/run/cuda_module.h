@@ -31,7 +31,7 @@ struct Computer {
     std::unique_ptr<Optimiser> optimiser;
     std::unique_ptr<Codec> codec;
 
-    /// Opens the GPUs: `wanted` is "cpu" (no device), "cuda", or "auto": the CPU if there is no GPU, and *why tells the reason.  The
+    /// Opens the GPUs: `wanted` is "cpu" (no device), "cuda", or "auto": the CPU if there is no GPU, and *why has the reason.  The
     /// library is searched beside this program and in ../lib.  Error: "no device: ..." with what is missing.
     Status open(const std::string& wanted, const DeviceConfig& config, std::string* why);
     Status plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config, const CodecConfig& codec_config,

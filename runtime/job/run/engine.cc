@@ -53,7 +53,7 @@ public:
             first.nodes = {config_.self};
             targets_least = first.exchange.config.m + first.exchange.config.s;
             ExchangeChoice alone = choice_;
-            GC_TRY(alone.over({.name = job_.exchange, .r = 1, .m = 1, .s = 0}, 1, first.first_step, &first.exchange));
+            GC_TRY(alone.for_view({.name = job_.exchange, .r = 1, .m = 1, .s = 0}, 1, first.first_step, &first.exchange));
             first.exchange.datagrams = false;
         }
         session_ = std::make_unique<Session>(first, config_, parts_, report_);
@@ -159,7 +159,7 @@ public:
         if (views_) {
             report_.update([&](JobStatus& now) {
                 now.goes_on = views_->excluded();
-                now.unheard = may_return();
+                now.may_rejoin = may_rejoin();
             });
             views_->stop(host);
         }
@@ -168,7 +168,7 @@ public:
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
         if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted()) {
-            // Others must hear of it, and may have found something else first: all end with one line.
+            // The others must learn of it, and may have found another error first: all end with one line.
             const Status agreed = session_->abort(status);
             // What was found here is another rank's word for the same thing, or its consequence.
             if (std::string_view(agreed.what).find(status.what) == std::string_view::npos)
@@ -192,7 +192,7 @@ public:
         if (views_) orders_.abort(why);
         else orders_.leave_alone(why);
     }
-    bool may_return() const override { return views_ && views_->may_return(); }
+    bool may_rejoin() const override { return views_ && views_->may_rejoin(); }
     Status drain(const std::string& why) override {
         GC_TRY(may_leave());
         orders_.leave(why);
@@ -242,7 +242,7 @@ private:
         config.exchange = exchange;
         config.first_step = context.step;
         config.first = false;
-        // Before the old one ends, so that all hear of it if there is no memory.
+        // Before the old one ends, so that all learn of it if there is no memory.
         auto next = std::make_unique<Session>(config, config_, parts_, report_);
         GC_TRY(next->plan());
         GC_TRY(next->ready());
@@ -440,7 +440,7 @@ private:
 
     void record(Context& context) {
         const Member* deaf = session_->deaf();
-        if (deaf && !std::exchange(deaf_told_, true))
+        if (deaf && !std::exchange(deaf_reported_, true))
             report_.warn(fmt::format(
                 "multicast from {} does not reach {} any more, datagrams to it alone do: each rank gets its own copy from now on "
                 "(do the switches snoop IGMP without a querier? transport.kind = \"tcp\" does without multicast)",
@@ -497,7 +497,7 @@ private:
         const auto samples = static_cast<double>(parts_.test->info().count);
         if (parts_.test->info().target_scale == 0) standing_.accuracy = static_cast<double>(sum.right) / samples;
         standing_.test_loss = sum.loss / samples;
-        if (std::exchange(standing_.evaluated, steps) == steps) return {};   // the view before has told it
+        if (std::exchange(standing_.evaluated, steps) == steps) return {};   // reported in the view before
         report_.evaluated(parts_.sampler->epoch_of(steps - 1) + 1, standing_.accuracy, standing_.test_loss);
         return {};
     }
@@ -529,9 +529,9 @@ private:
     std::unique_ptr<Algorithm> algorithm_;
     Checkpoints checkpoints_;
     std::unique_ptr<Session> session_;       // the present one; the last one lives as long as this, the driver may still send for it
-    std::optional<ViewSwitch> views_;        // where it may go on without nodes
+    std::optional<ViewSwitch> views_;        // of a job with `survive`
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
-    bool deaf_told_ = false;
+    bool deaf_reported_ = false;
     uint64_t bytes_bound_ = 0;   // of a step of the present session
     TrainedModel model_{config_, parts_, report_};
     Standing standing_;   // of it the last evaluation is kept

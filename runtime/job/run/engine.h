@@ -27,22 +27,22 @@ public:
     virtual Buffer memory() const = 0;
     virtual uint64_t deadline_us() const = 0;          // D, as this node needs it: the job file's, or 8 block times
     virtual void deadline(uint64_t deadline_us) = 0;   // as all members have agreed; before run()
-    /// To be attached to the link on Channel::view, of no view, before it runs; null where the job keeps its first view.
+    /// To be attached to the link on Channel::view, of no view, before it runs; null without `survive`: the job keeps its first view.
     virtual Protocol* views() = 0;
     virtual Profile* profile() = 0;
     /// Trainer thread, once: all steps, evaluation, final.h5 (the lowest living rank; the others too where ranks are lost after the last
     /// step).  Returns when the job has ended at this rank.  With lanes the thread is lane 0: it is pinned and yields to the network thread
     /// for good, and so would threads that it makes afterwards.
     virtual Status run(Host& host) = 0;
-    /// Any thread.  Told to all ranks; run() returns Code::cancelled soon after.
+    /// Any thread.  Cancels the job at all ranks; run() returns Code::cancelled soon after.
     virtual void cancel(const std::string& why) = 0;
     /// Any thread.  run() returns Code::cancelled soon after; the others go on without this rank where they can, else the job is cancelled.
     virtual void leave(const std::string& why) = 0;
     /// Any thread.  As leave(), but the job stays where it cannot go on: the error says why.
     virtual Status drain(const std::string& why) = 0;
-    /// After run(): it has returned because this node and the others did not hear each other, and the job may have gone on.
-    virtual bool may_return() const = 0;
-    /// Any thread.  An operator says that this node of the job is dead, which is a proof for the next view unless the node is heard.
+    /// After run(): this node was evicted or cut off.  The others may go on with the job, and this node may rejoin it.
+    virtual bool may_rejoin() const = 0;
+    /// Any thread.  An operator declares that node dead.  This is a proof of death for the next view unless the node answers.
     virtual Status force_dead(const std::string& node) = 0;
     virtual JobStatus status() const = 0;                      // any thread
     virtual void counters(const LinkCounters* counters) = 0;   // of the driver, for bytes in status; before run()

@@ -30,7 +30,7 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
     return {};
 }
 
-Status ExchangeChoice::over(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative) {
+Status ExchangeChoice::for_view(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative) {
     ExchangeConfig config = asked_;
     config.m = exchange.m;
     config.s = exchange.s;
@@ -91,7 +91,7 @@ Status ExchangeChoice::balance(Context& context, const Session& session, Report&
     GC_TRY(agree(context, session, &measured));
     block_us_.resize(n);
     for (Rank rank = 0; rank < n; ++rank)
-        if (told_[rank].wave_us > 0) block_us_[rank] = static_cast<double>(told_[rank].wave_us);
+        if (measured_[rank].wave_us > 0) block_us_[rank] = static_cast<double>(measured_[rank].wave_us);
     *next = nullptr;
     window_ = context.step + balance_every - measured_end;
     if (std::ranges::any_of(block_us_, [](double us) { return us == 0; })) return {};
@@ -165,23 +165,23 @@ Status ExchangeChoice::measure(Context& context, const Session& session, uint64_
     return agree(context, session, measured);
 }
 
-/// Merges what all ranks tell.  The result is the same at every rank, also when some are lost meanwhile: what only some have heard from
-/// a rank is told on, in one round more than ranks may be lost.
+/// Merges the measurements of all ranks.  The result is the same at every rank, also when some are lost meanwhile: each round passes on
+/// what only some have received from a rank, and there is one round more than ranks may be lost.
 Status ExchangeChoice::agree(Context& context, const Session& session, Measured* measured) {
     const uint32_t n = session.view().n();
     const Rank self = session.self();
-    told_.resize(n);
-    auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&told_[rank]), nullptr, sizeof(Measured)}; };
+    measured_.resize(n);
+    auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&measured_[rank]), nullptr, sizeof(Measured)}; };
     for (uint32_t round = 0; round <= session.losses_tolerated(); ++round) {
         const uint64_t tag = uint64_t{1} << 63 | agreements_++, first = 1, last = n + 1;   // tickets: by rank, and of what is sent
         context.mail->begin(last);
-        told_[self] = *measured;
+        measured_[self] = *measured;
         for (Rank rank = 0; rank < n; ++rank)
             if (rank != self) context.mail->receive(rank, tag, part(rank), first + rank);
         context.mail->send(session.others(), tag, part(self), last);
         GC_TRY(context.mail->wait(first, last, session.first_step_us(), "measurements to choose an exchange by"));
         for (Rank rank = 0; rank < n; ++rank)
-            if (rank != self && !context.mail->lost(first + rank)) measured->merge(told_[rank]);
+            if (rank != self && !context.mail->lost(first + rank)) measured->merge(measured_[rank]);
     }
     return {};
 }

@@ -31,11 +31,11 @@ public:
     bool balances(StepId step) const { return balance_ && step == window_ + measured_end; }
     /// Between two steps: the present exchange with other shares, at all ranks alike; null: the present shares are as good.
     Status balance(Context& context, const Session& session, Report& report, const Alternative** next);
-    /// That of a view of n nodes which goes on from that step; `auto` measures and chooses anew.
-    Status over(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative);
+    /// The exchange of a view of n nodes that goes on from `step`.  `auto` measures and chooses anew.
+    Status for_view(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative);
 
 private:
-    // Of a window the first step warms caches and streams up, those after it are measured.  Where fewer steps are left, none are tried.
+    // Of a window the first step warms caches and streams up, those after it are measured.  Where fewer steps remain, none are tried.
     static constexpr StepId measured_first = 1, measured_end = 6, tried_least = 24, balance_every = 100;
     static constexpr double balance_gain = 1.1;   // of the slowest rank's time, for which the session changes
 
@@ -53,7 +53,7 @@ private:
     std::vector<size_t> tried_;   // alternatives that are measured, the first one before the others; empty: not predicted yet
     size_t present_ = 0;          // of tried_
     bool chosen_ = false;
-    std::vector<Measured> told_;   // by rank
+    std::vector<Measured> measured_;   // by rank
     uint64_t agreements_ = 0;
     bool balance_ = false;
     StepId window_ = 0;              // its first step; at first that of this run of the job, or of its present view

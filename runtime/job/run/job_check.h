@@ -1,5 +1,5 @@
-// What a job file and its data tell without a cluster: whether the job can be trained, its net, its steps, and the memory that it takes.
-// `gradcastctl check` shows it; `run` and `submit` ask for the mistakes before a daemon has the job.
+// What follows from a job file and its data without a cluster: whether the job can be trained, its net, its steps, and its memory.
+// `gradcastctl check` prints all of it; `run` and `submit` look for mistakes before a daemon gets the job.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,24 +12,24 @@
 namespace gradcast {
 
 struct JobCheckOptions {
-    uint32_t nodes = 0;   // of the job; 0: not known, and what depends on it is not checked
-    uint32_t lanes = 1;   // of a node, which its memory depends on
-    bool verify = true;   // all bytes of the data are compared with their digests
-    bool here = true;     // false: files that this machine does not have, or does not allow to read, may be those of the nodes
+    uint32_t nodes = 0;   // of the job; 0: not known, and checks that depend on it are skipped
+    uint32_t lanes = 1;   // of a node, for the memory
+    bool verify = true;   // compares all bytes of the data with their digests
+    bool here = true;     // the job runs on this machine, so files that it cannot read are mistakes; false: they may be on the nodes
 };
 
 struct JobCheck {
-    bool complete = false;   // false: data.train is not here, and nothing below is known
-    uint64_t train = 0, test = 0;
+    bool complete = false;          // false: data.train is not on this machine, and nothing below is known
+    uint64_t train = 0, test = 0;   // samples
     Shape sample;
     uint32_t classes = 0;   // 0: a regression
     std::vector<Layer> layers;
     uint64_t parameters = 0, steps = 0, epochs = 0;
-    MemoryUse memory;   // of a node with that many lanes; empty where it depends on the node: GPUs, kernels for bf16
+    MemoryUse memory;   // of a node with JobCheckOptions::lanes; empty if it depends on the node, as with GPUs or bf16
     std::vector<std::string> warnings;
 };
 
-/// Blocks as long as the data are read.  path: of the job file, for the error, which is one of job_mistake().
+/// Blocks while the data are read.  `path` is the job file's, for the error, which is that of job_mistake().
 Status job_check(const JobConfig& job, const std::string& path, const JobCheckOptions& options, JobCheck* check);
 
 }   // namespace gradcast

@@ -20,11 +20,11 @@ Code job_news_code(const JobNews& said) {
 
 std::string job_news_conflict(const NamedNews& theirs, const NamedNews& ours, const std::string& isa_setting) {
     const JobNews &their = theirs.news, &our = ours.news;
-    const auto told = [](const JobNews& news) {
+    const auto named = [](const JobNews& news) {
         const auto phase = static_cast<JobPhase>(news.phase);
         return phase >= JobPhase::started && phase <= JobPhase::done;
     };
-    if (!told(their) || !told(our)) return {};
+    if (!named(their) || !named(our)) return {};
     const auto differs = [&](const char* what, std::string_view their_value, std::string_view our_value, std::string_view way) {
         return fmt::format("{} {} {}, {} {}{}", theirs.name(), what, their_value, ours.name(), our_value, way);
     };

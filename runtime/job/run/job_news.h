@@ -1,4 +1,4 @@
-// The one message of the job protocol: what a rank tells of itself.
+// The one message of the job protocol: the news of a rank.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,7 +11,7 @@
 namespace gradcast {
 
 /// How far a rank is with the job; JobNews::phase.
-enum class JobPhase : uint8_t { preparing, started, ended, done, aborted, left };
+enum class JobPhase : uint8_t { preparing, started, ended, done, aborted, departed };
 
 /// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
 struct JobNews {
@@ -32,8 +32,8 @@ struct NamedNews {
     const std::function<std::string()>& name;
     const JobNews& news;
 };
-/// How two ranks differ in what must be equal at all, as soon as both have told it; empty: they do not.  isa_setting: what messages call
-/// the setting of the instruction set.
+/// How two ranks differ in what must be equal at all, as soon as the news of both have it.  Empty: they do not differ.  isa_setting: what
+/// messages call the setting of the instruction set.
 std::string job_news_conflict(const NamedNews& theirs, const NamedNews& ours, const std::string& isa_setting);
 
 }   // namespace gradcast

@@ -14,14 +14,14 @@ namespace {
 
 constexpr uint32_t kind_news = 1;
 constexpr uint64_t timer_heartbeat = 1, timer_settle = 2;
-constexpr uint64_t cut_off_heartbeats = 3;   // silence of all others for so long is told apart from that of one
+constexpr uint64_t cut_off_heartbeats = 3;   // after so long a silence of all others this rank is cut off
 constexpr uint32_t text_bytes_max = inline_bytes_max - sizeof(JobNews);
 
 struct Peer {
     JobNews news{};
     uint64_t serial = 0;
-    uint64_t heard_us = 0;   // last news
-    uint64_t moved_us = 0;   // last sign of its trainer's progress
+    uint64_t received_us = 0;   // last news
+    uint64_t moved_us = 0;      // last sign of its trainer's progress
     bool lost = false, suspected = false;
     JobPhase phase() const { return static_cast<JobPhase>(news.phase); }
 };
@@ -47,8 +47,8 @@ public:
 
     void on(std::span<const Event> events, Actions& actions) override {
         now_us_ = actions.now_us;
-        for (Rank rank = 0; actions.heard_us && rank < peers_.size(); ++rank)
-            peers_[rank].heard_us = std::max(peers_[rank].heard_us, actions.heard_us[rank]);
+        for (Rank rank = 0; actions.received_us && rank < peers_.size(); ++rank)
+            peers_[rank].received_us = std::max(peers_[rank].received_us, actions.received_us[rank]);
         for (const Event& event : events)
             std::visit(Overloads{[&](const Event::Received& it) { news(*it.packet, actions); },
                                  [&](const Event::TimerExpired& it) { timer(it.id, actions); },
@@ -60,7 +60,7 @@ public:
                                  [](const OneOf<Event::Sent, Event::Computed, Event::Ready, Event::PeerUp> auto&) {}},
                        event.what);
         advance(actions);
-        if (tell_) tell(actions);
+        if (announce_due_) announce(actions);
     }
 
     Landing land(const Packet&, uint64_t bytes, Buffer*) override { return bytes <= inline_bytes_max ? Landing::lease : Landing::drop; }
@@ -69,20 +69,20 @@ private:
     JobPhase phase() const { return static_cast<JobPhase>(own_.phase); }
     /// Before a job has begun nobody can be missed.
     bool may_miss() const { return begun_ || !config_.first; }
-    /// Losses are the business of those who agree on the next view.
-    bool tells_views() const { return config_.suspect && may_miss() && phase() < JobPhase::done; }
-    bool over() const { return phase() == JobPhase::done || settled_; }
+    /// The job has `survive` and has begun: losses go to the view change and end nothing here.
+    bool survives() const { return config_.suspect && may_miss() && phase() < JobPhase::done; }
+    bool finished() const { return phase() == JobPhase::done || settled_; }
     std::string name(Rank rank) const { return fmt::format("rank {} ({})", rank, config_.view.members[rank].name); }
 
     /// Of the step that is computed when so many are done, as messages count: from 1.  While the last evaluation runs, the last step.
     uint64_t number(uint64_t done) const { return std::min(done + 1, config_.steps); }
     uint64_t own_step() const { return number(config_.progress->step.load(std::memory_order_relaxed)); }
 
-    /// What to do about a rank that is lost.
+    /// The way out that a message about a lost rank names.
     std::string advice(Code why, Rank rank) const {
         const std::string& node = config_.view.members[rank].name;
         if (why == Code::conflict) return fmt::format("; test the memory and the CPU of {} before it trains again", node);
-        if (why == Code::cancelled) return {};   // told to leave
+        if (why == Code::cancelled) return {};   // it was ordered to leave
         return fmt::format("; look at the log of gradcastd, the load and the network of {}{}", node,
                            may_miss() && config_.losses_tolerated == 0
                                ? " (survive = true in [job], or coded-rs with s = 1, goes on without a node)"
@@ -92,7 +92,7 @@ private:
     void enter(JobPhase phase) {
         own_.phase = static_cast<uint8_t>(phase);
         entered_us_ = now_us_;
-        tell_ = true;
+        announce_due_ = true;
     }
 
     void complete(JobDone id, Status status, Actions& actions) {
@@ -106,7 +106,7 @@ private:
         if (phase() != JobPhase::preparing) return;   // aborted already; its completion is on its way
         own_.state.set(command.state);
         enter(JobPhase::started);
-        for (Peer& peer : peers_) peer.heard_us = peer.moved_us = now_us_;
+        for (Peer& peer : peers_) peer.received_us = peer.moved_us = now_us_;
         for (Rank rank = 0; rank < peers_.size(); ++rank) compare(rank, actions);
         actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
     }
@@ -115,7 +115,7 @@ private:
     }
     void run(const JobCommand::Pause& command, Actions& actions) { end(JobDone::paused, fmt::format("{:064x}", command.state), actions); }
     void run(const JobCommand::Abort& command, Actions& actions) {
-        // Others may have left the view already: the trainer cancels in the next one.
+        // Other ranks may have closed the view already: the trainer cancels in the next one.
         if (end_ == JobDone::paused && command.found.code == Code::cancelled) return;
         abort(command.found.code, local_text(command.found), actions);
     }
@@ -145,25 +145,25 @@ private:
         if (status.code == Code::cancelled) return status.what;
         std::string text = fmt::format("{}{}: {}", status.code == Code::diverged ? "diverged: " : "", name(config_.self), status.what);
         if (status.code != Code::deadline) return text;
-        // Whom we may be waiting for: those who are behind, or whom we have not heard for long.
+        // This rank may be waiting for ranks that are behind or silent: the text names three of them.
         uint64_t step = config_.progress->step.load(std::memory_order_relaxed);
-        int told = 0;
-        for (Rank rank = 0; rank < peers_.size() && told < 3; ++rank) {
+        int named = 0;
+        for (Rank rank = 0; rank < peers_.size() && named < 3; ++rank) {
             const Peer& peer = peers_[rank];
             if (rank == config_.self || peer.lost) continue;
-            if (now_us_ - peer.heard_us > timeouts_.suspicion_us) {
-                text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.heard_us) / 1e6);
-                ++told;
+            if (now_us_ - peer.received_us > timeouts_.suspicion_us) {
+                text += fmt::format("; {} silent for {:.1f} s", name(rank), static_cast<double>(now_us_ - peer.received_us) / 1e6);
+                ++named;
             } else if (peer.news.step.get() < step || !peer.news.waiting)
                 text +=
                     fmt::format("; {} {} step {}", name(rank), peer.news.waiting ? "waits in" : "computes", number(peer.news.step.get())),
-                    ++told;
+                    ++named;
         }
         return text;
     }
 
     void abort(Code code, std::string_view text, Actions& actions, Rank origin) {
-        if (over() || (phase() == JobPhase::aborted && origin >= own_.origin.get())) return;
+        if (finished() || (phase() == JobPhase::aborted && origin >= own_.origin.get())) return;
         own_.code = static_cast<uint8_t>(code);
         own_.origin.set(origin);
         text_ = text.substr(0, text_bytes_max);
@@ -177,21 +177,21 @@ private:
         if (phase() < JobPhase::aborted) abort(code, text, actions, config_.self);
     }
 
-    /// This rank ends alone: the others are told `text`, its trainer `verdict`.
+    /// This rank ends alone: its news carry `text` to the others, its trainer gets `verdict`.
     void leave(Code code, std::string_view text, std::string verdict, Actions& actions) {
         own_.code = static_cast<uint8_t>(code);
         text_ = text.substr(0, text_bytes_max);
         verdict_ = std::move(verdict);
         actions.timers.push_back({timer_settle, now_us_ + timeouts_.settle_us});
-        enter(JobPhase::left);
+        enter(JobPhase::departed);
     }
 
-    /// No other rank is heard any more, so the fault is more likely here.
+    /// All other ranks are silent, so the fault is more likely here.
     bool cut_off() const {
         size_t silent = 0;
         for (Rank rank = 0; rank < peers_.size(); ++rank) {
             if (rank == config_.self || peers_[rank].lost) continue;
-            if (now_us_ - peers_[rank].heard_us <= cut_off_heartbeats * timeouts_.heartbeat_us) return false;
+            if (now_us_ - peers_[rank].received_us <= cut_off_heartbeats * timeouts_.heartbeat_us) return false;
             ++silent;
         }
         return begun_ && phase() == JobPhase::started && silent > 1;
@@ -202,7 +202,7 @@ private:
     }
 
     void settle(Actions& actions) {
-        if (phase() == JobPhase::left) text_ = verdict_;
+        if (phase() == JobPhase::departed) text_ = verdict_;
         settled_ = true;
         actions.timers.push_back({timer_heartbeat, 0});
         actions.timers.push_back({timer_settle, 0});
@@ -218,19 +218,19 @@ private:
         std::memcpy(&said, packet.payload.host, sizeof said);
         Peer& peer = peers_[packet.sender];
         if (peer.lost && may_miss()) return;   // the job goes on without it
-        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(JobPhase::left) || said.origin.get() >= peers_.size())
+        if (body.value.get() <= peer.serial || said.phase > static_cast<uint8_t>(JobPhase::departed) || said.origin.get() >= peers_.size())
             return;
         peer.serial = body.value.get();
-        if (said.phase == static_cast<uint8_t>(JobPhase::left) && phase() < JobPhase::done) {
+        if (said.phase == static_cast<uint8_t>(JobPhase::departed) && phase() < JobPhase::done) {
             const std::string_view why(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
             return peer_lost(packet.sender, fail(job_news_code(said), "{}", why), actions);
         }
         if (said.waiting || said.done.get() != peer.news.done.get() || said.phase != peer.news.phase) peer.moved_us = now_us_;
-        peer.heard_us = now_us_;
+        peer.received_us = now_us_;
         peer.news = said;
         if (config_.times_of) config_.times_of(packet.sender, said.times.get());
         if (said.expelled) {
-            if (over() || phase() != JobPhase::started) return;
+            if (finished() || phase() != JobPhase::started) return;
             own_.code = static_cast<uint8_t>(job_news_code(said));
             text_.assign(packet.payload.as<char>() + sizeof said, packet.payload.bytes - sizeof said);
             return settle(actions);
@@ -240,11 +240,11 @@ private:
                   said.origin.get());
         }
         compare(packet.sender, actions);
-        // One that has missed our last word asks by telling its old phase.
-        if (over() && peer.phase() < phase()) tell_ = true;
+        // A rank that announces an earlier phase has missed the last news of this rank.
+        if (finished() && peer.phase() < phase()) announce_due_ = true;
     }
 
-    /// What must be equal everywhere, as soon as both have told it.
+    /// Compares what must be equal everywhere, as soon as both ranks have announced it.
     void compare(Rank rank, Actions& actions) {
         const Peer& peer = peers_[rank];
         if (rank == config_.self) return;
@@ -254,16 +254,16 @@ private:
     }
 
     void peer_lost(Rank rank, Status status, Actions& actions) {
-        if (rank >= peers_.size() || over() || phase() == JobPhase::left) return;
+        if (rank >= peers_.size() || finished() || phase() == JobPhase::departed) return;
         Peer& peer = peers_[rank];
-        if (tells_views() && status.code != Code::conflict) {
+        if (survives() && status.code != Code::conflict) {
             if (peer.phase() < JobPhase::ended || peer.phase() > JobPhase::done)
                 config_.suspect(rank, status.code == Code::cancelled ? Suspicion::stuck : Suspicion::silent);
             return;
         }
         if (!peer.lost && cut_off()) return leave_cut_off(actions);
         const bool again = std::exchange(peer.lost, true);
-        if (peer.phase() == JobPhase::ended || peer.phase() == JobPhase::done) return;   // has told all that we need
+        if (peer.phase() == JobPhase::ended || peer.phase() == JobPhase::done) return;   // its news have all that is needed
         if (may_miss() && phase() != JobPhase::aborted && lost_count() <= config_.losses_tolerated) {
             if (again) return;
             if (config_.times_of) config_.times_of(rank, {});   // it holds nobody up
@@ -287,12 +287,12 @@ private:
     }
 
     void timer(uint64_t id, Actions& actions) {
-        if (over()) return;
+        if (finished()) return;
         if (id == timer_settle) return settle(actions);
-        tell_ = true;
+        announce_due_ = true;
         if (config_.times) own_.times.set(config_.times->read());
         actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
-        if (phase() == JobPhase::aborted || phase() == JobPhase::left) return;
+        if (phase() == JobPhase::aborted || phase() == JobPhase::departed) return;
         for (Rank rank = 0; rank < peers_.size(); ++rank)
             if (rank != config_.self && !peers_[rank].lost && phase() <= JobPhase::ended) watch(rank, actions);
         if (begun_ && phase() < JobPhase::done) watch_behind(actions);
@@ -316,11 +316,11 @@ private:
         const std::string what =
             fmt::format("holds the others up for {:.1f} s in step {}", static_cast<double>(us) / 1e6, number(held_up_.step()));
         for (Rank rank : held_up_.ranks()) {
-            if (tells_views()) {
+            if (survives()) {
                 config_.suspect(rank, Suspicion::stuck);
                 continue;
             }
-            // It hears why before the link gives it up.
+            // The rank learns the reason before the link gives it up.
             if (us <= timeouts_.suspicion_us + 2 * timeouts_.heartbeat_us)
                 expel(rank, fail(Code::peer_lost, "the others go on without {}, which {}", name(rank), what), actions);
             else peer_lost(rank, fail(Code::peer_lost, "{}", what), actions);
@@ -337,7 +337,7 @@ private:
                       actions);
         }
         if (!may_miss() || peer.phase() >= JobPhase::ended) return;
-        uint64_t silent_us = now_us_ - peer.heard_us,
+        uint64_t silent_us = now_us_ - peer.received_us,
                  stuck_us = peer.news.waiting ? 0 : (now_us_ - peer.moved_us) / (peer.news.step.get() <= config_.first_step ? 10 : 1);
         uint64_t worst_us = std::max(silent_us, stuck_us);
         const char* what = silent_us >= stuck_us ? "silent" : "without progress";
@@ -347,9 +347,9 @@ private:
                 log_.warn("{} {} for {:.1f} s in step {}", name(rank), what, static_cast<double>(worst_us) / 1e6,
                           number(peer.news.step.get()));
             else log_.info("{} is back", name(rank));
-            if (!peer.suspected && tells_views()) config_.suspect(rank, Suspicion::none);
+            if (!peer.suspected && survives()) config_.suspect(rank, Suspicion::none);
         }
-        if (tells_views()) {
+        if (survives()) {
             if (silent_us > timeouts_.suspicion_us) config_.suspect(rank, Suspicion::silent);
             else if (stuck_us > timeouts_.lost_us) config_.suspect(rank, Suspicion::stuck);
             return;
@@ -379,8 +379,8 @@ private:
             complete(JobDone::begun, {}, actions);
         }
         if (phase() == JobPhase::ended) {
-            bool told = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.phase() == JobPhase::done; });
-            if (told || all([](const Peer& peer) { return peer.phase() == JobPhase::ended; })) {
+            bool known = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.phase() == JobPhase::done; });
+            if (known || all([](const Peer& peer) { return peer.phase() == JobPhase::ended; })) {
                 enter(JobPhase::done);
                 actions.timers.push_back({timer_heartbeat, 0});
                 complete(end_, {}, actions);
@@ -400,8 +400,8 @@ private:
         send(news, std::string_view(why.what).substr(0, text_bytes_max), {rank}, last_words_[rank], actions);
     }
 
-    void tell(Actions& actions) {
-        tell_ = false;
+    void announce(Actions& actions) {
+        announce_due_ = false;
         if (peers_.size() == 1) return;
         own_.waiting = config_.progress->waiting.load(std::memory_order_relaxed);
         own_.step.set(config_.progress->step.load(std::memory_order_relaxed));
@@ -437,7 +437,7 @@ private:
     HeldUp held_up_;
     std::vector<HeldUp::Standing> standings_;   // of watch_behind()
     JobDone end_ = JobDone::ended;              // how this rank has ended, once it has
-    bool begun_ = false, settled_ = false, tell_ = false;
+    bool begun_ = false, settled_ = false, announce_due_ = false;
 };
 
 }   // namespace

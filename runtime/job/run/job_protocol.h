@@ -7,18 +7,19 @@
 //   preparing  -> started   Begin; with kernel set, data, the file that is started from and parameters, which must be equal
 //   everywhere.  Complete when all have started.
 //   started    -> ended     End, with the SHA-256 of the parameters, which must be equal everywhere
-//   ended      -> done      all have ended, or somebody knows that all have.  Complete.
+//   ended      -> done      all have ended, or the news of another rank say that all have.  Complete.
 //   any but done -> aborted the first cause: Abort, a peer lost, silent or stuck for D/2, a mismatch, or the news that somebody
 //                           else has aborted.
-//   started    -> left      Leave, or no other rank is heard any more: this rank ends alone, D/40 after it has said so
+//   started    -> departed  Leave, or all other ranks are silent: this rank ends alone, D/40 after it has announced that
 //
-// Where the exchange can do without some ranks (coded with s >= 1), the loss of one of them is told to the trainer and its news count no
-// more.  Where the job may change its view, losses are told to those who agree on the next one instead (JobProtocolConfig::suspect).  A
-// rank counts as lost when its stream is, when it leaves, when it is silent for D/4, and when for D/4 it is behind all others
-// while these wait and nothing comes to them.
+// Where the exchange can do without some ranks (coded with s >= 1), the trainer gets the loss of one of them as a completion, and the news
+// of that rank count no more.  In a job with `survive` losses go to the view change instead (JobProtocolConfig::suspect).  A rank counts as
+// lost when its stream is lost, when it leaves, when it is silent for D/4, or when it is behind all others for D/4 while these wait and
+// receive nothing.
 //
-// Of several aborts that cross, the one of the lowest rank wins: everybody passes on the best it knows and gives its trainer the verdict
-// when all living ranks name the same, or after D/40. Timers: 1 is the heartbeat (and checks silence and progress), 2 the end of that D/40.
+// If several aborts cross, the one of the lowest rank wins: every rank passes on the abort of the lowest rank that it knows.  It gives its
+// trainer the verdict when all living ranks name the same abort, or after D/40.  Timer 1 is the heartbeat, at which silence and progress
+// are checked.  Timer 2 is the end of that D/40.
 #pragma once
 #include <array>
 #include <functional>
@@ -70,16 +71,16 @@ struct JobProtocolConfig {
     std::string data_digest;    // 64 hex digits
     std::string start_digest;   // of the file that parameters begin from, 64 hex digits; empty: none
     const Progress* progress = nullptr;
-    uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: they are told as rank_lost, one more ends the job
+    uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: each completes as rank_lost, one more ends the job
     bool first = true;               // view of the job: when it begins nobody may be missing
     std::vector<bool> lost = {};     // by rank, before this view; empty: none
     StepId steps = ~StepId{0};       // of the whole job
     StepId first_step = 0;           // of this run of the job
-    /// Given where the job may change its view.  Once it has begun, a rank that is silent or lost (silent), without progress or leaving
-    /// (stuck), or that again is neither (none) is told to this, and ends nothing.
+    /// Set in a job with `survive`.  Once the job has begun, a suspected rank ends nothing here and goes to this function instead: silent
+    /// for a silent or lost rank, stuck for one without progress or leaving, none for one that is neither any more.
     std::function<void(Rank, Suspicion)> suspect = {};
-    const StepTimes* times = nullptr;                            // of this rank, told with each heartbeat; may be null
-    std::function<void(Rank, const RankTimes&)> times_of = {};   // another rank has told its times; without steps: it is lost
+    const StepTimes* times = nullptr;                            // of this rank, sent with each heartbeat; may be null
+    std::function<void(Rank, const RankTimes&)> times_of = {};   // the times of another rank have come; without steps: it is lost
     std::string isa_setting = isa_setting_in_file;               // what messages call it
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);

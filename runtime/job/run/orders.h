@@ -1,5 +1,5 @@
-// What is ordered of a job that runs here: that it ends, that this node leaves it, that a node is dead.  An order that comes while no
-// session is open is kept for the next one.
+// The orders of operators and of the daemon to a job that runs here: the job ends, this node leaves it, a node is dead.  An order that
+// comes while no session is open is kept for the next session.
 #pragma once
 #include <mutex>
 #include <optional>
@@ -16,25 +16,25 @@ public:
     explicit Orders(NodeId self) : self_(self) {}
 
     // Trainer thread.
-    /// run() begins: nodes that were said to be dead before are told to the views.
+    /// run() begins.  Passes on the nodes that were declared dead before.
     void begin(Host& host);
-    /// A session is open, which takes the order that is kept.  may_leave: the others can go on without this node.
+    /// A session is open and gets the order that was kept.  may_leave: the others can go on without this node.
     void open(Host& host, bool may_leave);
     /// No session is open until the next open().
     void close();
     void stop();   // run() ends
-    /// Why this node leaves; empty: it does not.
+    /// The reason for which this node leaves; empty: it does not leave.
     std::string leaves() const;
 
     // Any thread.
-    /// The job ends, or this node ends alone if the others can go on without it.  The first order counts.
+    /// Ends the job, or this node alone if the others can go on without it.  Only the first order counts.
     void abort(const std::string& why);
     void leave_alone(const std::string& why);
     /// This node leaves once the others can go on without it.
     void leave(const std::string& why);
-    /// If they cannot at the next open(), the job ends.
+    /// As leave(), but the job ends if the others cannot go on without this node at the next open().
     void leave_in_any_case();
-    void force_dead(NodeId node);
+    void force_dead(NodeId node);   // see ViewProtocol::force_dead()
 
 private:
     void end(const JobCommand& command);

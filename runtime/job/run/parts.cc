@@ -55,7 +55,7 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpus[lane % cpus.size()], &set);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: cpus outside of our cgroup are told by the daemon when it starts
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: the daemon reports CPUs outside of its cgroup when it starts
 }
 
 Status JobParts::open_data(const EngineConfig& config, bool verify, Report& report) {
@@ -336,10 +336,10 @@ void JobParts::refresh() {
 /// Parameters of another training in place of the seed's.
 Status JobParts::start(const JobConfig& job, const Log& log) {
     if (job.start.empty()) return {};
-    std::string told;
-    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &told));
+    std::string notes;
+    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &notes));
     compute.net->refresh();
-    log.info("begins with the parameters of {}, digest {}{}{}", job.start, start_digest, told.empty() ? "" : "; ", told);
+    log.info("begins with the parameters of {}, digest {}{}{}", job.start, start_digest, notes.empty() ? "" : "; ", notes);
     return {};
 }
 

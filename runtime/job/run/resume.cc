@@ -69,7 +69,7 @@ Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), 
 }   // namespace
 
 Status resume_find(const std::string& folder, Model* model, std::string* path, std::vector<std::string>* notes) {
-    const ShortTexts told_to_the_caller;
+    const ShortTexts for_the_caller;
     const std::vector<uint64_t> all = checkpoints_in(folder);
     bool some = !all.empty(), found = false;
     std::error_code error;

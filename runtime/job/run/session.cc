@@ -140,7 +140,7 @@ Status Session::begin() { return barrier({JobCommand::Begin{context_->state}}, J
 
 Status Session::end() {
     GC_TRY(barrier({JobCommand::Pause{context_->state}}, JobDone::paused));
-    dispatch_->cut_expelled();   // they have heard why, and all know it
+    dispatch_->cut_expelled();   // they have the reason, and all know it
     return leave();
 }
 

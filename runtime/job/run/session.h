@@ -59,7 +59,7 @@ public:
     /// The job is done, with this SHA-256 of the parameters in hex: blocks until all ranks are, with the same.
     Status finish(const std::string& digest);
 
-    /// Any thread while it is open.
+    /// Any thread, while the session is open.
     static void post(Host& host, const JobCommand& command);
 
     const SessionConfig& config() const { return config_; }

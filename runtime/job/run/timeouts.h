@@ -11,7 +11,7 @@ namespace gradcast {
 struct Timeouts {
     uint64_t heartbeat_us;    // D/40
     uint64_t settle_us;       // D/40: crossing aborts agree
-    uint64_t suspicion_us;    // D/4: silence, or no progress of a trainer that does not wait, is told in the log; a silent rank that the
+    uint64_t suspicion_us;    // D/4: silence, or no progress of a trainer that does not wait, is logged; a silent rank that the
                               // exchange can do without is given up
     uint64_t lost_us;         // D/2: the same ends the job; also how long a broken stream may stay away
     uint64_t stall_us;        // D: any wait for other ranks

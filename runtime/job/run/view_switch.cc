@@ -9,9 +9,9 @@ namespace gradcast {
 namespace {
 
 constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
-constexpr uint64_t join_patience = 8;   // deadlines, for a node that nobody takes in
+constexpr uint64_t join_patience = 8;   // deadlines, until a joiner that no view has taken in ends
 
-const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
+const char* why_departed(NodeId node, Suspicion why, const ViewAction& action) {
     if (action.kind == ViewAction::Kind::drain && action.node == node) return "drained";
     switch (why) {
         case Suspicion::silent: return why_silent;
@@ -20,7 +20,7 @@ const char* why_left(NodeId node, Suspicion why, const ViewAction& action) {
         case Suspicion::expelled: return "computed wrongly";
         case Suspicion::none:
         case Suspicion::joiner:
-        case Suspicion::command: return why_unheard;
+        case Suspicion::command: return why_unreachable;
     }
     return "";
 }
@@ -33,8 +33,8 @@ bool in(const std::vector<std::string>& names, const std::string& name) {
 std::string goes_on_text(const ViewRecord& view) {
     return fmt::format("{} after step {}{}{}{}{}, the job has stood for {:.1f} s",
                        view.members.size() == 1 ? "1 node goes on" : fmt::format("{} nodes go on", view.members.size()),
-                       view.first_step - 1, view.came.empty() ? "" : " with ", fmt::join(view.came, ", "),
-                       view.left.empty() ? "" : " without ", fmt::join(view.left, ", "), static_cast<double>(view.stood_us) / 1e6);
+                       view.first_step - 1, view.joined.empty() ? "" : " with ", fmt::join(view.joined, ", "),
+                       view.departed.empty() ? "" : " without ", fmt::join(view.departed, ", "), static_cast<double>(view.stood_us) / 1e6);
 }
 
 }   // namespace
@@ -129,11 +129,11 @@ bool ViewSwitch::read_news() {
             case NoticeKind::view:
                 frozen_ = true;
                 go_ = false;
-                for (const auto& [node, why] : news.notice.left) left_[node] = why_left(node, why, news.view.action);
+                for (const auto& [node, why] : news.notice.departed) departed_[node] = why_departed(node, why, news.view.action);
                 view_ = std::move(news.view);
                 step_.reset();
                 break;
-            case NoticeKind::met:
+            case NoticeKind::agreed:
             case NoticeKind::catch_up: step_ = std::move(news.notice); break;
             case NoticeKind::go: go_ = has_state_ = true; break;
             case NoticeKind::excluded:
@@ -150,7 +150,7 @@ bool ViewSwitch::read_news() {
     return !all.empty();
 }
 
-bool ViewSwitch::may_return() const {
+bool ViewSwitch::may_rejoin() const {
     using NoticeKind = ViewNotice::Kind;
     if (!end_) return gave_up_;
     return (end_->kind == NoticeKind::excluded && !drained_) || (end_->kind == NoticeKind::minority && end_->living == 0) ||
@@ -185,7 +185,7 @@ Status ViewSwitch::ended() const {
 }
 
 Status ViewSwitch::wait(Host& host, Session& session, uint64_t until_us) {
-    // What it was told with may have been dropped with the session, or behind an error of another consumer.
+    // The completion of these notices may have been dropped with the session, or behind an error of another consumer.
     if (read_news()) return {};
     if (!session.is_open()) {
         std::vector<Completion> completions;
@@ -196,11 +196,12 @@ Status ViewSwitch::wait(Host& host, Session& session, uint64_t until_us) {
     }
     const Status status = session.dispatch().collect(until_us);
     GC_TRY(session.dispatch().ended());
-    return status.code == Code::cancelled ? status : Status{};   // the network thread has stopped; what that view's protocols say is over
+    // Cancelled: the network thread has stopped.  Other errors are of the protocols of a view that has ended.
+    return status.code == Code::cancelled ? status : Status{};
 }
 
-/// None of the views up to `number` opens here any more.  The link holds back whatever a peer sends behind packets of a view to come, also
-/// what is said about the next one.
+/// Tells the link that no view up to `number` opens here any more.  Else the link holds back all that a peer sends behind packets of such a
+/// view, also messages about the next view.
 Status ViewSwitch::pass(Host& host, const Session& session, uint32_t number) {
     if (session.is_open() || number <= std::max(session.config().view, passed_)) return {};
     passed_ = number;
@@ -219,7 +220,7 @@ Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place,
             context.since_us = context.host.now_us();
             return {};
         }
-        if (kept_.on && place.session->is_open()) {   // what still comes of another node's state would overwrite the own one
+        if (kept_.on && place.session->is_open()) {   // the rest of another node's state would overwrite the restored one
             place.closes();
             GC_TRY(place.session->leave());
         }
@@ -245,8 +246,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         GC_TRY(ended());
         if (!frozen_) frozen_us = 0;
         else if (frozen_us == 0) frozen_us = host.now_us();
-        // What others have sent for a step, or after a change of exchange, that never begins here holds back what they say about the next
-        // view.
+        // Packets of a step or of an exchange that never begins here hold back the messages about the next view that follow them.
         if (frozen_us > 0 && host.now_us() - frozen_us >= patience_us / 32) {
             if (place.session->is_open()) {
                 place.closes();
@@ -258,7 +258,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         if (!frozen_ && host.now_us() - begin_us > patience_us * (has_state_ ? 1 : join_patience)) {
             gave_up_ = true;
             if (!has_state_) return fail(Code::peer_lost, "no node of the job has taken this one in");
-            return why;   // nobody but this node misses anybody
+            return why;   // no other node has asked for a change
         }
         GC_TRY(wait(host, *place.session, host.now_us() + patience_us / 64));
     }
@@ -282,7 +282,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         GC_TRY(place.session->leave());
     }
     GC_TRY(pass(host, *place.session, view.number - 1));
-    ViewProtocol::returned(host, {.known = has_state_, .applied = context.step, .digest = context.state});
+    ViewProtocol::trainer_stopped(host, {.known = has_state_, .applied = context.step, .digest = context.state});
     while (!step_) {
         GC_TRY(ended());
         GC_TRY(pending());
@@ -293,7 +293,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     config.first_step = step.step;
     config.first = false;
     if (!has_state_) context.first = step.step;
-    GC_TRY(choice_.over(view.fitted(), view.n(), step.step, &config.exchange));
+    GC_TRY(choice_.for_view(view.fitted(), view.n(), step.step, &config.exchange));
     auto session = std::make_unique<Session>(config, config_, parts_, report_);
     GC_TRY(session->plan());
     GC_TRY(session->ready());
@@ -312,17 +312,17 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     std::vector<ViewRecord> views = report_.views();
     if (place.session->self() == 0) views = view_records_with(std::move(views), record(context, place.session->config()));
     GC_TRY(view_records_spread(context, *place.session, std::move(views), report_));
-    left_.clear();
+    departed_.clear();
     be_patient(host, context.step);
     if (const auto& blocks = place.session->own_blocks(); parts_.loader && !blocks.empty()) parts_.loader->plan(context.step, blocks);
     return {};
 }
 
-/// Who has the agreed state sends it to those who have not.
+/// Sends the state of the common step to members that lack it, or receives it.
 Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing) {
     const std::vector<NodeId>& nodes = session.config().nodes;
     const auto rank_of = [&](NodeId node) { return static_cast<Rank>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
-    if (step.kind == ViewNotice::Kind::met) {
+    if (step.kind == ViewNotice::Kind::agreed) {
         if (step.source != config_.self || step.behind.empty()) return {};
         behind_.assign((nodes.size() + 63) / 64, 0);
         for (const NodeId node : step.behind) behind_[rank_of(node) / 64] |= uint64_t{1} << rank_of(node) % 64;
@@ -357,16 +357,16 @@ ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) 
     std::vector<std::string> before, why;
     if (std::vector<ViewRecord> views = report_.views(); !views.empty()) before = std::move(views.back().members);
     for (const std::string& name : before)
-        if (!in(record.members, name)) record.left.push_back(name);
+        if (!in(record.members, name)) record.departed.push_back(name);
     for (const std::string& name : record.members)
-        if (!in(before, name)) record.came.push_back(name);
+        if (!in(before, name)) record.joined.push_back(name);
     for (uint32_t node = 0; node < config_.roster.size(); ++node)
-        if (const std::string& name = config_.roster[node].name; in(record.left, name)) {
-            const auto known = left_.find(NodeId{node});
-            why.push_back(fmt::format("{} {}", name, known != left_.end() ? known->second : why_unheard));
+        if (const std::string& name = config_.roster[node].name; in(record.departed, name)) {
+            const auto known = departed_.find(NodeId{node});
+            why.push_back(fmt::format("{} {}", name, known != departed_.end() ? known->second : why_unreachable));
         }
-    for (const std::string& each : record.came) why.push_back(fmt::format("{} joins", each));
-    record.why = why.empty() ? "no node left or came" : fmt::format("{}", fmt::join(why, ", "));
+    for (const std::string& each : record.joined) why.push_back(fmt::format("{} joins", each));
+    record.why = why.empty() ? "no node left or joined" : fmt::format("{}", fmt::join(why, ", "));
     return record;
 }
 
@@ -377,7 +377,7 @@ void ViewSwitch::report(Context& context) {
     report_.update([&](JobStatus& status) { status.step = context.step; });
     context.why_lost.clear();   // a node that came back is no loss any more
     for (const ViewRecord& each : views)
-        if (std::any_of(each.left.begin(), each.left.end(), [&](const std::string& name) { return !in(view.members, name); }))
+        if (std::any_of(each.departed.begin(), each.departed.end(), [&](const std::string& name) { return !in(view.members, name); }))
             context.why_lost.push_back(goes_on_text(each));
     if (const std::string advice = view_records_advice(views); !advice.empty()) report_.warn(advice);
 }

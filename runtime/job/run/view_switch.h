@@ -41,39 +41,39 @@ public:
     Protocol* protocol() { return protocol_.get(); }
 
     // Trainer thread.
-    /// In each session: its waits return view_changed from when this node has promised to go on in another view.
+    /// In each session.  Its waits return view_changed once this node has promised another view.
     void join(Dispatch& dispatch) { dispatch.add(ViewProtocol::channel, this); }
     /// This node has the state that the job begins with.
     void has_state() { has_state_ = true; }
-    /// The job has begun: from here on it may lose nodes.
+    /// The job has begun: from now on lost nodes are suspected.
     void watch(Host& host);
-    /// After each step: nodes that have been given up and came back are waited for longer, and less so the more steps have passed since.
+    /// After each step.  Nodes that were evicted and have rejoined are waited for longer, less so the more steps have passed since.
     void stepped(Host& host, StepId step) {
         const bool some = std::any_of(patience_.begin(), patience_.end(), [](uint32_t factor) { return factor > 1; });
         if (some && step % patience_steps == 0) be_patient(host, step);   // allocates
     }
-    /// view_changed where another view is asked for.
+    /// view_changed once this node has promised another view.
     Status pending() const;
-    /// What ends with this is repeated in another view.
+    /// True if a round that ended with `status` is repeated in another view.
     bool repeats(const Status& status) const;
     /// After repeats(): blocks until all members of the next view have the same state.  The place then holds its session, which has begun,
     /// and the context is at the agreed step.  `why`: what the round ended with.  Errors: what the job ends with at this node; the place's
     /// session may be closed.
     /// Where this node joins, once in the beginning: until it is a member and has the state.
     Status next(Context& context, Status why, const SessionPlace& place, Standing* standing);
-    /// The others go on without this node, as it was asked to leave.
+    /// The others go on without this node because it was drained.
     bool drained() const { return drained_; }
-    /// They go on without it.
+    /// The others go on without this node.
     bool excluded() const { return end_ && end_->kind == ViewNotice::Kind::excluded; }
-    /// It has ended because it and the others did not hear each other: it may be a member again.
-    bool may_return() const;
+    /// This node was evicted or cut off: the others may go on, and it may rejoin.
+    bool may_rejoin() const;
     /// The job has ended at this node.
     void stop(Host& host);
 
     Status take(const Completion& completion) override;
 
 private:
-    /// The state before that of another node came in its place.
+    /// This node's own state, while another node's is in its place.
     struct Kept {
         Buffer parameters, optimiser, exponents;
         std::vector<std::byte> algorithm;
@@ -84,7 +84,7 @@ private:
     };
     void keep(const Context& context, const Standing& standing);
     Status restore(Context& context, Standing* standing);
-    bool read_news();   // there was some
+    bool read_news();   // false: there was none
     Status ended() const;
     /// Until something has come, which read_news() has seen.
     Status wait(Host& host, Session& session, uint64_t until_us);
@@ -106,14 +106,14 @@ private:
 
     bool frozen_ = false;
     std::optional<AgreedView> view_;         // to be installed
-    std::optional<ViewNotice> step_, end_;   // met or catch_up; how it has ended
+    std::optional<ViewNotice> step_, end_;   // agreed or catch_up; how it has ended
     bool go_ = false;
-    uint64_t stands_us_ = 0;               // since when the job stands
-    uint32_t taken_ = 0, passed_ = 0;      // numbers of views: the last one to be installed; that the link has passed over
-    std::vector<uint64_t> behind_;         // bits of ranks
-    std::map<NodeId, std::string> left_;   // since the last view that has trained: who is no member any more, and why
-    std::vector<uint32_t> patience_;       // by node, as the protocol was told
-    Arena arena_;                          // of kept_
+    uint64_t stands_us_ = 0;                   // since when the job stands
+    uint32_t taken_ = 0, passed_ = 0;          // numbers of views: the last one to be installed; that the link has passed over
+    std::vector<uint64_t> behind_;             // bits of ranks
+    std::map<NodeId, std::string> departed_;   // since the last view that has trained, with the reason
+    std::vector<uint32_t> patience_;           // by node, as set in the protocol
+    Arena arena_;                              // of kept_
     Kept kept_;
 };
 

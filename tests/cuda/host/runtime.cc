@@ -283,12 +283,12 @@ void graph_run(const CUgraph_st& graph) {
     std::function<void(size_t)> visit = [&](size_t i) {
         if (done[i]) return;
         done[i] = true;
-        std::vector<size_t> meeting = graph.nodes[i].nodes;
-        for (size_t left = meeting.size(); left > 1; --left) {
+        std::vector<size_t> into = graph.nodes[i].nodes;
+        for (size_t count = into.size(); count > 1; --count) {
             chance = chance * 6364136223846793005 + 1442695040888963407;
-            std::swap(meeting[left - 1], meeting[(chance >> 33) % left]);
+            std::swap(into[count - 1], into[(chance >> 33) % count]);
         }
-        for (size_t before : meeting) visit(before);
+        for (size_t before : into) visit(before);
         run(graph.nodes[i]);
     };
     for (size_t i = graph.nodes.size(); i-- > 0;) visit(i);   // last branch first

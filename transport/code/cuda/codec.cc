@@ -219,10 +219,10 @@ public:
             const_cast<int32_t*>(to.limits)[g] = scale_of(g).limit;
         }
         *to.halted = 0;
-        for (Lane& lane : lanes_) {   // a step by buckets that was begun and not finished has left values
-            bool left = false;
-            for (Use& use : lane.uses) left = std::exchange(use.step, no_step) != no_step || left;
-            if (left) GC_CUDA(cudaMemsetAsync(lane.found.device, 0, lane.found.bytes, stream));
+        for (Lane& lane : lanes_) {   // a step by buckets that was begun and not finished leaves values behind
+            bool unfinished = false;
+            for (Use& use : lane.uses) unfinished = std::exchange(use.step, no_step) != no_step || unfinished;
+            if (unfinished) GC_CUDA(cudaMemsetAsync(lane.found.device, 0, lane.found.bytes, stream));
         }
         GC_CUDA(cudaMemcpyAsync(scales_.device, scales_here_.host, scales_.bytes, cudaMemcpyHostToDevice, stream));
         return check(cudaEventRecord(scaled_.get(), stream), "cudaEventRecord");
@@ -432,11 +432,11 @@ private:
         GC_CUDA(cudaMemcpyAsync(task, with.task_here.host, sizeof(SumTask), cudaMemcpyHostToDevice, stream));
         GC_TRY(sum(task, words.count, words.offset, stream));
         GC_TRY(gather(task, words.group_count, stream));
-        constexpr uint64_t told = offsetof(SumTask, digest);
-        const uint64_t bytes = sizeof(SumTask) - told + words.group_count * sizeof(Found);
-        return check(
-            cudaMemcpyAsync(with.task_here.host + told, reinterpret_cast<std::byte*>(task) + told, bytes, cudaMemcpyDeviceToHost, stream),
-            "cudaMemcpyAsync");
+        constexpr uint64_t results_at = offsetof(SumTask, digest);
+        const uint64_t bytes = sizeof(SumTask) - results_at + words.group_count * sizeof(Found);
+        return check(cudaMemcpyAsync(with.task_here.host + results_at, reinterpret_cast<std::byte*>(task) + results_at, bytes,
+                                     cudaMemcpyDeviceToHost, stream),
+                     "cudaMemcpyAsync");
     }
 
     /// Adjacent groups, and where their gradient and words begin.

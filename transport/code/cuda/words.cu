@@ -19,7 +19,7 @@ struct Share {
 };
 
 // Merges the results of the whole thread block into *found.
-__device__ void tell(Found* found, const Share& share, uint32_t block) {
+__device__ void add_share(Found* found, const Share& share, uint32_t block) {
     constexpr uint32_t warps = threads / 32;
     __shared__ Share shares[warps];
     const Share warp{__reduce_max_sync(~0u, share.maximum), __reduce_add_sync(~0u, share.clipped)};
@@ -124,7 +124,7 @@ __global__ void quantise_nearest(const __grid_constant__ QuantiseTask task) {
     const QuantiseGroup& group = task.group[g];
     const Share share =
         now.word == Word::i32 ? round_part<uint32_t>(task, now, group, factor) : round_part<uint64_t>(task, now, group, factor);
-    tell(now.found + task.first + g, share, now.block);
+    add_share(now.found + task.first + g, share, now.block);
 }
 
 // Writes words of 32 bits as digits of 16, to[digit][element], lowest first, as CpuCodec::quantise_digits does.
@@ -150,7 +150,7 @@ __global__ void quantise_digits(const __grid_constant__ QuantiseTask task) {
             put<int16_t, uint16_t>(to + d * group.count + i, digit, now.accumulate);
         }
     }
-    tell(now.found + task.first + g, share, now.block);
+    add_share(now.found + task.first + g, share, now.block);
 }
 
 // One draw of four words serves elements that are 16 apart.
@@ -181,7 +181,7 @@ __global__ void quantise_random(const __grid_constant__ QuantiseTask task) {
             put<int16_t, uint16_t>(to + (element - group.element), static_cast<int16_t>(bits >> 32), now.accumulate);
         }
     }
-    tell(now.found + task.first + g, share, now.block);
+    add_share(now.found + task.first + g, share, now.block);
 }
 
 template <typename Signed, typename Unsigned>

@@ -13,13 +13,13 @@ struct Found {
     unsigned long long clipped;
 };
 
-/// A group of a bucket, and its scale.
+/// A group of a bucket, and its scale.  `from` counts floats from the first one of the bucket, `to` counts words from its first word.
 struct QuantiseGroup {
-    uint64_t from, to, count;   // floats from the bucket's first; words from its first word; elements
-    uint64_t element;           // canonical index of the first
+    uint64_t from, to, count;   // count: elements
+    uint64_t element;           // canonical index of the first one
     double divisor, factor;     // as in Scale
     int32_t limit;
-    uint32_t begin;   // its first thread block; set by quantise()
+    uint32_t begin;   // number of its first thread block, set by quantise()
 };
 /// Arguments that change with each block.
 struct QuantiseNow {
@@ -33,17 +33,17 @@ constexpr uint32_t quantise_groups_max = 48;   // of one launch: kernels take at
 struct QuantiseTask {
     const float* gradient;
     QuantiseNow now;
-    // Of graphs, in device memory; null: the values are in the task.
-    const QuantiseNow* now_at;   // in place of `now`, of which then only matters whether its word is i16: `now_at` has the width
-    const uint32_t* step_at;     // in place of now.step
-    const double* factors;       // [groups], in place of those of `group`
+    // Device memory from which a captured graph takes values that change; null: the value is in the task.
+    const QuantiseNow* now_at;   // replaces `now`; the kernel is still chosen by `now`, whose word must be i16 where that of *now_at is
+    const uint32_t* step_at;     // replaces the step of `now` or *now_at
+    const double* factors;       // replaces QuantiseGroup::factor
     uint64_t seed;
     int32_t radix;            // of the digits of statistics in auto16; 0: one word per element
-    uint32_t first, groups;   // of those that `found` and `factors` begin with
+    uint32_t first, groups;   // `group` has groups first .. first + groups - 1 of those in `found` and `factors`
     QuantiseGroup group[quantise_groups_max];
 };
 static_assert(sizeof(QuantiseTask) <= 4096);
-/// words = q(gradient), or words += q(gradient); found is added to.
+/// words = q(gradient), or with now.accumulate words += q(gradient).  Merges the results into now.found.
 Status quantise(QuantiseTask& task, cudaStream_t stream);
 
 constexpr uint32_t sources_max = 64;

@@ -1,4 +1,4 @@
-// The meeting point of a benchmark's ranks.  One process relays; each rank has a connection to it that carries gathers only: every rank
+// The rendezvous of a benchmark's ranks.  One process relays; each rank has a connection to it that carries gathers only: every rank
 // sends a value and receives those of all.  A barrier is an empty gather.
 //
 // A connection begins with 32 random bytes each way.  Each later message is its length (4 bytes, little-endian), an HMAC-SHA256 and JSON
@@ -33,8 +33,8 @@ private:
     uint64_t sent_ = 0, received_ = 0;
 };
 
-/// One rank's end of the meeting.
-class Meeting {
+/// One rank's end of the rendezvous.
+class Rendezvous {
 public:
     static constexpr uint64_t silence_us = 60'000'000;   // the longest time from one gather to the next, unless a rank announces another
     /// Tries for wait_us.  `wanted`: the rank to get, or -1.
@@ -66,11 +66,11 @@ private:
     std::vector<ClusterKey> keys_;
     std::string address_;
     uint64_t patience_us_ = silence_us;
-    bool told_ = false;   // the error is from the server
+    bool from_server_ = false;   // the error is from the server
 };
 
-/// The server: admits `ranks` ranks within wait_us, sends them the arguments, relays until all have left.  Blocks.
-Status meeting_relay(const Fd& listener, const std::vector<ClusterKey>& keys, uint32_t ranks, const std::vector<std::string>& arguments,
-                     uint64_t wait_us);
+/// The server: admits `ranks` ranks within wait_us, sends them the arguments, relays until all have departed.  Blocks.
+Status rendezvous_relay(const Fd& listener, const std::vector<ClusterKey>& keys, uint32_t ranks, const std::vector<std::string>& arguments,
+                        uint64_t wait_us);
 
 }   // namespace gradcast

@@ -1,4 +1,4 @@
-#include "bench/comm/meeting.h"
+#include "bench/comm/rendezvous.h"
 
 #include <netinet/tcp.h>
 #include <openssl/crypto.h>
@@ -91,15 +91,15 @@ Status Connection::send(const nlohmann::json& message) {
 
 Status Connection::receive(nlohmann::json* message, uint64_t end_us) {
     Le32 length;
-    Mac told;
+    Mac theirs;
     GC_TRY(move_bytes(fd_.get(), reinterpret_cast<char*>(&length), sizeof length, false, end_us));
     if (length.get() > (received_ == 0 ? first_bytes_max : message_bytes_max))
         return fail(Code::packet_invalid, "not a message of gradcast-bench");
-    GC_TRY(move_bytes(fd_.get(), reinterpret_cast<char*>(told.data()), told.size(), false, end_us));
+    GC_TRY(move_bytes(fd_.get(), reinterpret_cast<char*>(theirs.data()), theirs.size(), false, end_us));
     std::string text(length.get(), 0);
     GC_TRY(move_bytes(fd_.get(), text.data(), text.size(), false, end_us));
     const Mac wanted = mac(!server_, received_++, text);
-    if (CRYPTO_memcmp(told.data(), wanted.data(), told.size()) != 0)
+    if (CRYPTO_memcmp(theirs.data(), wanted.data(), theirs.size()) != 0)
         return fail(Code::packet_invalid, "the keys differ: give --key the same file everywhere");
     *message = nlohmann::json::parse(text, nullptr, false);
     return message->is_discarded() ? fail(Code::packet_invalid, "not a message of gradcast-bench") : Status{};
@@ -107,7 +107,7 @@ Status Connection::receive(nlohmann::json* message, uint64_t end_us) {
 
 // ---- a rank's side -------------------------------------------------------------------------------------------------------------
 
-Status Meeting::join(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, uint64_t wait_us) {
+Status Rendezvous::join(const std::string& address, const std::vector<ClusterKey>& keys, int wanted, uint64_t wait_us) {
     SocketAddress server;
     GC_TRY(address_resolve(address, false, &server));
     const uint64_t end = clock_us() + wait_us;
@@ -137,7 +137,7 @@ Status Meeting::join(const std::string& address, const std::vector<ClusterKey>& 
     GC_TRY(named(connection_.send({{"version", version_text}, {"name", name}, {"rank", wanted}})));
     GC_TRY(named(connection_.receive(&welcome, end + silence_us)));
     if (welcome.contains("error")) {
-        told_ = true;
+        from_server_ = true;
         return fail(Code::peer_refused, "{}", welcome["error"].get<std::string>());
     }
     rank_ = welcome.at("rank");
@@ -146,16 +146,16 @@ Status Meeting::join(const std::string& address, const std::vector<ClusterKey>& 
     return {};
 }
 
-Status Meeting::gather(const nlohmann::json& mine, std::vector<nlohmann::json>* all, uint64_t next_us) {
+Status Rendezvous::gather(const nlohmann::json& mine, std::vector<nlohmann::json>* all, uint64_t next_us) {
     nlohmann::json reply;
     Status status = connection_.send({{"mine", mine}, {"next_us", next_us}});
     // The server's reason is more precise than the broken connection.
     if (Status answer = connection_.receive(&reply, clock_us() + patience_us_ + 2 * grace_us); !answer.ok()) {
-        told_ = true;
+        from_server_ = true;
         return fail(answer.code, "the server is gone: {}", status.ok() ? answer.what : status.what);
     }
     if (reply.contains("error")) {
-        told_ = true;
+        from_server_ = true;
         return fail(Code::peer_lost, "{}", reply["error"].get<std::string>());
     }
     patience_us_ = reply.at("next_us");
@@ -163,18 +163,18 @@ Status Meeting::gather(const nlohmann::json& mine, std::vector<nlohmann::json>* 
     return {};
 }
 
-Status Meeting::check() {
+Status Rendezvous::check() {
     pollfd ready{connection_.fd(), POLLIN, 0};
     if (::poll(&ready, 1, 0) <= 0) return {};
     nlohmann::json word;
     Status status = connection_.receive(&word, clock_us() + grace_us);
-    told_ = true;
+    from_server_ = true;
     if (!status.ok()) return fail(status.code, "the server is gone: {}", status.what);
     return fail(Code::peer_lost, "{}", word.value("error", "the server spoke out of turn"));
 }
 
-void Meeting::leave(const Status& status) {
-    if (told_) return;
+void Rendezvous::leave(const Status& status) {
+    if (from_server_) return;
     (void)connection_.send(status.ok() ? nlohmann::json{{"left", true}} : nlohmann::json{{"error", status.what}});
 }
 
@@ -226,7 +226,7 @@ Status take_in(const Fd& listener, const std::vector<ClusterKey>& keys, uint64_t
     return {};
 }
 
-// Receives one message of each rank; returns the first error.  *ended: all have left.
+// Receives one message of each rank; returns the first error.  *ended: all have departed.
 Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us, nlohmann::json* all, uint64_t* next_us, bool* ended) {
     const uint64_t end = clock_us() + patience_us;
     std::vector<pollfd> waiting;
@@ -234,7 +234,7 @@ Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us
     *all = nlohmann::json::array();
     *next_us = 0;
     std::vector<nlohmann::json> words(guests.size());
-    size_t left = 0;
+    size_t departed = 0;
     for (size_t missing = guests.size(); missing > 0;) {
         if (clock_us() >= end) {
             std::string names;
@@ -251,40 +251,40 @@ Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us
             if (word.contains("error")) return fail(Code::peer_lost, "{}: {}", guests[i]->label, word["error"].get<std::string>());
             waiting[i].fd = -1;
             --missing;
-            left += word.contains("left");
+            departed += word.contains("left");
             if (word.contains("left")) continue;
             words[i] = std::move(word["mine"]);
             *next_us = std::max<uint64_t>(*next_us, word["next_us"]);
         }
     }
     for (auto& word : words) all->push_back(std::move(word));
-    *ended = left == guests.size();
-    return left == 0 || *ended ? Status{} : fail(Code::peer_lost, "some ranks ended before the others");
+    *ended = departed == guests.size();
+    return departed == 0 || *ended ? Status{} : fail(Code::peer_lost, "some ranks ended before the others");
 }
 
 }   // namespace
 
-Status meeting_relay(const Fd& listener, const std::vector<ClusterKey>& keys, uint32_t ranks, const std::vector<std::string>& arguments,
-                     uint64_t wait_us) {
+Status rendezvous_relay(const Fd& listener, const std::vector<ClusterKey>& keys, uint32_t ranks, const std::vector<std::string>& arguments,
+                        uint64_t wait_us) {
     std::vector<std::unique_ptr<Guest>> guests(ranks);
     // Rank 0 last: it shares this machine's link, and its packets would delay the others' messages.
-    auto tell = [&](auto message) {
+    auto send_all = [&](auto message) {
         for (Rank rank = ranks; rank-- > 0;)
             if (guests[rank]) (void)guests[rank]->connection.send(message(rank));   // the next receive() finds a rank that is gone
     };
     auto run = [&]() -> Status {
         GC_TRY(take_in(listener, keys, wait_us, guests));
-        tell([&](Rank rank) { return nlohmann::json{{"rank", rank}, {"ranks", ranks}, {"arguments", arguments}}; });
-        uint64_t next_us = Meeting::silence_us;
+        send_all([&](Rank rank) { return nlohmann::json{{"rank", rank}, {"ranks", ranks}, {"arguments", arguments}}; });
+        uint64_t next_us = Rendezvous::silence_us;
         for (bool ended = false; !ended;) {
             nlohmann::json all;
             GC_TRY(collect(guests, next_us + grace_us, &all, &next_us, &ended));
-            if (!ended) tell([&](Rank) { return nlohmann::json{{"all", all}, {"next_us", next_us}}; });
+            if (!ended) send_all([&](Rank) { return nlohmann::json{{"all", all}, {"next_us", next_us}}; });
         }
         return {};
     };
     Status status = run();
-    if (!status.ok()) tell([&](Rank) { return nlohmann::json{{"error", status.what}}; });
+    if (!status.ok()) send_all([&](Rank) { return nlohmann::json{{"error", status.what}}; });
     return status;
 }
 
