@@ -33,8 +33,10 @@ struct OnnxOperator {
         const char* name;
         bool real;   // else an integer
         float value;
+        const LayerKey* key = nullptr;   // its value in the layer, in place of `value`
     };
-    const char* type = nullptr;   // null: the value passes unchanged
+    const char* type = nullptr;   // null: there is none, and a net with the layer is not exported
+    bool passes = false;          // evaluations leave the value as it is, so it needs none
     Input input = Input::any;     // the output has the same form
     bool windowed = false;        // kernel_shape, strides and pads
     std::span<const Attribute> attributes = {};

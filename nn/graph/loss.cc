@@ -22,7 +22,9 @@ Status shape(const NetSpec& spec, Layer& layer) {
 
 }   // namespace
 
-const LayerKind softmax_cross_entropy_kind{.name = "softmax_cross_entropy", .short_name = "loss", .shape = shape, .loss = true};
-const LayerKind squared_loss_kind{.name = "squared_loss", .short_name = "loss", .shape = shape, .loss = true, .regression = true};
+const LayerKind softmax_cross_entropy_kind{
+    .name = "softmax_cross_entropy", .short_name = "loss", .shape = shape, .loss = true, .onnx = {.passes = true}};
+const LayerKind squared_loss_kind{
+    .name = "squared_loss", .short_name = "loss", .shape = shape, .loss = true, .regression = true, .onnx = {.passes = true}};
 
 }   // namespace gradcast

@@ -111,8 +111,14 @@ private:
         ASSERT_LT(index, sizes_.size());
         ASSERT_EQ(packet.payload.bytes, sizes_[index]);
         uint64_t wrong = 0;
-        for (uint64_t i = 0; i < packet.payload.bytes; ++i) wrong += packet.payload.host[i] != content(seed, packet.sender, index, i);
-        EXPECT_EQ(wrong, 0u) << "packet " << index << " from " << packet.sender;
+        uint64_t first = 0, last = 0;   // wrong bytes
+        for (uint64_t i = 0; i < packet.payload.bytes; ++i)
+            if (packet.payload.host[i] != content(seed, packet.sender, index, i)) {
+                if (wrong++ == 0) first = i;
+                last = i;
+            }
+        EXPECT_EQ(wrong, 0u) << "packet " << index << " from " << packet.sender << ": bytes " << first << " to " << last << " of "
+                             << packet.payload.bytes << ", the first is " << static_cast<int>(packet.payload.host[first]);
         slots_.erase({packet.sender, index});
         ++received_;
     }

@@ -197,6 +197,24 @@ TEST_P(Link, RailsThatBreakAreMended) {
     EXPECT_GT(options.reconnects, 3u);
 }
 
+// The other side takes all rails for open while the last messages of their handshakes are on the way.  What it sends by the first rail
+// begins to come with that message, before the second rail is open here, and goes on after it.  Nothing is refused, and no payload has a
+// hole.
+TEST_P(Link, ARailThatOpensFirstWaitsForTheOthers) {
+    for (uint64_t at = 150; at <= 800; at += 50) {
+        Options options{.landing = Landing::place,
+                        .harm =
+                            [&](uint64_t i) {
+                                if (i == 0) return Harm{.pause_at = at, .pauses_us = {10'000, 40'000}};
+                                return i == 1 ? Harm{.pause_at = at, .pauses_us = {30'000}} : Harm{};
+                            },
+                        .broken = true,
+                        .rails = 2};
+        talk(2, {1535, 1978, 813, 31860, 346, 44, 65000, 1622, 200'000, 31860, 17, 90'000}, options);
+        EXPECT_EQ(options.refused, 0u) << "pause after " << at << " bytes";
+    }
+}
+
 TEST_P(Link, ARailWhoseInterfaceIsDeadTakesAnother) {
     talk(2, mixed_sizes(20),
          {.change =

@@ -1,4 +1,4 @@
-// A TCP proxy that cuts connections after a number of bytes, holds them there, or flips a bit of one byte.
+// A TCP proxy that cuts connections after a number of bytes, holds them there, pauses there, or flips a bit of one byte.
 #pragma once
 #include <poll.h>
 
@@ -6,6 +6,7 @@
 #include <list>
 #include <thread>
 
+#include "runtime/core/clock.h"
 #include "runtime/core/net/socket.h"
 
 namespace gradcast {
@@ -13,6 +14,8 @@ namespace gradcast {
 struct Harm {
     uint64_t cut_after = ~uint64_t{0}, flip_at = ~uint64_t{0};   // positions in a connection's bytes, both directions together
     uint64_t hold_after = ~uint64_t{0};                          // likewise: the connection stays, and nothing comes any more
+    uint64_t pause_at = ~uint64_t{0};                            // likewise: nothing comes for a while, and again after each piece
+    std::vector<uint64_t> pauses_us = {};
 };
 
 class Proxy {
@@ -41,15 +44,17 @@ private:
     struct Pipe {
         Fd near, far;
         Harm harm;
-        uint64_t carried = 0;
+        uint64_t carried = 0, until_us = 0;   // of a pause
+        size_t pauses = 0;
         bool held() const { return carried >= harm.hold_after; }
+        bool quiet() const { return held() || clock_us() < until_us; }
     };
     void loop() {
         while (!stop_) {
             std::vector<pollfd> polls{{listener_.get(), POLLIN, 0}};
             for (Pipe& pipe : pipes_)
-                for (const Fd* end : {&pipe.near, &pipe.far}) polls.push_back({pipe.held() ? -1 : end->get(), POLLIN, 0});
-            ::poll(polls.data(), polls.size(), 20);
+                for (const Fd* end : {&pipe.near, &pipe.far}) polls.push_back({pipe.quiet() ? -1 : end->get(), POLLIN, 0});
+            ::poll(polls.data(), polls.size(), 5);
             size_t at = 1;
             for (auto pipe = pipes_.begin(); pipe != pipes_.end(); at += 2) {
                 bool alive = (!polls[at].revents || carry(*pipe, true)) && (!polls[at + 1].revents || carry(*pipe, false));
@@ -75,6 +80,8 @@ private:
         if (count == 0) return false;
         if (pipe.harm.flip_at - pipe.carried < count) bytes[pipe.harm.flip_at - pipe.carried] ^= 4;
         pipe.carried += count;
+        if (pipe.carried >= pipe.harm.pause_at && pipe.pauses < pipe.harm.pauses_us.size())
+            pipe.until_us = clock_us() + pipe.harm.pauses_us[pipe.pauses++];
         (forth ? forward_ : backward_) += count;
         held_ += pipe.held();
         return ::send((forth ? pipe.far : pipe.near).get(), bytes, count, MSG_NOSIGNAL) == static_cast<ssize_t>(count) &&

@@ -7,7 +7,7 @@ namespace gradcast {
 namespace {
 
 struct SystemSurvive : testing::Test {
-    explicit SystemSurvive(uint32_t of_job = 600) : steps(of_job) {}
+    explicit SystemSurvive(uint32_t of_job = 900) : steps(of_job) {}
     const uint32_t steps;
     Cluster cluster{3};
     std::string text, quiet;   // of the job; digest of the run in which nobody dies
@@ -47,7 +47,7 @@ struct SystemSurvive : testing::Test {
     /// A net of small rounds, of about 20 ms, so that a node that asks is in within seconds; and no algorithm yet.
     void take_servers(uint32_t rounds) {
         text.erase(text.find("[algorithm]"));
-        text.replace(text.find("steps = 600"), 11, "steps = " + std::to_string(rounds) + "\nevaluate = 150");
+        text.replace(text.find("steps = 900"), 11, "steps = " + std::to_string(rounds) + "\nevaluate = 150");
         text.replace(text.find("preset = \"mlp\""), 14,
                      "[[net.layers]]\nkind = \"inner_product\"\noutputs = 40\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\n"
                      "kind = \"inner_product\"\noutputs = 10\n[[net.layers]]\nkind = \"softmax_cross_entropy\"");
@@ -141,7 +141,7 @@ TEST_F(SystemSurvive, ANodeThatWasStoppedJoinsAgainByItself) {
 
 /// It asks to rejoin, and learns that the job is done.
 TEST_F(SystemSurvive, ANodeThatWasStoppedUntilTheEndIsTold) {
-    text.replace(text.find("steps = 600"), 11, "steps = 200");
+    text.replace(text.find("steps = 900"), 11, "steps = 200");
     const std::string id = begun(cluster[0]);
     cluster[0].process->kill(SIGSTOP);
     const JobStatus status = cluster[2].ended(id);
@@ -342,7 +342,7 @@ TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
 }
 
 TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
-    text.replace(text.find("steps = 600"), 11, "steps = 4000\nevaluate = 2000").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
+    text.replace(text.find("steps = 900"), 11, "steps = 4000\nevaluate = 2000").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
     quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", "")).digest;
     ask(cluster[2], {"drain", "c"});
     ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));

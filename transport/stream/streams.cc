@@ -215,6 +215,7 @@ void Streams::parse(Rail& rail, uint64_t now) {
 
 // True if a packet was taken.
 bool Streams::take(Rail& rail, uint64_t now) {
+    GC_ASSERT(!rail.receive.busy);   // it writes where the receiver has said before
     receiving_ = &rail;
     const uint64_t before = rail.receiver.delivered();
     const char* why = rail.receiver.parse(*this);

@@ -277,13 +277,17 @@ void Streams::opened(Rail& rail, std::span<const std::byte> rest, uint64_t now) 
         owner_.opened(peer.rank, false, now);
         return parse(rail, now);
     }
+    // A rail that opens before the others is blocked by what has come with its handshake: a receive into its staging memory must not be
+    // under way when that is taken.
+    parse(rail, now);
     for (const auto& each : peer.rails)
         if (each->state != Rail::State::open) return;
     peer.lost = false;
     peer.up = true;
     probe(peer, now);
     owner_.opened(peer.rank, true, now);
-    for (const auto& each : peer.rails) parse(*each, now);
+    for (const auto& each : peer.rails)
+        if (each->receiver.blocked()) parse(*each, now);
 }
 
 }   // namespace gradcast

@@ -87,7 +87,7 @@ private:
     Value value(const Layer& layer, const Value& x) {
         const OnnxOperator& op = layer.kind->onnx;
         const std::string& name = layer.spec.name;
-        if (!op.type) return x;
+        if (op.passes) return x;
         bool flattened = op.input == OnnxOperator::Input::flat || (op.input == OnnxOperator::Input::any && x.flat);
         if (layer.other != Layer::none) flattened |= values_[layer.other].flat;   // of one pixel
         auto as_input = [&](const Value& from) {
@@ -100,8 +100,10 @@ private:
         if (layer.biases) inputs.push_back(name + ".bias");
         if (layer.statistics) inputs.insert(inputs.end(), {name + ".running_mean", name + ".running_var"});
         std::vector<Message> attributes = op.windowed ? window(layer) : std::vector<Message>();
-        for (const OnnxOperator::Attribute& each : op.attributes)
-            attributes.push_back(each.real ? real(each.name, each.value) : number(each.name, static_cast<int64_t>(each.value)));
+        for (const OnnxOperator::Attribute& each : op.attributes) {
+            const double is = each.key ? layer.value(each.key->name) : static_cast<double>(each.value);
+            attributes.push_back(each.real ? real(each.name, static_cast<float>(is)) : number(each.name, static_cast<int64_t>(is)));
+        }
         return {node(op.type, inputs, name + ".output", attributes), flattened};
     }
 
@@ -191,6 +193,10 @@ private:
 Status onnx_write(const std::string& path, const Model& model, std::span<const float> parameters) {
     std::vector<Layer> layers;
     GC_TRY(layers_check(model.net, &layers));
+    for (const Layer& layer : layers)
+        if (!layer.kind->onnx.type && !layer.kind->onnx.passes)
+            return fail(Code::unsupported, "{}: ONNX has no operator for layer {}, a {}: export to safetensors", path, layer.spec.name,
+                        layer.kind->name);
     Message file, operators;
     if (parameters.size_bytes() < file_bytes_max) {
         operators.text(1, ""), operators.number(2, operator_set);
