@@ -45,8 +45,9 @@ struct GradientSink {
     }
 };
 
-/// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0; `backward_data` has what
-/// serves both backward passes, and may come twice.  A layer that is computed with another has no passes of its own.
+/// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  What serves both backward
+/// passes counts as `backward_weights`, where the layer has weights; that pass may come twice.  A layer that is computed with another has
+/// no passes of its own.
 struct Layer;   // nn/graph/layers.h; it lives as long as the net
 const std::string& layer_name(const Layer& layer);
 enum class Pass : uint8_t { input, forward, backward_weights, backward_data };

@@ -120,7 +120,8 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     for (size_t layer = stage_.end; layer-- > stage_.first;) {
         if (cancelled(step)) return step_cancelled;
         const Operations& operations = frame.program->layers[layer];
-        if (passes != Backward::weights) GC_TRY(run(operations.gradient, frame, layer, Pass::backward_data));
+        const Pass first = operations.weights.empty() ? Pass::backward_data : Pass::backward_weights;
+        if (passes != Backward::weights) GC_TRY(run(operations.gradient, frame, layer, first));
         if (passes != Backward::data) GC_TRY(weights(frame, layer, sink));
         if (passes != Backward::weights) GC_TRY(run(operations.data, frame, layer, Pass::backward_data));
     }
