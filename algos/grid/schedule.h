@@ -2,16 +2,15 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 namespace gradcast {
 
-/// gpipe (Huang et al. 2019): all forward passes, then all backward passes.
-/// one_forward_one_backward (Narayanan et al. 2019): stage k of S begins with S - k forward passes; then each backward pass is followed by
-/// a forward pass. zero_bubble (ZB-H1; Qi et al. 2024): the order of one_forward_one_backward, but a data pass lets the stage before go on
-/// at once, and weights passes fill the waits.
-enum class Schedule : uint8_t { gpipe, one_forward_one_backward, zero_bubble };
+enum class Schedule : uint8_t {
+    gpipe,                      // all forward passes, then all backward passes (Huang et al. 2019)
+    one_forward_one_backward,   // stage k of S: S - k forward passes, then in turn a backward and a forward pass (Narayanan et al. 2019)
+    zero_bubble                 // the same; data passes free the stage before, weights passes fill the waits (ZB-H1; Qi et al. 2024)
+};
 /// "gpipe", "1f1b", "zero-bubble", in the order of Schedule.
 std::span<const char* const> schedule_names();
 

@@ -17,8 +17,7 @@ struct Channel {
 
 Activation pixels(Build& b, const NetSpec& spec, std::vector<Operation>& list) {
     const Layer& first = b.layers[0];
-    const auto readers = std::ranges::count_if(b.layers, [](const Layer& layer) { return layer.input == Layer::none; });
-    const bool beside = first.is(conv_kind) && conv_few_fits(first) && readers == 1;   // it reads 16 samples side by side
+    const bool beside = first.is(conv_kind) && conv_few_fits(first);   // the only reader takes 16 samples side by side
     const Shape padded = first.in;
     const FloatKernels& kernels = float_kernels(isa_best());
     const Tensor value = b.kept(beside ? Build::side_by_side(b.samples, padded) : Build::plain({b.samples, padded.C, padded.H, padded.W}));
@@ -33,11 +32,11 @@ Activation pixels(Build& b, const NetSpec& spec, std::vector<Operation>& list) {
             const uint8_t* from = block.samples.images;
             filled += block.samples.count;
             for (uint32_t n = 0; n < block.samples.count; ++n)
-                for (uint32_t c = 0; c < C; ++c, image += plane)
-                    for (uint64_t h = 0; h < lines; ++h, from += row) {
-                        const Channel channel(block.samples, c);
+                for (uint32_t c = 0; c < C; ++c, image += plane) {
+                    const Channel channel(block.samples, c);
+                    for (uint64_t h = 0; h < lines; ++h, from += row)
                         kernels.normalise(image + (h + margin) * padded.W + margin, from, row, channel.scale, channel.shift);
-                    }
+                }
         }
         if (filled < frame.samples) std::fill_n(image, padded.elements() * (frame.samples - filled), 0.0f);   // of an evaluation
         return Status{};

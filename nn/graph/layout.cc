@@ -34,8 +34,8 @@ std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const 
     for (size_t i = 0; i < layers.size(); ++i) {
         if (layers[i].parameters() == 0) continue;
         const uint64_t offset = layout.offset_of(layers[i].offset);
-        for (size_t bucket = 0; bucket < layout.buckets.size(); ++bucket)
-            if (offset == layout.buckets[bucket].offset) result[i] = static_cast<uint32_t>(bucket);
+        const uint32_t bucket = layout.bucket_of(offset);
+        if (bucket != ~0u && offset == layout.buckets[bucket].offset) result[i] = bucket;
     }
     return result;
 }
