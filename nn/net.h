@@ -153,6 +153,12 @@ struct Net {
         (void)lane, (void)slot, (void)edge, (void)gradient, (void)samples;
         return {};
     }
+    /// Memory of that edge's value in an evaluation of `samples` samples, with the order and the size of the program that computes them.
+    /// Values that come in are written before evaluate(); those that go out are valid after it, until the lane's next call.
+    virtual Buffer evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) {
+        (void)lane, (void)edge, (void)samples;
+        return {};
+    }
     /// Layers that may begin a stage: those that are not computed with the one before them.
     virtual std::vector<uint32_t> stage_begins() const { return {0}; }
     /// Backward pass of the slot's blocks.  `data` computes gradients of activations; `weights` computes those of parameters and hands them
@@ -170,6 +176,9 @@ struct Net {
     virtual void trace(NetTrace* trace) = 0;
     /// Forward only: the number of right samples, the sum of losses and, where they are not null, the class of each, and its outputs as the
     /// loss takes them [samples, classes]: softmax, or those of squared_loss.  Error: unsupported, where a GPU is to give outputs.
+    /// A stage computes its layers.  It reads images if it has layer 0, and labels if it has the loss.  Without the loss *right and *loss
+    /// are 0, and nothing else is written.  The memory is that of the lane's slot 0, whose passes must be complete; passes of other slots
+    /// may be in flight.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted,
                             float* outputs = nullptr) = 0;
     /// Applies a step's sums, of every bucket in order: value = (float)((double)S * unit of its group), then the optimiser.  *digest: that

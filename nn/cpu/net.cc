@@ -86,6 +86,11 @@ Status CpuNet::weights(Frame& frame, size_t layer, GradientSink& sink) {
     return {};
 }
 
+Status CpuNet::check(const Samples& samples) const {
+    if (stage_.has(0)) GC_TRY(images_check(spec_, samples));
+    return stage_.end == layers_.size() ? labels_check(spec_, samples) : Status{};
+}
+
 Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) {
     OneThread one;
     GC_ASSERT(lane < memory_.size() && slot < config_.slots && all.size() >= 1 && all.size() <= together_);
@@ -100,7 +105,7 @@ Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all,
     const StepId step = all[0].id.step;
     for (const auto& [id, samples] : all) {
         GC_ASSERT(id.step == step);
-        GC_TRY(samples_check(spec_, samples));
+        GC_TRY(check(samples));
         Program* own = nullptr;
         GC_TRY(program_find(programs_, samples.count, true, &own));
         if (together_ == 1) frame.program = own;
@@ -137,11 +142,17 @@ Buffer CpuNet::edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, ui
             samples == program->samples ? all : all / program->samples * samples};
 }
 
+Buffer CpuNet::evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) {
+    Program* program = nullptr;
+    GC_ASSERT(program_find(programs_, samples, false, &program).ok());
+    const Tensor& value = program->edges[edge].value;
+    return {reinterpret_cast<std::byte*>(frame_of(lane, 0).at(value)), nullptr, value.bytes()};
+}
+
 Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
     OneThread one;
     GC_ASSERT(lane < memory_.size());
-    if (!edges_.empty()) return fail(Code::unsupported, "a stage of a net evaluates no samples");
-    GC_TRY(samples_check(spec_, samples));
+    GC_TRY(check(samples));
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, false, &program));
     Frame& frame = frame_of(lane, 0);

@@ -52,6 +52,7 @@ public:
     Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) override;
     std::span<const Edge> edges() const override { return edges_; }
     Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) override;
+    Buffer evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) override;
     std::vector<uint32_t> stage_begins() const override { return stage_begins_; }
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
@@ -62,6 +63,8 @@ private:
     Status make(Build& build, Program& program);
     void drop_other_stages(Build& build);
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
+    /// Of what this stage reads of the samples.
+    Status check(const Samples& samples) const;
     /// Fills the input and runs all layers forward.
     Status layers_forward(Frame& frame, StepId step);
     /// Computes and hands in the layer's gradients of weights, block by block.

@@ -140,15 +140,23 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples) {
     return {};
 }
 
-Status samples_check(const NetSpec& spec, const Samples& samples) {
-    if (samples.C != spec.C || samples.H != spec.H || samples.W != spec.W)
-        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec.C,
-                    spec.H, spec.W);
+Status images_check(const NetSpec& spec, const Samples& samples) {
+    if (samples.C == spec.C && samples.H == spec.H && samples.W == spec.W) return {};
+    return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec.C, spec.H,
+                spec.W);
+}
+
+Status labels_check(const NetSpec& spec, const Samples& samples) {
     for (uint32_t n = 0; n < samples.count; ++n)
         if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec.classes)
             return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n],
                         spec.classes);
     return {};
+}
+
+Status samples_check(const NetSpec& spec, const Samples& samples) {
+    GC_TRY(images_check(spec, samples));
+    return labels_check(spec, samples);
 }
 
 uint64_t dropout_mixed(uint64_t seed, uint64_t with) {   // ~0: a number that no element's draw has

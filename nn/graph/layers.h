@@ -62,7 +62,9 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
 
 /// By layer: the bucket that is complete once its gradient is; none: ~0.
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout);
-/// Error: of samples that do not fit the net's input, or a label beyond its classes.
+/// Error: of samples that do not fit the net's input; of a label beyond its classes; of either.
+Status images_check(const NetSpec& spec, const Samples& samples);
+Status labels_check(const NetSpec& spec, const Samples& samples);
 Status samples_check(const NetSpec& spec, const Samples& samples);
 /// The key of dropout's draws is mixed from seed, layer (its number in the list) and step, in this order.
 uint64_t dropout_mixed(uint64_t seed, uint64_t with);
