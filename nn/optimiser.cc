@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 
 #include "nn/kernels.h"
-#include "runtime/core/elementary.h"
 
 namespace gradcast {
 namespace {
 
-constexpr std::array<const char*, 3> schedules = {"constant", "step", "cosine"};
+constexpr OptimiserKey lr_key{.name = "lr", .member = &OptimiserConfig::lr, .above = true, .help = "learning rate"};
 
 class HostOptimiser final : public Optimiser {
 public:
@@ -64,6 +61,33 @@ Status one_of(const char* key, const std::string& name, const std::vector<std::s
     return fail(Code::invalid, "optimiser.{} \"{}\" is unknown: one of {}", key, name, fmt::join(names, ", "));
 }
 
+Status range_check(const OptimiserKey& key, const OptimiserConfig& config) {
+    const double value = key.value(config);
+    if (key.in_range(value)) return {};
+    const bool bounded = key.max < 1e6;   // others are beyond what anybody means
+    return fail(Code::invalid, "optimiser.{} {} must be {} {}{}", key.name, value, key.above ? "above" : "at least", key.min,
+                bounded ? fmt::format(" and {} {}", key.below ? "below" : "at most", key.max) : "");
+}
+
+/// `row` is that of the config's value of the key `what`.
+template <typename Row>
+void add_mistakes(const OptimiserConfig& config, const char* what, const Row& row, const std::vector<OptimiserKeyUse>& keys,
+                  std::vector<OptimiserMistake>& mistakes) {
+    for (const auto& [key, kinds] : keys)
+        if (!kinds.empty() && std::ranges::find(row.keys, key) == row.keys.end() && key->changed(config))
+            mistakes.push_back({key->name, fmt::format("goes with {} = \"{}\", not \"{}\"", what, fmt::join(kinds, "\" or \""), row.name)});
+    if (!row.check) return;
+    if (auto mistake = row.check(config)) mistakes.push_back(std::move(*mistake));
+}
+
+void add_uses(const char* kind, std::span<const OptimiserKey* const> keys, std::vector<OptimiserKeyUse>& uses) {
+    for (const OptimiserKey* key : keys) {
+        auto at = std::ranges::find(uses, key, &OptimiserKeyUse::key);
+        if (at == uses.end()) at = uses.insert(uses.end(), {key, {}});
+        at->kinds.push_back(kind);
+    }
+}
+
 }   // namespace
 
 std::span<const OptimiserKind* const> optimiser_kinds() {
@@ -82,45 +106,43 @@ const OptimiserKind* optimiser_find(std::string_view name) {
         if (name == kind->name) return kind;
     return nullptr;
 }
-std::span<const char* const> schedule_kinds() { return schedules; }
 
-double learning_rate(const OptimiserConfig& config, StepId step) {
-    double lr = config.lr;
-    if (config.schedule == "step") lr *= elementary::power(config.decay, step / config.decay_every);
-    if (config.schedule == "cosine" && step > config.warm_up) {
-        const uint64_t span = std::max(config.steps, step) - config.warm_up;
-        const double half_turns = static_cast<double>(step - config.warm_up) / static_cast<double>(span);
-        lr = config.lr_end + (lr - config.lr_end) * (1 + elementary::turn(half_turns / 2).cos) / 2;
-    }
-    return step < config.warm_up ? lr * static_cast<double>(step + 1) / config.warm_up : lr;
+const OptimiserKey weight_decay_key{
+    .name = "weight_decay", .member = &OptimiserConfig::weight_decay, .help = "factor of the weights that is added to the gradient"};
+
+double OptimiserKey::value(const OptimiserConfig& config) const {
+    return std::visit([&](auto at) { return static_cast<double>(config.*at); }, member);
+}
+
+std::vector<OptimiserKeyUse> optimiser_keys() {
+    std::vector<OptimiserKeyUse> uses = {{&lr_key, {}}};
+    for (const OptimiserKind* kind : optimiser_kinds()) add_uses(kind->name, kind->keys, uses);
+    for (OptimiserKeyUse& use : uses)
+        if (use.kinds.size() == optimiser_kinds().size()) use.kinds.clear();
+    return uses;
+}
+
+std::vector<OptimiserKeyUse> schedule_keys() {
+    std::vector<OptimiserKeyUse> uses = {{&warm_up_key, {}}};
+    for (const ScheduleKind& kind : schedule_kinds()) add_uses(kind.name, kind.keys, uses);
+    return uses;
+}
+
+std::vector<OptimiserMistake> optimiser_mistakes(const OptimiserConfig& config) {
+    std::vector<OptimiserMistake> mistakes;
+    add_mistakes(config, "kind", *optimiser_find(config.kind), optimiser_keys(), mistakes);
+    add_mistakes(config, "schedule", *schedule_find(config.schedule), schedule_keys(), mistakes);
+    return mistakes;
 }
 
 Status optimiser_check(const OptimiserConfig& config) {
     GC_TRY(one_of("kind", config.kind, optimiser_names()));
-    GC_TRY(one_of("schedule", config.schedule, {schedules.begin(), schedules.end()}));
-    auto finite = [](const char* key, double value, bool above) {
-        if ((above ? value > 0 : value >= 0) && std::isfinite(value)) return Status{};
-        return fail(Code::invalid, "optimiser.{} {} must be {} 0", key, value, above ? "above" : "at least");
-    };
-    auto share = [](const char* key, double value) {
-        if (value >= 0 && value < 1) return Status{};
-        return fail(Code::invalid, "optimiser.{} {} must be at least 0 and below 1", key, value);
-    };
-    GC_TRY(finite("lr", config.lr, true));
-    GC_TRY(share("momentum", config.momentum));
-    GC_TRY(finite("weight_decay", config.weight_decay, false));
-    GC_TRY(share("beta1", config.beta1));
-    GC_TRY(share("beta2", config.beta2));
-    GC_TRY(finite("epsilon", config.epsilon, true));
-    GC_TRY(finite("decay", config.decay, true));
-    GC_TRY(finite("lr_end", config.lr_end, false));
-    const OptimiserKind* kind = optimiser_find(config.kind);
-    if (config.nesterov && !kind->has("nesterov")) return fail(Code::invalid, "optimiser.nesterov goes with sgd and a momentum above 0");
-    if (kind->check) GC_TRY(kind->check(config));
-    if (config.schedule == "step" && config.decay_every == 0)
-        return fail(Code::invalid, "optimiser.decay_every must be at least 1 for the schedule step");
-    if (config.schedule == "cosine" && config.steps == 0)
-        return fail(Code::invalid, "the schedule cosine needs to know how many steps there are");
+    GC_TRY(one_of("schedule", config.schedule, schedule_names()));
+    for (const auto& keys : {optimiser_keys(), schedule_keys()})
+        for (const OptimiserKeyUse& use : keys) GC_TRY(range_check(*use.key, config));
+    for (const auto& [key, text] : optimiser_mistakes(config)) return fail(Code::invalid, "optimiser.{} {}", key, text);
+    if (schedule_find(config.schedule)->ends && config.steps == 0)
+        return fail(Code::invalid, "the schedule {} needs to know how many steps there are", config.schedule);
     return {};
 }
 

@@ -1,10 +1,13 @@
-// Optimisers: one update of a range of the flat parameter vector.
+// Optimisers: one update of a range of the flat parameter vector; and schedules of the learning rate.  What is known of one of them is a
+// row, and its keys in a job file are part of the row.
 #pragma once
-#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "nn/kernels.h"
@@ -15,36 +18,58 @@
 
 namespace gradcast {
 
+/// The initial value of a member is the default of its key.
 struct OptimiserConfig {
     std::string kind = "sgd";   // OptimiserKind::name
     double lr = 0.05, momentum = 0, weight_decay = 0;
     bool nesterov = false;                               // sgd
     double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;   // adam
-    std::string schedule = "constant";                   // "constant", "step", "cosine"
+    std::string schedule = "constant";                   // ScheduleKind::name
     uint32_t warm_up = 0;                                // steps in which the rate grows to the schedule's
     uint32_t decay_every = 0;                            // step: steps after which the rate is multiplied by `decay`
     double decay = 0.1, lr_end = 0;                      // cosine: ends at lr_end
-    uint64_t steps = 0;                                  // cosine: of the whole job
+    uint64_t steps = 0;                                  // of the whole job; no key
 };
 
-/// What an optimiser computes with in one step, in an order of its own; the host computes it.
+/// One key of [optimiser] in a job file that has a number, a whole number or a flag.
+struct OptimiserKey {
+    const char* name;
+    std::variant<double OptimiserConfig::*, uint32_t OptimiserConfig::*, bool OptimiserConfig::*> member;
+    double min = 0, max = 1e30;   // allowed; not of a flag
+    bool above = false;           // min itself is not allowed
+    bool below = false;           // max itself is not allowed
+    const char* help;             // without the kinds that have it
+
+    double value(const OptimiserConfig& config) const;   // of a flag: 0 or 1
+    bool changed(const OptimiserConfig& config) const { return value(config) != value({}); }
+    bool in_range(double is) const { return (above ? is > min : is >= min) && (below ? is < max : is <= max); }
+};
+/// For an optimiser whose rule adds weight_decay w to the gradient.
+extern const OptimiserKey weight_decay_key;
+extern const OptimiserKey warm_up_key;   // of all schedules
+
+/// A key whose value does not go with those of others.
+struct OptimiserMistake {
+    std::string key, text;   // "nesterov", "goes with a momentum above 0"
+};
+
+/// What an optimiser computes with in one step; the host computes it.  The order is the optimiser's own: SgdStep
+/// (nn/optimisers/sgd.h), AdamStep (nn/kernels.h, whose kernel takes it).
 struct StepRates {
     float at[8];
 };
 
 /// All that is known of an optimiser beside its kernel on a GPU.
-/// To add one: its name in GC_OPTIMISERS, nn/optimisers/KIND.cc with its row, and nn/cuda/KIND.cu.
+/// To add one: its name in GC_OPTIMISERS and members for its keys above, nn/optimisers/KIND.cc with its row, and nn/cuda/KIND.cu.
 struct OptimiserKind {
     const char* name;
-    std::span<const std::string_view> keys;              // of [optimiser] that not all have
-    uint32_t (*vectors)(const OptimiserConfig&);         // float32 vectors of state [elements], optimiser_vectors_max at most
-    Status (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
+    std::span<const OptimiserKey* const> keys;     // beside lr; kinds that share a key list the same object
+    uint32_t (*vectors)(const OptimiserConfig&);   // float32 vectors of state [elements], optimiser_vectors_max at most
+    std::optional<OptimiserMistake> (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
     /// Of that step, with the same bits on every machine.
     StepRates (*rates)(const OptimiserConfig&, StepId);
     /// Updates `count` elements of w, and of its vectors of state; state[i] is null where there are no more.
     void (*update)(const FloatKernels&, const StepRates&, float* w, float* const* state, const float* gradient, uint64_t count);
-
-    bool has(std::string_view key) const { return std::ranges::find(keys, key) != keys.end(); }
 };
 constexpr uint32_t optimiser_vectors_max = 2;
 
@@ -59,6 +84,28 @@ std::span<const OptimiserKind* const> optimiser_kinds();
 std::vector<std::string> optimiser_names();
 /// Null: there is none.
 const OptimiserKind* optimiser_find(std::string_view name);
+
+/// How the learning rate changes over a job.  To add one: its row in nn/schedules.cc, and members of OptimiserConfig for its keys.
+struct ScheduleKind {
+    const char* name;
+    std::span<const OptimiserKey* const> keys = {};                               // beside warm_up
+    bool ends = false;                                                            // it depends on OptimiserConfig::steps
+    std::optional<OptimiserMistake> (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
+    /// The rate after the warm-up, and what a step of the warm-up has a share of.
+    double (*rate)(const OptimiserConfig&, StepId);
+};
+std::span<const ScheduleKind> schedule_kinds();
+std::vector<std::string> schedule_names();
+/// Null: there is none.
+const ScheduleKind* schedule_find(std::string_view name);
+
+/// All keys of optimisers, from lr on, and of schedules, from warm_up on, each once, in the order of the rows.
+struct OptimiserKeyUse {
+    const OptimiserKey* key;
+    std::vector<const char*> kinds;   // that have it; empty: all
+};
+std::vector<OptimiserKeyUse> optimiser_keys();
+std::vector<OptimiserKeyUse> schedule_keys();
 
 struct Optimiser {
     virtual ~Optimiser() = default;
@@ -75,11 +122,12 @@ struct Optimiser {
     /// Digest of the state, taken where it is: that of an element of vector v is at first + v * layout.whole() + its place.
     virtual uint64_t digest(uint64_t first) = 0;
 };
+/// All values, each in its range, that do not go together.  The kind and the schedule must be known.
+std::vector<OptimiserMistake> optimiser_mistakes(const OptimiserConfig& config);
 /// Error: names the key whose value is wrong.
 Status optimiser_check(const OptimiserConfig& config);
 Status optimiser_plan(const OptimiserConfig& config, const Layout& layout, Arena& arena, std::unique_ptr<Optimiser>* optimiser);
 /// The learning rate of one step, with the same bits on every machine (runtime/core/elementary.h).
 double learning_rate(const OptimiserConfig& config, StepId step);
-std::span<const char* const> schedule_kinds();
 
 }   // namespace gradcast

@@ -8,6 +8,14 @@
 namespace gradcast {
 namespace {
 
+constexpr OptimiserKey beta1_key{
+    .name = "beta1", .member = &OptimiserConfig::beta1, .max = 1, .below = true, .help = "decay rate of the first moment"};
+constexpr OptimiserKey beta2_key{
+    .name = "beta2", .member = &OptimiserConfig::beta2, .max = 1, .below = true, .help = "decay rate of the second moment"};
+constexpr OptimiserKey epsilon_key{
+    .name = "epsilon", .member = &OptimiserConfig::epsilon, .above = true, .help = "added to the root of the second moment"};
+constexpr const OptimiserKey* keys[] = {&weight_decay_key, &beta1_key, &beta2_key, &epsilon_key};
+
 uint32_t vectors(const OptimiserConfig&) { return 2; }   // m, v
 
 StepRates rates(const OptimiserConfig& config, StepId step) {
@@ -25,8 +33,6 @@ StepRates rates(const OptimiserConfig& config, StepId step) {
 void update(const FloatKernels& kernels, const StepRates& rates, float* w, float* const* state, const float* g, uint64_t count) {
     kernels.adam(w, state[0], state[1], g, count, std::bit_cast<AdamStep>(rates));
 }
-
-constexpr std::string_view keys[] = {"beta1", "beta2", "epsilon"};
 
 }   // namespace
 

@@ -7,11 +7,16 @@
 namespace gradcast {
 namespace {
 
+constexpr OptimiserKey momentum_key{
+    .name = "momentum", .member = &OptimiserConfig::momentum, .max = 1, .below = true, .help = "factor of the last update"};
+constexpr OptimiserKey nesterov_key{.name = "nesterov", .member = &OptimiserConfig::nesterov, .help = "Nesterov's momentum"};
+constexpr const OptimiserKey* keys[] = {&momentum_key, &weight_decay_key, &nesterov_key};
+
 uint32_t vectors(const OptimiserConfig& config) { return static_cast<float>(config.momentum) != 0; }
 
-Status check(const OptimiserConfig& config) {
+std::optional<OptimiserMistake> check(const OptimiserConfig& config) {
     if (!config.nesterov || config.momentum != 0) return {};
-    return fail(Code::invalid, "optimiser.nesterov goes with sgd and a momentum above 0");
+    return OptimiserMistake{nesterov_key.name, "goes with a momentum above 0"};
 }
 
 StepRates rates(const OptimiserConfig& config, StepId step) {
@@ -26,8 +31,6 @@ void update(const FloatKernels& kernels, const StepRates& rates, float* w, float
     const auto now = std::bit_cast<SgdStep>(rates);
     (now.nesterov != 0 ? kernels.nesterov : kernels.sgd)(w, state[0], g, count, now.lr, now.momentum, now.weight_decay);
 }
-
-constexpr std::string_view keys[] = {"momentum", "nesterov"};
 
 }   // namespace
 

@@ -67,25 +67,6 @@ const std::vector<Case> cases = {
     {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .algorithm = "kind = \"ma\"\n"},
      "net.device: workers of ma compute on CPUs in this version: take cpu"},
 
-    {{.optimiser = "kind = \"adam\"\nmomentum = 0.9\n"},
-     "optimiser.momentum: goes with kind = \"sgd\", not \"adam\""},
-    {{.optimiser = "nesterov = true\n"},
-     "optimiser.nesterov: goes with sgd and a momentum above 0"},
-    {{.optimiser = "beta1 = 0.5\n"},
-     "optimiser.beta1: goes with kind = \"adam\", not \"sgd\""},
-    {{.optimiser = "beta2 = 0.5\n"},
-     "optimiser.beta2: goes with kind = \"adam\", not \"sgd\""},
-    {{.optimiser = "epsilon = 0.5\n"},
-     "optimiser.epsilon: goes with kind = \"adam\", not \"sgd\""},
-    {{.optimiser = "decay_every = 5\n"},
-     "optimiser.decay_every: goes with schedule = \"step\", not \"constant\""},
-    {{.optimiser = "schedule = \"cosine\"\ndecay = 0.5\n"},
-     "optimiser.decay: goes with schedule = \"step\", not \"cosine\""},
-    {{.optimiser = "lr_end = 0.01\n"},
-     "optimiser.lr_end: goes with schedule = \"cosine\", not \"constant\""},
-    {{.optimiser = "schedule = \"step\"\n"},
-     "optimiser.schedule: step needs decay_every, a number of steps"},
-
     {{.algorithm = "kind = \"asgd\"\nexchange = \"ring\"\n"},
      "algorithm.exchange: asgd sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to all nodes"},
     {{.algorithm = "kind = \"admm\"\nexchange = \"auto\"\n"},
@@ -166,6 +147,26 @@ TEST(JobRules, AKeyOfOtherAlgorithms) {
         mistakes_of({.algorithm = "mu = 0.5\ncollect = 2\n"}),
         (std::vector<std::string>{"algorithm.mu: goes with dane, fedprox, not ssgd", "algorithm.collect: goes with softsync, not ssgd"}));
     EXPECT_EQ(mistakes_of({.algorithm = "mu = 0.1\n"}), std::vector<std::string>{});   // the default says nothing
+}
+
+TEST(JobRules, AKeyOfOtherOptimisers) {
+    const auto mistakes = [](const char* optimiser) { return mistakes_of({.optimiser = optimiser}); };
+    using Texts = std::vector<std::string>;
+    EXPECT_EQ(mistakes("kind = \"adam\"\nmomentum = 0.9\nnesterov = true\n"),
+              (Texts{"optimiser.momentum: goes with kind = \"sgd\", not \"adam\"",
+                     "optimiser.nesterov: goes with kind = \"sgd\", not \"adam\""}));
+    EXPECT_EQ(mistakes("nesterov = true\n"), Texts{"optimiser.nesterov: goes with a momentum above 0"});
+    EXPECT_EQ(mistakes("beta1 = 0.5\nbeta2 = 0.5\nepsilon = 0.5\n"),
+              (Texts{"optimiser.beta1: goes with kind = \"adam\", not \"sgd\"", "optimiser.beta2: goes with kind = \"adam\", not \"sgd\"",
+                     "optimiser.epsilon: goes with kind = \"adam\", not \"sgd\""}));
+    EXPECT_EQ(mistakes("decay_every = 5\n"), Texts{"optimiser.decay_every: goes with schedule = \"step\", not \"constant\""});
+    EXPECT_EQ(mistakes("schedule = \"cosine\"\ndecay = 0.5\n"), Texts{"optimiser.decay: goes with schedule = \"step\", not \"cosine\""});
+    EXPECT_EQ(mistakes("lr_end = 0.01\n"), Texts{"optimiser.lr_end: goes with schedule = \"cosine\", not \"constant\""});
+    EXPECT_EQ(mistakes("schedule = \"step\"\n"), Texts{"optimiser.schedule: step needs decay_every, a number of steps"});
+    // The default says nothing, and what a misspelt kind or schedule has is not known.
+    EXPECT_EQ(mistakes("kind = \"adam\"\nweight_decay = 0.5\nmomentum = 0\nnesterov = false\n"), Texts{});
+    EXPECT_EQ(mistakes("kind = \"adams\"\nbeta1 = 0.5\n").size(), 1u);
+    EXPECT_EQ(mistakes("schedule = \"steps\"\ndecay_every = 5\n").size(), 1u);
 }
 
 TEST(JobRules, OneMistakeOfAKeyAtATime) {

@@ -1,6 +1,7 @@
 // SGD, apply(), the element-wise kernels, and the instruction set of the process.
 #include <cstring>
 #include <limits>
+#include <set>
 
 #include "nn/kernels.h"
 #include "tests/nn/rig.h"
@@ -19,16 +20,36 @@ const char* mistake(const OptimiserConfig& config) {
 TEST(Optimiser, RefusesWhatMakesNoSense) {
     EXPECT_STREQ(mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam");
     EXPECT_STREQ(mistake({.schedule = "steps"}), "optimiser.schedule \"steps\" is unknown: one of constant, step, cosine");
-    EXPECT_STREQ(mistake({.nesterov = true}), "optimiser.nesterov goes with sgd and a momentum above 0");
+    EXPECT_STREQ(mistake({.nesterov = true}), "optimiser.nesterov goes with a momentum above 0");
     EXPECT_STREQ(mistake({.beta2 = 1}), "optimiser.beta2 1 must be at least 0 and below 1");
     EXPECT_STREQ(mistake({.epsilon = 0}), "optimiser.epsilon 0 must be above 0");
-    EXPECT_STREQ(mistake({.schedule = "step"}), "optimiser.decay_every must be at least 1 for the schedule step");
+    EXPECT_STREQ(mistake({.schedule = "step"}), "optimiser.schedule step needs decay_every, a number of steps");
     EXPECT_STREQ(mistake({.schedule = "cosine"}), "the schedule cosine needs to know how many steps there are");
     EXPECT_STREQ(mistake({.lr_end = NAN}), "optimiser.lr_end nan must be at least 0");
     EXPECT_STREQ(mistake({.lr = 0}), "optimiser.lr 0 must be above 0");
     EXPECT_STREQ(mistake({.lr = NAN}), "optimiser.lr nan must be above 0");
     EXPECT_STREQ(mistake({.momentum = 1}), "optimiser.momentum 1 must be at least 0 and below 1");
     EXPECT_STREQ(mistake({.weight_decay = -0.5}), "optimiser.weight_decay -0.5 must be at least 0");
+}
+
+TEST(Optimiser, KeysHaveNamesOfTheirOwn) {
+    std::set<std::string_view> names = {"kind", "schedule"};
+    for (const auto& keys : {optimiser_keys(), schedule_keys()})
+        for (const auto& [key, kinds] : keys) {
+            EXPECT_TRUE(names.insert(key->name).second) << key->name;
+            EXPECT_TRUE(key->in_range(key->value({}))) << key->name;
+            EXPECT_FALSE(key->changed({})) << key->name;
+        }
+}
+
+// Both optimisers list the same object.
+TEST(Optimiser, KindsShareAKey) {
+    for (const auto& [key, kinds] : optimiser_keys()) {
+        const bool all = key == &weight_decay_key || std::string_view(key->name) == "lr";
+        EXPECT_EQ(kinds.empty(), all) << key->name;
+    }
+    EXPECT_STREQ(mistake({.kind = "adam", .weight_decay = 0.5}), mistake({}));
+    EXPECT_STREQ(mistake({.kind = "adam", .momentum = 0.5}), "optimiser.momentum goes with kind = \"sgd\", not \"adam\"");
 }
 
 TEST(Optimiser, KeepsMomentumOnlyWhereThereIsSome) {

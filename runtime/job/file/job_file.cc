@@ -133,8 +133,7 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
         if (option.below && value.number == option.max) return fmt::format("{} is not below {}", is, option.bound(option.max));
     }
     if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return "holds a zero byte";
-    if (option.field.set) option.field.set(target, value);
-    else target.layer->values.set(option.key, option.kind == Kind::number ? value.number : static_cast<double>(value.integer));
+    option.set(target, value);
     return {};
 }
 
@@ -151,8 +150,7 @@ public:
     void file(const toml::table& root) {
         std::vector<std::string> sections;
         for (const JobOption& option : job_options())
-            if (std::string_view name = option.section; name != "net.layers" && (sections.empty() || sections.back() != name))
-                sections.emplace_back(name);
+            if (!option.of_layers() && (sections.empty() || sections.back() != option.section)) sections.emplace_back(option.section);
         for (auto&& [key, node] : root) {
             if (std::find(sections.begin(), sections.end(), key.str()) == sections.end()) unknown(node, "", key.str(), sections);
             else if (const toml::table* table = node.as_table()) section(std::string(key.str()), *table, {&job_, nullptr});
@@ -282,11 +280,11 @@ std::string data_names(const JobConfig& config) { return config.train + (config.
 
 std::string job_value(std::string_view key, const std::string& text) {
     const JobOption* option = job_option(key);
-    if (!option || !option->field.show) return text;
+    if (!option || option->of_layers()) return text;
     const toml::parse_result parsed = toml_parse("value = " + text);
     JobConfig job;
     if (!parsed || parsed.table().size() != 1 || !take(*option, *parsed.table().get("value"), {&job, nullptr}).empty()) return text;
-    return option->field.show(job);
+    return option->show(job);
 }
 
 std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& config) {
@@ -296,12 +294,14 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
     const auto add = [&](JobOption::Identity identity) {
         for (const JobOption& option : job_options()) {
             if (option.field.identity != identity || !option.taken_by(*algorithm)) continue;
-            const std::string value = option.field.show(config);
+            const std::string value = option.show(config);
             all.emplace_back(fmt::format("{}.{}", option.section, option.key), value.empty() ? "none" : value);
         }
     };
     add(JobOption::Identity::yes);
-    if (config.optimiser.schedule == "cosine") add(JobOption::Identity::cosine);
+    const ScheduleKind* schedule = schedule_find(config.optimiser.schedule);
+    GC_ASSERT(schedule);
+    if (schedule->ends) add(JobOption::Identity::length);
     for (size_t i = 0; i < config.layers.size(); ++i) all.emplace_back(fmt::format("layer {}", i + 1), layer_text(config.layers[i]));
     return all;
 }

@@ -36,7 +36,6 @@ std::vector<std::string> presets() { return {preset_names().begin(), preset_name
 std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
 std::vector<std::string> devices() { return {device_names.begin(), device_names.end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
-std::vector<std::string> schedule_names() { return {schedule_kinds().begin(), schedule_kinds().end()}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
 std::vector<std::string> anchors() { return {"full", "batch"}; }
 std::vector<std::string> genes() { return {"parameter", "layer"}; }
@@ -93,7 +92,18 @@ std::string show(const JobConfig& job) {
     return print(at(job, member));
 }
 template <auto member, Identity identity>
-constexpr JobOption::Field field = {set<member>, show<member>, identity, std::is_invocable_v<decltype(member), AlgorithmSettings&>};
+constexpr JobOption::Field field = {.set = set<member>,
+                                    .show = show<member>,
+                                    .identity = identity,
+                                    .of_algorithms = std::is_invocable_v<decltype(member), AlgorithmSettings&>};
+/// A field without an influence on the bits, of exchanges and algorithms with a trait.
+template <auto member>
+constexpr JobOption::Field field_of(bool ExchangeKind::*exchanges, bool AlgorithmKind::*algorithms = nullptr) {
+    JobOption::Field made = field<member, Identity::no>;
+    made.exchanges = exchanges;
+    made.algorithms = algorithms;
+    return made;
+}
 
 // clang-format off
 constexpr JobOption rows[] = {
@@ -102,9 +112,9 @@ constexpr JobOption rows[] = {
     {"job", "seed", Kind::integer, "1", 0, 0x1p53, false, nullptr,
      "of the initial weights, the order of samples, augmentation and dropout", field<&JobConfig::seed, Identity::yes>},
     {"job", "epochs", Kind::integer, "", 1, 1e6, false, nullptr,
-     "passes over the training data; or", field<&JobConfig::epochs, Identity::cosine>},
+     "passes over the training data; or", field<&JobConfig::epochs, Identity::length>},
     {"job", "steps", Kind::integer, "", 1, u32_max, false, nullptr,
-     "number of steps, one mini-batch each", field<&JobConfig::steps, Identity::cosine>},
+     "number of steps, one mini-batch each", field<&JobConfig::steps, Identity::length>},
     {"job", "evaluate", Kind::integer, "0", 0, u32_max, false, nullptr,
      "steps between two evaluations; 0: after each epoch", field<&JobConfig::evaluate, Identity::no>},
     {"job", "stop_at", Kind::number, "0", 0, 1, false, nullptr,
@@ -174,51 +184,30 @@ constexpr JobOption rows[] = {
     {"net.layers", "from", Kind::text, "\"\"", 0, 0, false, nullptr,
      "name of an earlier layer: add adds its output, other kinds take it instead of that of the layer before", set<&LayerSpec::from>},
     {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "update rule", field<&OptimiserConfig::kind, Identity::yes>},
-    {"optimiser", "lr", Kind::number, "0.05", 0, 1e30, true, nullptr, "learning rate", field<&OptimiserConfig::lr, Identity::yes>},
-    {"optimiser", "momentum", Kind::number, "0", 0, 1, false, nullptr,
-     "factor of the last update", field<&OptimiserConfig::momentum, Identity::yes>, true},
-    {"optimiser", "weight_decay", Kind::number, "0", 0, 1e30, false, nullptr,
-     "factor of the weights that is added to the gradient", field<&OptimiserConfig::weight_decay, Identity::yes>},
-    {"optimiser", "nesterov", Kind::flag, "false", 0, 0, false, nullptr,
-     "sgd: Nesterov's momentum", field<&OptimiserConfig::nesterov, Identity::yes>},
-    {"optimiser", "beta1", Kind::number, "0.9", 0, 1, false, nullptr,
-     "adam: decay rate of the first moment", field<&OptimiserConfig::beta1, Identity::yes>, true},
-    {"optimiser", "beta2", Kind::number, "0.999", 0, 1, false, nullptr,
-     "adam: decay rate of the second moment", field<&OptimiserConfig::beta2, Identity::yes>, true},
-    {"optimiser", "epsilon", Kind::number, "1e-8", 0, 1e30, true, nullptr,
-     "adam: added to the root of the second moment", field<&OptimiserConfig::epsilon, Identity::yes>},
     {"optimiser", "schedule", Kind::name, "\"constant\"", 0, 0, false, schedule_names,
      "how lr changes over the job", field<&OptimiserConfig::schedule, Identity::yes>},
-    {"optimiser", "warm_up", Kind::integer, "0", 0, u32_max, false, nullptr,
-     "first steps, in which lr grows linearly; goes with every schedule", field<&OptimiserConfig::warm_up, Identity::yes>},
-    {"optimiser", "decay_every", Kind::integer, "0", 0, u32_max, false, nullptr,
-     "step: steps after which lr is multiplied by decay again", field<&OptimiserConfig::decay_every, Identity::yes>},
-    {"optimiser", "decay", Kind::number, "0.1", 0, 1e30, true, nullptr,
-     "step: factor of lr, see decay_every", field<&OptimiserConfig::decay, Identity::yes>},
-    {"optimiser", "lr_end", Kind::number, "0", 0, 1e30, false, nullptr,
-     "cosine: lr after the last step", field<&OptimiserConfig::lr_end, Identity::yes>},
     {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names,
      "training algorithm", field<&JobConfig::algorithm, Identity::yes>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,
      "how gradients are summed; auto: the fastest of those that are predicted from the first 6 steps to be fast, tried for 6 steps each where 24 are left; of asgd, softsync and serial: multicast, by which what goes to all nodes goes once",
      field<&JobConfig::exchange, Identity::no>},
     {"algorithm", "m", Kind::integer, "2", 1, ranks_max, false, nullptr,
-     "coded exchanges: packets are shorter by this factor", field<&JobConfig::m, Identity::no>},
+     "packets are shorter by this factor", field_of<&JobConfig::m>(&ExchangeKind::codes)},
     {"algorithm", "s", Kind::integer, "0", 0, ranks_max, false, nullptr,
-     "coded exchanges: number of nodes that may be late or dead", field<&JobConfig::s, Identity::no>},
+     "number of nodes that may be late or dead", field_of<&JobConfig::s>(&ExchangeKind::codes)},
     {"algorithm", "r", Kind::integer, "2", 1, ranks_max, false, nullptr,
-     "cssgd: number of nodes that compute the same block", field<&JobConfig::r, Identity::no>},
+     "number of nodes that compute the same block", field_of<&JobConfig::r>(&ExchangeKind::shares)},
     {"algorithm", "weights", Kind::numbers, "[]", 0, 1e30, true, nullptr,
-     "share of the blocks that each node computes, in the order of the nodes, as [1, 2, 1]; none: equal shares; not where the exchange codes",
-     field<&JobConfig::weights, Identity::no>},
+     "share of the blocks that each node computes, in the order of the nodes, as [1, 2, 1]; none: equal shares",
+     field_of<&JobConfig::weights>(&ExchangeKind::weighs)},
     {"algorithm", "balance", Kind::flag, "false", 0, 1, false, nullptr,
-     "shares follow the measured speed of the nodes; ring, unicast, multicast and ps, with several blocks a node",
-     field<&JobConfig::balance, Identity::no>},
+     "shares follow the measured speed of the nodes, with several blocks a node", field_of<&JobConfig::balance>(&ExchangeKind::balances)},
     {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr,
-     "ps, asgd, softsync: number of nodes that are servers, each with a part of the parameters", field<&JobConfig::servers, Identity::no>},
+     "number of nodes that are servers, each with a part of the parameters",
+     field_of<&JobConfig::servers>(&ExchangeKind::serves, &AlgorithmKind::server)},
     {"algorithm", "servers_vote", Kind::flag, "false", 0, 1, false, nullptr,
-     "asgd, softsync with survive: the job goes on where more than half of the servers remain, or exactly half with the first one, however many workers are lost; else where so many of all nodes remain",
-     field<&JobConfig::servers_vote, Identity::no>},
+     "with survive, the job goes on where more than half of the servers remain, or exactly half with the first one, however many workers are lost; else where so many of all nodes remain",
+     field_of<&JobConfig::servers_vote>(nullptr, &AlgorithmKind::server)},
     {"algorithm", "quantiser", Kind::name, "\"auto32\"", 0, 0, false, quantiser_names,
      "how gradients become integers", field<&JobConfig::quantiser, Identity::yes>},
     {"algorithm", "workers", Kind::integer, "0", 0, blocks_max, false, nullptr,
@@ -228,68 +217,68 @@ constexpr JobOption rows[] = {
     {"algorithm", "local_epochs", Kind::number, "1", 0, 1e6, true, nullptr,
      "passes of a worker over its part of the data in a round", field<&AlgorithmSettings::local_epochs, Identity::yes>},
     {"algorithm", "outer_lr", Kind::number, "0.7", 0, 1e6, true, nullptr,
-     "diloco: learning rate of the outer optimiser", field<&AlgorithmSettings::outer_lr, Identity::yes>},
+     "learning rate of the outer optimiser", field<&AlgorithmSettings::outer_lr, Identity::yes>},
     {"algorithm", "outer_momentum", Kind::number, "0.9", 0, 1, false, nullptr,
-     "diloco: momentum of the outer optimiser", field<&AlgorithmSettings::outer_momentum, Identity::yes>, true},
+     "momentum of the outer optimiser", field<&AlgorithmSettings::outer_momentum, Identity::yes>, true},
     {"algorithm", "fraction", Kind::number, "0", 0, 1, false, nullptr,
-     "oneshot: share of a worker's part for the correction of the bias; 0: none",
+     "share of a worker's part for the correction of the bias; 0: none",
      field<&AlgorithmSettings::fraction, Identity::yes>, true},
     {"algorithm", "mu", Kind::number, "0.1", 0, 1e30, false, nullptr,
-     "dane, fedprox: pull towards the parameters that a round begins from", field<&AlgorithmSettings::mu, Identity::yes>},
+     "pull towards the parameters that a round begins from", field<&AlgorithmSettings::mu, Identity::yes>},
     {"algorithm", "eta", Kind::number, "1", 0, 1e30, true, nullptr,
-     "dane: step along the gradient of all data", field<&AlgorithmSettings::eta, Identity::yes>},
+     "step along the gradient of all data", field<&AlgorithmSettings::eta, Identity::yes>},
     {"algorithm", "anchor", Kind::name, "\"full\"", 0, 0, false, anchors,
-     "dane: gradient that a round begins with: of the worker's part, or of as many samples as a mini-batch has",
+     "gradient that a round begins with: of the worker's part, or of as many samples as a mini-batch has",
      field<&AlgorithmSettings::anchor, Identity::yes>},
     {"algorithm", "anchor_fraction", Kind::number, "1", 0, 1, true, nullptr,
-     "dane: share of the worker's part that the anchor full takes, drawn anew each round",
+     "share of the worker's part that the anchor full takes, drawn anew each round",
      field<&AlgorithmSettings::anchor_fraction, Identity::yes>},
     {"algorithm", "rho", Kind::number, "1", 0, 1e30, true, nullptr,
-     "admm: weight of the consensus", field<&AlgorithmSettings::rho, Identity::yes>},
+     "weight of the consensus", field<&AlgorithmSettings::rho, Identity::yes>},
     {"algorithm", "validation", Kind::integer, "5000", 1, 1 << 24, false, nullptr,
-     "de, soup, rg: training samples that no worker learns from, to choose models by",
+     "training samples that no worker learns from, to choose models by",
      field<&AlgorithmSettings::validation, Identity::yes>},
     {"algorithm", "shrink", Kind::number, "0.001", 0, 1e30, true, nullptr,
-     "rg: pull of the weights of models towards equal ones", field<&AlgorithmSettings::shrink, Identity::yes>},
+     "pull of the weights of models towards equal ones", field<&AlgorithmSettings::shrink, Identity::yes>},
     {"algorithm", "allocation", Kind::name, "\"parts\"", 0, 0, false, allocations,
-     "ma, de, soup, rg: workers train on parts of their own, or share out a batch of all data in each round: eda equally, bsda by speed",
+     "workers train on parts of their own, or share out a batch of all data in each round: eda equally, bsda by speed",
      field<&AlgorithmSettings::allocation, Identity::yes>},
     {"algorithm", "allocation_batches", Kind::integer, "10", 1, 1 << 20, false, nullptr,
-     "eda, bsda: batches that an epoch is cut in, a round each", field<&AlgorithmSettings::allocation_batches, Identity::yes>},
+     "batches that an epoch is cut in by eda and bsda, a round each", field<&AlgorithmSettings::allocation_batches, Identity::yes>},
     {"algorithm", "evaluate_workers", Kind::flag, "false", 0, 0, false, nullptr,
      "before an evaluation each node also tries on the test data what its workers have learnt alone: `workers` in its steps.jsonl",
      field<&AlgorithmSettings::evaluate_workers, Identity::no>},
     {"algorithm", "adapt", Kind::flag, "true", 0, 0, false, nullptr,
-     "de: f and cr of each worker adapt themselves, as in jDE", field<&AlgorithmSettings::adapt, Identity::yes>},
+     "f and cr of each worker adapt themselves, as in jDE", field<&AlgorithmSettings::adapt, Identity::yes>},
     {"algorithm", "f", Kind::number, "0.5", 0, 2, false, nullptr,
-     "de: factor of the difference of two models", field<&AlgorithmSettings::f, Identity::yes>},
+     "factor of the difference of two models", field<&AlgorithmSettings::f, Identity::yes>},
     {"algorithm", "cr", Kind::number, "0.9", 0, 1, false, nullptr,
-     "de: share of genes that come from the mutant", field<&AlgorithmSettings::cr, Identity::yes>},
+     "share of genes that come from the mutant", field<&AlgorithmSettings::cr, Identity::yes>},
     {"algorithm", "crossover", Kind::name, "\"parameter\"", 0, 0, false, genes,
-     "de: what is exchanged as one gene", field<&AlgorithmSettings::crossover, Identity::yes>},
+     "what is exchanged as one gene", field<&AlgorithmSettings::crossover, Identity::yes>},
     {"algorithm", "distribute", Kind::name, "\"population\"", 0, 0, false, distributions,
-     "de: each worker goes on from its individual, or all from the best", field<&AlgorithmSettings::distribute, Identity::yes>},
+     "each worker goes on from its individual, or all from the best", field<&AlgorithmSettings::distribute, Identity::yes>},
     {"algorithm", "solver", Kind::name, "\"sgd\"", 0, 0, false, solvers,
-     "dane, admm: of local problems; exact: of the nets ridge and logistic, in double", field<&AlgorithmSettings::solver, Identity::yes>},
+     "of local problems; exact: of the nets ridge and logistic, in double", field<&AlgorithmSettings::solver, Identity::yes>},
     {"algorithm", "updates", Kind::integer, "0", 0, 1 << 24, false, nullptr,
-     "asgd, softsync: gradients in a round; 0: those of one pass over the data", field<&AlgorithmSettings::updates, Identity::yes>},
+     "gradients in a round; 0: those of one pass over the data", field<&AlgorithmSettings::updates, Identity::yes>},
     {"algorithm", "stream", Kind::name, "\"parts\"", 0, 0, false, streams,
-     "asgd, softsync: a worker's mini-batches come from its part of the data, or are its blocks of those of ssgd",
+     "a worker's mini-batches come from its part of the data, or are its blocks of those of ssgd",
      field<&AlgorithmSettings::stream, Identity::yes>},
     {"algorithm", "lambda", Kind::name, "\"none\"", 0, 0, false, scalings,
-     "asgd, softsync: how the staleness tau scales a gradient: 1, 1 / tau, beta^tau", field<&AlgorithmSettings::lambda, Identity::yes>},
+     "how the staleness tau scales a gradient: 1, 1 / tau, beta^tau", field<&AlgorithmSettings::lambda, Identity::yes>},
     {"algorithm", "beta", Kind::number, "0.9", 0, 1, true, nullptr,
-     "asgd, softsync: of lambda = exp", field<&AlgorithmSettings::beta, Identity::yes>},
+     "of lambda = exp", field<&AlgorithmSettings::beta, Identity::yes>},
     {"algorithm", "max_staleness", Kind::integer, "0", 0, 1 << 20, false, nullptr,
-     "asgd, softsync: gradients that a worker may be ahead of the slowest; 0: any number",
+     "gradients that a worker may be ahead of the slowest; 0: any number",
      field<&AlgorithmSettings::max_staleness, Identity::yes>},
     {"algorithm", "replay", Kind::text, "\"\"", 0, 0, false, nullptr,
-     "asgd, softsync, bsda: a replay.log of this job, whose order of gradients or shares are repeated; empty: as they come",
+     "a replay.log of this job, whose order of gradients, or whose shares of bsda, the job repeats; empty: as they come",
      field<&AlgorithmSettings::replay, Identity::no>},
     {"algorithm", "collect", Kind::integer, "0", 0, blocks_max, false, nullptr,
-     "softsync: gradients in an update; 0: as many as workers", field<&AlgorithmSettings::collect, Identity::yes>},
+     "gradients in an update; 0: as many as workers", field<&AlgorithmSettings::collect, Identity::yes>},
     {"algorithm", "pull", Kind::name, "\"wait\"", 0, 0, false, pulls,
-     "softsync: a worker goes on with the parameters after the update of its gradient, or with the present ones",
+     "a worker goes on with the parameters after the update of its gradient, or with the present ones",
      field<&AlgorithmSettings::pull, Identity::yes>},
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
      "rdma: over RDMA if every node has it, else ip; ip: TCP and UDP multicast; tcp: streams only, each node gets a copy of its own",
@@ -302,10 +291,31 @@ constexpr JobOption rows[] = {
 };
 // clang-format on
 
+const char* kept(std::string text) {
+    static std::deque<std::string> texts;   // outlive the rows
+    return texts.emplace_back(std::move(text)).c_str();
+}
+
+/// With the names of those that alone use a key before it; none: all do.
+template <typename Names>
+const char* help_of(const Names& names, const char* help) {
+    return names.empty() ? help : kept(fmt::format("{}: {}", fmt::join(names, ", "), help));
+}
+
+/// The exchanges and algorithms that alone use the key; none: more than half of the algorithms do, whose list would say little.
+std::vector<const char*> users(const JobOption& option) {
+    std::vector<const char*> names;
+    for (const ExchangeKind& kind : exchange_kinds())
+        if (option.field.exchanges && kind.*option.field.exchanges) names.push_back(kind.name);
+    for (const AlgorithmKind& kind : algorithm_kinds())
+        if (option.field.of_algorithms ? option.taken_by(kind) : option.field.algorithms && kind.*option.field.algorithms)
+            names.push_back(kind.name);
+    if (names.size() > algorithm_kinds().size() / 2) names.clear();
+    return names;
+}
+
 /// The keys of layers, as their kinds have them.
 void add_layer_keys(std::vector<JobOption>& all) {
-    static std::deque<std::string> texts;   // outlive the rows
-    auto kept = [](std::string text) { return texts.emplace_back(std::move(text)).c_str(); };
     for (const auto& [key, kinds] : layer_keys()) {
         const bool flag = key->type == LayerKey::Type::flag;
         all.push_back({.section = "net.layers",
@@ -318,9 +328,29 @@ void add_layer_keys(std::vector<JobOption>& all) {
                        .max = key->max,
                        .above = false,
                        .names = nullptr,
-                       .help = kept(fmt::format("{}: {}", fmt::join(kinds, ", "), key->help)),
-                       .field = {.set = nullptr},
+                       .help = help_of(kinds, key->help),
+                       .field = {},
                        .below = key->below});
+    }
+}
+
+/// The keys of optimisers or schedules, as their kinds have them.
+void add_optimiser_keys(std::vector<JobOption>& all, const std::vector<OptimiserKeyUse>& uses) {
+    constexpr Kind of_member[] = {Kind::number, Kind::integer, Kind::flag};
+    for (const auto& [key, kinds] : uses) {
+        JobOption row{.section = "optimiser",
+                      .key = key->name,
+                      .kind = of_member[key->member.index()],
+                      .value = "",
+                      .min = key->min,
+                      .max = key->max,
+                      .above = key->above,
+                      .names = nullptr,
+                      .help = help_of(kinds, key->help),
+                      .field = {.identity = Identity::yes, .optimiser = key},
+                      .below = key->below};
+        row.value = kept(row.show({}));
+        all.push_back(row);
     }
 }
 
@@ -343,14 +373,31 @@ std::span<const JobOption> job_options() {
     static const std::vector<JobOption> all = [] {
         std::vector<JobOption> made;
         for (const JobOption& row : rows) {
-            made.push_back(row);
-            if (std::string_view(row.section) != "net.layers" || std::string_view(row.key) != "name") continue;
-            made.back().help = name_help(row.help);
-            add_layer_keys(made);
+            JobOption& option = made.emplace_back(row);
+            option.help = help_of(users(row), row.help);
+            const std::string name = fmt::format("{}.{}", row.section, row.key);
+            if (name == "net.layers.name") {
+                option.help = name_help(row.help);
+                add_layer_keys(made);
+            }
+            if (name == "optimiser.kind") add_optimiser_keys(made, optimiser_keys());
+            if (name == "optimiser.schedule") add_optimiser_keys(made, schedule_keys());
         }
         return made;
     }();
     return all;
+}
+
+void JobOption::set(JobTarget target, const JobValue& is) const {
+    if (field.set) field.set(target, is);
+    else if (field.optimiser) std::visit([&](auto member) { put(target.job->optimiser.*member, is); }, field.optimiser->member);
+    else target.layer->values.set(key, kind == Kind::number ? is.number : static_cast<double>(is.integer));
+}
+
+std::string JobOption::show(const JobConfig& job) const {
+    if (field.show) return field.show(job);
+    GC_ASSERT(field.optimiser);
+    return std::visit([&](auto member) { return print(job.optimiser.*member); }, field.optimiser->member);
 }
 
 std::string JobOption::bound(double limit) const { return kind == Kind::duration ? fmt::format("{}s", limit) : fmt::format("{}", limit); }
@@ -369,14 +416,13 @@ std::vector<std::pair<std::string, std::string>> algorithm_settings(const JobCon
     const AlgorithmKind* kind;
     if (!algorithm_find(config.algorithm, &kind).ok()) return all;
     for (const JobOption& option : job_options())
-        if (option.field.of_algorithms && option.taken_by(*kind)) all.emplace_back(option.key, option.field.show(config));
+        if (option.field.of_algorithms && option.taken_by(*kind)) all.emplace_back(option.key, option.show(config));
     return all;
 }
 
 std::vector<FileKey> job_keys() {
     std::vector<FileKey> keys;
     for (const JobOption& option : job_options()) {
-        const bool list = std::string_view(option.section) == "net.layers";
         std::string range;
         if (option.names) range = fmt::format("{}", fmt::join(option.names(), ", "));
         else if (option.kind == Kind::integer || option.kind == Kind::duration)
@@ -389,8 +435,8 @@ std::vector<FileKey> job_keys() {
             else if (!bounded) range = fmt::format("{} and more", option.min);
             else range = fmt::format("{} .. {}{}", option.min, option.below ? "below " : "", option.max);
         }
-        keys.push_back({list ? fmt::format("[[{}]]", option.section) : fmt::format("[{}]", option.section), option.key, option.value,
-                        option.help, range});
+        keys.push_back({option.of_layers() ? fmt::format("[[{}]]", option.section) : fmt::format("[{}]", option.section), option.key,
+                        option.value, option.help, range});
     }
     return keys;
 }

@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "algos/algorithm.h"
+#include "nn/optimiser.h"
 #include "runtime/job/file/job_file.h"
+#include "transport/exchange/exchange.h"
 
 namespace gradcast {
 
@@ -27,13 +30,17 @@ struct JobTarget {
 struct JobOption {
     enum class Kind : uint8_t { text, name, integer, number, duration, flag, numbers };   // name: one of names()
     /// Whether the value changes the bits of the training: see job_identity().
-    enum class Identity : uint8_t { no, yes, cosine };   // cosine: with this schedule, whose end is that of the job
+    enum class Identity : uint8_t { no, yes, length };   // length: with a schedule that ends with the job (ScheduleKind::ends)
     /// The member of the JobConfig, or of the layer, that has the value.
     struct Field {
-        void (*set)(JobTarget, const JobValue&);           // null: LayerSpec::values takes the value
-        std::string (*show)(const JobConfig&) = nullptr;   // as job_identity() prints it; null: of a layer
+        void (*set)(JobTarget, const JobValue&) = nullptr;   // null: the member of `optimiser`, else LayerSpec::values
+        std::string (*show)(const JobConfig&) = nullptr;     // null: the member of `optimiser`, else of a layer
         Identity identity = Identity::no;
+        const OptimiserKey* optimiser = nullptr;
         bool of_algorithms = false;   // only the algorithms whose AlgorithmKind::keys list the key take it
+        // The help names those with the trait, which alone use the value.
+        bool ExchangeKind::*exchanges = nullptr;
+        bool AlgorithmKind::*algorithms = nullptr;
     };
 
     const char* section;
@@ -49,11 +56,16 @@ struct JobOption {
 
     /// min or max as it is written in a job file.
     std::string bound(double limit) const;
+    void set(JobTarget target, const JobValue& is) const;
+    /// The value as job_identity() prints it; not of a layer.
+    std::string show(const JobConfig& job) const;
+    bool of_layers() const { return std::string_view(section) == "net.layers"; }
     /// The key means something to jobs of this algorithm.
     bool taken_by(const AlgorithmKind& algorithm) const;
 };
 
-/// By sections, in the order of the help and of job_identity(), which replay logs on disk have too.
+/// By sections, in the order of the help and of job_identity(), which replay logs on disk have too: a new key of the identity, or another
+/// order, makes older logs of the jobs that take the key those of another job, and they are refused.
 std::span<const JobOption> job_options();
 /// The row of "section.key"; null: there is none.
 const JobOption* job_option(std::string_view name);

@@ -11,11 +11,19 @@ namespace {
 
 using Keys = const JobKeys&;
 
+std::string server_algorithms() {
+    std::vector<const char*> names;
+    for (const AlgorithmKind& kind : algorithm_kinds())
+        if (kind.server) names.push_back(kind.name);
+    return fmt::format("{}", fmt::join(names, " and "));
+}
+
 /// A word in braces of JobRule::text.
 std::string word_text(std::string_view word, Keys keys) {
-    if (const JobOption* option = job_option(word)) return option->field.show(keys.job);
+    if (const JobOption* option = job_option(word)) return option->show(keys.job);
     if (word == "presets") return fmt::format("{}", fmt::join(preset_names(), ", "));
     if (word == "auto16 blocks") return fmt::format("{}", auto16_blocks_max);
+    if (word == "server algorithms") return server_algorithms();
     if (word == "weighing exchanges") return exchange_names(&ExchangeKind::weighs);
     if (word == "balancing exchanges") return exchange_names(&ExchangeKind::balances);
     GC_ASSERT(word == "coding exchanges");
@@ -39,9 +47,6 @@ bool untested(Keys keys) { return keys.job.test.empty(); }
 bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
-bool of_other_optimisers(Keys keys, const char* key) {
-    return keys.changed(fmt::format("optimiser.{}", key)) && !optimiser_find(keys.job.optimiser.kind)->has(key);
-}
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
 // clang-format off
@@ -81,28 +86,6 @@ constexpr JobRule rules[] = {
     {"net.device", [](Keys keys) { return learns_alone(keys) && keys.job.device == "cuda"; },
      "workers of {algorithm.kind} compute on CPUs in this version: take cpu"},
 
-    {"optimiser.momentum", [](Keys keys) { return of_other_optimisers(keys, "momentum"); },
-     "goes with kind = \"sgd\", not \"{optimiser.kind}\""},
-    {"optimiser.nesterov", [](Keys keys) {
-         const OptimiserConfig& optimiser = keys.job.optimiser;
-         return optimiser.nesterov && (!optimiser_find(optimiser.kind)->has("nesterov") || optimiser.momentum == 0);
-     },
-     "goes with sgd and a momentum above 0"},
-    {"optimiser.beta1", [](Keys keys) { return of_other_optimisers(keys, "beta1"); },
-     "goes with kind = \"adam\", not \"{optimiser.kind}\""},
-    {"optimiser.beta2", [](Keys keys) { return of_other_optimisers(keys, "beta2"); },
-     "goes with kind = \"adam\", not \"{optimiser.kind}\""},
-    {"optimiser.epsilon", [](Keys keys) { return of_other_optimisers(keys, "epsilon"); },
-     "goes with kind = \"adam\", not \"{optimiser.kind}\""},
-    {"optimiser.decay_every", [](Keys keys) { return keys.changed("optimiser.decay_every") && keys.job.optimiser.schedule != "step"; },
-     "goes with schedule = \"step\", not \"{optimiser.schedule}\""},
-    {"optimiser.decay", [](Keys keys) { return keys.changed("optimiser.decay") && keys.job.optimiser.schedule != "step"; },
-     "goes with schedule = \"step\", not \"{optimiser.schedule}\""},
-    {"optimiser.lr_end", [](Keys keys) { return keys.changed("optimiser.lr_end") && keys.job.optimiser.schedule != "cosine"; },
-     "goes with schedule = \"cosine\", not \"{optimiser.schedule}\""},
-    {"optimiser.schedule", [](Keys keys) { return keys.job.optimiser.schedule == "step" && keys.job.optimiser.decay_every == 0; },
-     "step needs decay_every, a number of steps"},
-
     {"algorithm.exchange", [](Keys keys) { return keys.has("algorithm.exchange") && !keys.algorithm->sends_by(keys.job.exchange); },
      "{algorithm.kind} sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to all nodes"},
     {"algorithm.exchange", [](Keys keys) { return has_state(keys) && !keys.exchange; },
@@ -130,7 +113,7 @@ constexpr JobRule rules[] = {
      },
      "goes with the exchanges {balancing exchanges}, without weights, and with algorithms whose nodes compute blocks or workers without a state"},
     {"algorithm.servers_vote", [](Keys keys) { return keys.job.servers_vote && !keys.algorithm->server; },
-     "goes with asgd and softsync, not {algorithm.kind}"},
+     "goes with {server algorithms}, not {algorithm.kind}"},
     {"algorithm.servers_vote", [](Keys keys) { return keys.job.servers_vote && !keys.job.survive; },
      "goes with survive = true in [job]"},
 
@@ -179,7 +162,7 @@ constexpr JobRule rules[] = {
 
 bool JobKeys::changed(std::string_view key) const {
     const JobOption* option = job_option(key);
-    return option->field.show(job) != option->field.show({});
+    return option->show(job) != option->show({});
 }
 
 std::span<const JobRule> job_rules() { return rules; }
@@ -189,7 +172,8 @@ std::vector<BrokenRule> job_rules_broken(JobKeys keys) {
     if (keys.job.exchange != "auto") GC_ASSERT(exchange_find(keys.job.exchange, Quantiser::auto32, &keys.exchange).ok());
     std::vector<BrokenRule> broken;
     const auto add = [&](std::string_view key, std::string_view text) {
-        if (keys.wrong.contains(key) || (key.starts_with("algorithm.") && keys.wrong.contains("algorithm.kind"))) return;
+        const std::string kind = fmt::format("{}.kind", key.substr(0, key.find('.')));
+        if (keys.wrong.contains(key) || keys.wrong.contains(kind)) return;
         keys.wrong.emplace(key);
         broken.push_back({std::string(key), rule_text(text, keys)});
     };
@@ -202,6 +186,8 @@ std::vector<BrokenRule> job_rules_broken(JobKeys keys) {
             if (option.taken_by(each)) users.push_back(each.name);
         add(key, fmt::format("goes with {}, not {}", fmt::join(users, ", "), keys.job.algorithm));
     }
+    if (!keys.wrong.contains("optimiser.schedule"))
+        for (const auto& [key, text] : optimiser_mistakes(keys.job.optimiser)) add("optimiser." + key, text);
     for (const JobRule& rule : rules)
         if (rule.broken(keys)) add(rule.key, rule.text);
     return broken;
