@@ -23,26 +23,6 @@ std::unique_ptr<Algorithm> rg_create();
 std::unique_ptr<Algorithm> serial_create();
 
 namespace {
-constexpr std::string_view ma_keys[] = {"workers",    "local_steps",        "local_epochs", "evaluate_workers",
-                                        "allocation", "allocation_batches", "replay"};
-constexpr std::string_view diloco_keys[] = {"workers", "local_steps", "local_epochs", "evaluate_workers", "outer_lr", "outer_momentum"};
-constexpr std::string_view gd_keys[] = {"workers"};
-constexpr std::string_view oneshot_keys[] = {"workers", "fraction"};
-constexpr std::string_view dane_keys[] = {"workers", "local_steps", "local_epochs", "mu", "eta", "anchor", "anchor_fraction", "solver"};
-constexpr std::string_view fedprox_keys[] = {"workers", "local_steps", "local_epochs", "evaluate_workers", "mu"};
-constexpr std::string_view admm_keys[] = {"workers", "local_steps", "local_epochs", "rho", "solver"};
-constexpr std::string_view de_keys[] = {
-    "workers", "local_steps", "local_epochs", "evaluate_workers", "allocation", "allocation_batches", "replay", "validation",
-    "adapt",   "f",           "cr",           "crossover",        "distribute"};
-constexpr std::string_view soup_keys[] = {"workers",    "local_steps",        "local_epochs", "evaluate_workers",
-                                          "allocation", "allocation_batches", "replay",       "validation"};
-constexpr std::string_view rg_keys[] = {"workers", "local_steps", "local_epochs", "evaluate_workers", "allocation", "allocation_batches",
-                                        "replay",  "validation",  "shrink"};
-constexpr std::string_view serial_keys[] = {"local_steps", "local_epochs"};
-constexpr std::string_view asgd_keys[] = {"workers", "local_steps", "stream", "updates", "lambda", "beta", "max_staleness", "replay"};
-constexpr std::string_view softsync_keys[] = {"workers", "local_steps",   "stream", "updates", "lambda",
-                                              "beta",    "max_staleness", "replay", "collect", "pull"};
-
 constexpr AlgorithmKind kinds[] = {
     {.name = "ssgd", .summary = "synchronous SGD: all ranks apply the exact sum of all blocks, step by step", .create = ssgd_create},
     {.name = "ma",

@@ -1,8 +1,9 @@
-// What section [algorithm] of a job file says beside kind, exchange and quantiser.  Keys, ranges and defaults:
-// runtime/job/file/job_options.cc.
+// What section [algorithm] of a job file says beside kind, exchange and quantiser, and which algorithms take it.  Ranges and defaults of
+// the keys: runtime/job/file/job_options.cc.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace gradcast {
 
@@ -34,5 +35,29 @@ struct AlgorithmSettings {
     std::string crossover = "parameter";     // de: what a gene is, or "layer"
     std::string distribute = "population";   // de: what goes back to the workers, or "best"
 };
+
+// AlgorithmKind::keys of each algorithm.
+inline constexpr std::string_view ma_keys[] = {"workers",    "local_steps",        "local_epochs", "evaluate_workers",
+                                               "allocation", "allocation_batches", "replay"};
+inline constexpr std::string_view diloco_keys[] = {"workers",          "local_steps", "local_epochs",
+                                                   "evaluate_workers", "outer_lr",    "outer_momentum"};
+inline constexpr std::string_view gd_keys[] = {"workers"};
+inline constexpr std::string_view oneshot_keys[] = {"workers", "fraction"};
+inline constexpr std::string_view dane_keys[] = {"workers", "local_steps", "local_epochs",    "mu",
+                                                 "eta",     "anchor",      "anchor_fraction", "solver"};
+inline constexpr std::string_view fedprox_keys[] = {"workers", "local_steps", "local_epochs", "evaluate_workers", "mu"};
+inline constexpr std::string_view admm_keys[] = {"workers", "local_steps", "local_epochs", "rho", "solver"};
+inline constexpr std::string_view de_keys[] = {
+    "workers", "local_steps", "local_epochs", "evaluate_workers", "allocation", "allocation_batches", "replay", "validation",
+    "adapt",   "f",           "cr",           "crossover",        "distribute"};
+inline constexpr std::string_view soup_keys[] = {"workers",    "local_steps",        "local_epochs", "evaluate_workers",
+                                                 "allocation", "allocation_batches", "replay",       "validation"};
+inline constexpr std::string_view rg_keys[] = {
+    "workers", "local_steps", "local_epochs", "evaluate_workers", "allocation", "allocation_batches", "replay", "validation", "shrink"};
+inline constexpr std::string_view serial_keys[] = {"local_steps", "local_epochs"};
+inline constexpr std::string_view asgd_keys[] = {"workers", "local_steps", "stream",        "updates",
+                                                 "lambda",  "beta",        "max_staleness", "replay"};
+inline constexpr std::string_view softsync_keys[] = {"workers", "local_steps",   "stream", "updates", "lambda",
+                                                     "beta",    "max_staleness", "replay", "collect", "pull"};
 
 }   // namespace gradcast
