@@ -51,6 +51,7 @@ struct LayerKind {
     bool two_inputs = false;   // the second one is that of `from`, of the same shape
     bool loss = false;         // ends a net
     bool regression = false;   // loss: compares with targets, which may be those of a regression; else the outputs are probabilities
+    bool kinks = false;        // its slope jumps, so finite differences are a test of the gradient only away from the jumps
     bool draws = false;        // draws random numbers in each step of training (dropout_mixed())
     bool multiplies = false;   // weights by inputs: most of a net's work
     /// Whether it can be trained in blocks of so many samples; null: in all.

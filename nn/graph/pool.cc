@@ -36,6 +36,7 @@ const LayerKind max_pool_kind{.name = "max_pool",
                               .short_name = "pool",
                               .keys = keys,
                               .shape = shape,
+                              .kinks = true,
                               .onnx = {.type = "MaxPool", .input = OnnxOperator::Input::spatial, .windowed = true}};
 const LayerKind average_pool_kind{
     .name = "average_pool",

@@ -2,6 +2,6 @@
 
 namespace gradcast {
 
-const LayerKind relu_kind{.name = "relu", .short_name = "relu", .shape = same_shape, .onnx = {.type = "Relu"}};
+const LayerKind relu_kind{.name = "relu", .short_name = "relu", .shape = same_shape, .kinks = true, .onnx = {.type = "Relu"}};
 
 }   // namespace gradcast

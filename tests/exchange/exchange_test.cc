@@ -45,11 +45,13 @@ void expect_exact(const WorldConfig& config, uint64_t seed) {
                              << config.segment_bytes;
     EXPECT_EQ(world.wrong(), 0u);
     EXPECT_TRUE(world.agree());
+    const ExchangeKind* kind;
+    ASSERT_TRUE(exchange_find(config.exchange, config.quantiser, &kind).ok());
     for (Rank r = 0; r < config.sim.ranks; ++r) {
         EXPECT_EQ(world.done(r), config.steps);
         EXPECT_EQ(world.spy(r).drops, 0u);
-        const bool once = config.exchange != "ring" && config.exchange != "unicast";
-        EXPECT_EQ(static_cast<double>(once ? world.spy(r).once_bytes : world.spy(r).words_bytes), world.cost(r).words_sent * config.steps);
+        const uint64_t bytes = kind->datagrams ? world.spy(r).once_bytes : world.spy(r).words_bytes;
+        EXPECT_EQ(static_cast<double>(bytes), world.cost(r).words_sent * config.steps);
     }
 }
 
