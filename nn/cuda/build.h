@@ -14,6 +14,10 @@
 
 namespace gradcast::cuda {
 
+/// Parts of one allocation begin at multiples of so many bytes, as kernels and libraries want it.
+constexpr uint64_t alignment = 256;
+constexpr uint64_t aligned(uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
 struct Tensor {
     Place place{};
     uint64_t offset = 0;   // bytes
@@ -132,7 +136,7 @@ public:
     /// Appends to `list`: the backward pass of a fused ReLU, in place on y.gradient, and the bias's gradient.
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
-    MemoryPlan memory{256};
+    MemoryPlan memory{alignment};
     uint64_t columns = 0;                   // bytes of unfolded windows in Place::beside, of the largest layer and block
     uint64_t engines = 0;                   // Net::engines()
     std::vector<std::string> engine_list;   // Net::engine_list()

@@ -30,7 +30,7 @@ Status weights(Build& b, const Tensor& x, const Tensor& dy, bool as_they_are) {
     const auto plan = std::make_shared<ConvPlan>();
     GC_TRY(plan->choose(b, ConvPass::weights));
     const Tensor gradient = b.weight(Place::gradient);
-    const uint64_t bytes = as_they_are ? 0 : (l.weights * sizeof(float) + 255) / 256 * 256;
+    const uint64_t bytes = as_they_are ? 0 : aligned(l.weights * sizeof(float));
     const Tensor dw = as_they_are ? gradient : b.beside(bytes), workspace = b.beside(plan->workspace(), bytes);
     b.operations->weights.push_back(named(l.spec.name, [=](const Frame& f) {
         GC_TRY(plan->run(f, f.at<void>(x), f.at<void>(dw), f.at<void>(dy), f.at<void>(workspace)));
@@ -48,7 +48,7 @@ Status weights_of_bf16(Build& b, const Tensor& x, const Tensor& dy) {
     const bool by_pixel = C % 8 == 0;
     const auto product = std::make_shared<Product>();
     GC_TRY(product->choose(b, {ProductPass::weights, rows, K, width}));
-    const uint64_t bytes = (uint64_t{K} * width * sizeof(float) + 255) / 256 * 256;
+    const uint64_t bytes = aligned(uint64_t{K} * width * sizeof(float));
     const Tensor gradient = b.weight(Place::gradient), dw = b.beside(bytes), columns = b.beside(rows * width * b.value_bytes(), bytes);
     b.columns = std::max(b.columns, rows * width * b.value_bytes());
     b.operations->weights.emplace_back([=, shape = b.window()](const Frame& f) {

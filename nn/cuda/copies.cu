@@ -4,7 +4,6 @@
 namespace gradcast::cuda {
 namespace {
 
-constexpr uint32_t tile = 32, tile_rows = 8;
 constexpr uint32_t plain_per_block = 1024;   // elements, where nothing is transposed
 
 __device__ __host__ bool transposes(uint32_t B, uint32_t C) { return B > 1 && C > 1; }
@@ -20,10 +19,9 @@ struct CopyTask {
 };
 static_assert(sizeof(CopyTask) <= 4096);
 
-/// Block (32, 8).
+/// Block (tile, tile_rows).
 template <typename To>
 __global__ void weight_copies_kernel(To* all, const float* parameters, const __grid_constant__ CopyTask task) {
-    __shared__ float values[tile][tile + 1];
     uint32_t number = 0;
     while (number + 1 < task.count && blockIdx.x >= task.copy[number + 1].begin) ++number;
     const WeightCopy& copy = task.copy[number];
@@ -40,15 +38,8 @@ __global__ void weight_copies_kernel(To* all, const float* parameters, const __g
         return;
     }
     const uint32_t across = (copy.C + tile - 1) / tile, down = (copy.B + tile - 1) / tile;
-    const uint32_t c0 = part % across * tile, b0 = part / across % down * tile;
     const uint64_t base = uint64_t{part / across / down} * copy.B * copy.C;
-    const uint32_t c = c0 + threadIdx.x;
-    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
-        if (c < copy.C && b0 + j < copy.B) values[j][threadIdx.x] = from[base + uint64_t{b0 + j} * copy.C + c];
-    __syncthreads();
-    const uint32_t b = b0 + threadIdx.x;
-    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
-        if (b < copy.B && c0 + j < copy.C) store(to + base + uint64_t{c0 + j} * copy.B + b, values[threadIdx.x][j]);
+    transpose_tile(to + base, from + base, copy.B, copy.C, part / across % down * tile, part % across * tile);
 }
 
 }   // namespace

@@ -63,20 +63,11 @@ Status each(cudaStream_t stream, F f, Values y, Values a, Values b, uint64_t cou
     });
 }
 
-constexpr uint32_t tile = 32, tile_rows = 8;
-
-/// Transposes through a shared tile: reads and writes are along rows.  Block (32, 8); grid: tiles of C, tiles of B, A.
+/// Block (tile, tile_rows); grid: tiles of C, tiles of B, A.
 template <typename To, typename From>
 __global__ void transpose_kernel(To* to, const From* from, uint32_t B, uint32_t C) {
-    __shared__ float values[tile][tile + 1];
     const uint64_t base = uint64_t{blockIdx.z} * B * C;
-    const uint32_t c = blockIdx.x * tile + threadIdx.x, b0 = blockIdx.y * tile;
-    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
-        if (c < C && b0 + j < B) values[j][threadIdx.x] = load(from[base + uint64_t{b0 + j} * C + c]);
-    __syncthreads();
-    const uint32_t b = b0 + threadIdx.x, c0 = blockIdx.x * tile;
-    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
-        if (b < B && c0 + j < C) store(to + base + uint64_t{c0 + j} * B + b, values[threadIdx.x][j]);
+    transpose_tile(to + base, from + base, B, C, blockIdx.y * tile, blockIdx.x * tile);
 }
 
 // A thread computes 8 channels of a pixel, in packs of `width`: one Philox draw.  y, x: samples from `first` on.

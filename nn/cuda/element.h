@@ -36,6 +36,20 @@ __device__ __forceinline__ uint32_t piece_thread() { return blockIdx.x * blockDi
 
 constexpr uint32_t threads = 256;   // of a block, by default
 
+constexpr uint32_t tile = 32, tile_rows = 8;
+/// By a block of (tile, tile_rows) threads: writes to[c, b] = from[b, c] of the tile that begins at b0, c0, of B x C values.  It goes
+/// through a shared tile, so reads and writes are along rows.
+template <typename To, typename From>
+__device__ __forceinline__ void transpose_tile(To* to, const From* from, uint32_t B, uint32_t C, uint32_t b0, uint32_t c0) {
+    __shared__ float values[tile][tile + 1];
+    const uint32_t b = b0 + threadIdx.x, c = c0 + threadIdx.x;
+    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
+        if (c < C && b0 + j < B) values[j][threadIdx.x] = load(from[uint64_t{b0 + j} * C + c]);
+    __syncthreads();
+    for (uint32_t j = threadIdx.y; j < tile; j += tile_rows)
+        if (b < B && c0 + j < C) store(to + uint64_t{c0 + j} * B + b, values[threadIdx.x][j]);
+}
+
 /// Calls launch(first, rows) for pieces of `rows` rows of `each` threads.  A piece has less than 2^32 threads: kernels that divide their
 /// number do so with 32 bits, several times as fast as with 64.
 #ifdef GC_CUDA_HOST

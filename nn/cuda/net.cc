@@ -53,14 +53,12 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     engines_ = build.engines;
     engine_list_ = std::move(build.engine_list);
 
-    auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
-    const uint64_t channels = up(spec_.C * sizeof(float));
-    input_.scale = 256;
-    static_assert(sizeof(BlockHeader) <= 256);
+    const uint64_t channels = aligned(spec_.C * sizeof(float));
+    input_.scale = aligned(sizeof(BlockHeader));
     input_.shift = input_.scale + channels;
     input_.seeds = input_.shift + channels;
-    input_.labels = input_.seeds + up(dropout_seeds_.size() * sizeof(uint64_t));
-    input_.images = input_.labels + up(most * sizeof(int32_t));
+    input_.labels = input_.seeds + aligned(dropout_seeds_.size() * sizeof(uint64_t));
+    input_.images = input_.labels + aligned(most * sizeof(int32_t));
     input_.image_bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
 
     build.memory.reserve(Place::gradient, layout_.elements * sizeof(float));

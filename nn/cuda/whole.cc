@@ -17,9 +17,8 @@ void CudaNet::plan_whole() {
     whole_.lanes = std::min({blocks, static_cast<uint32_t>(lanes_.size()), CudaDevice::StepWords::lanes_max});
     whole_.losses.resize(blocks);
     const uint32_t most = *std::ranges::max_element(config_.step_blocks);
-    auto up = [](uint64_t bytes) { return (bytes + 255) / 256 * 256; };
-    whole_.staged_bytes = up(input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)));
-    whole_.result_bytes = up(sizeof(LossResult) + most * sizeof(int32_t));
+    whole_.staged_bytes = aligned(input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)));
+    whole_.result_bytes = aligned(sizeof(LossResult) + most * sizeof(int32_t));
     DeviceArena& arena = device_.gpus()[0]->arena;
     for (uint32_t parity = 0; parity < 2; ++parity) {
         arena.plan_pinned("samples", blocks * whole_.staged_bytes, &whole_.staged[parity]);
