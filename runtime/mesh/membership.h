@@ -92,18 +92,18 @@ struct PeerState {
 /// one close.
 struct Notice {
     struct Open {   // the job at this node, by opened()
-        std::shared_ptr<const JobPlan> plan;
+        std::shared_ptr<const JobPlan> plan = nullptr;
         Rank self = 0;
     };
     struct Start {
         uint64_t deadline_us = 0;   // D, which is the same at all members
     };
     struct Abort {
-        Status why;
+        Status why = {};
     };
     struct Close {};
     struct Submitted {
-        Status outcome;
+        Status outcome = {};
     };
     struct Find {   // what this node has of the job, by found()
         Rank asker = 0;
@@ -112,13 +112,13 @@ struct Notice {
     struct Answer {   // to a search of this node
         Rank peer = 0;
         uint64_t request = 0;
-        Found found;
+        Found found = {};
     };
     struct Drain {
         bool on = false, cancel = false;   // cancel: also the jobs that cannot go on without this node
     };
     struct Warning {   // for people, about a running job
-        Status what;
+        Status what = {};
     };
     /// Either all nodes that are alive have ended a job that this node was still to join, or one node has done the last step of a job that
     /// this node asks to rejoin.
