@@ -91,7 +91,7 @@ struct ScheduleKind {
     std::span<const OptimiserKey* const> keys = {};                               // beside warm_up
     bool ends = false;                                                            // it depends on OptimiserConfig::steps
     std::optional<OptimiserMistake> (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
-    /// The rate after the warm-up, and what a step of the warm-up has a share of.
+    /// The rate of a step behind the warm-up.  A step of the warm-up has a share of it.
     double (*rate)(const OptimiserConfig&, StepId);
 };
 std::span<const ScheduleKind> schedule_kinds();

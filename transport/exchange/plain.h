@@ -1,4 +1,5 @@
-// Base class of the exchanges that send words as they are: one accumulator a bucket, one way to cut it into segments, records that are added up.
+// Base class of the exchanges that send words as they are: one accumulator a bucket, one way to cut it into segments,
+// records that are added up.
 //
 // A bucket is cut into parts, a part into segments.  A segment is one packet of words, in either direction.  Memory of a slot:
 //   acc   this rank's own words, written by the codec through plan(), sent from here;

@@ -64,8 +64,8 @@ struct JobOption {
     bool taken_by(const AlgorithmKind& algorithm) const;
 };
 
-/// By sections, in the order of the help and of job_identity(), which replay logs on disk have too: a new key of the identity, or another
-/// order, makes older logs of the jobs that take the key those of another job, and they are refused.
+/// By sections, in the order of the help and of job_identity().  The heads of replay logs have the identity in this order: after a new key
+/// of the identity, or another order, older logs of jobs that take the key are refused as those of another job.
 std::span<const JobOption> job_options();
 /// The row of "section.key"; null: there is none.
 const JobOption* job_option(std::string_view name);
