@@ -8,8 +8,8 @@
 //  two
 //    ranks packets of one channel arrive in order and exactly once on streams; datagrams may be lost, doubled and reordered
 //    (transport/bulk makes them reliable).
-//  * A Send of words or record may be longer than the link's segment: the link cuts it into packets of segment bytes, the last one shorter,
-//    with DataBody::index counting up from the Send's.  Its ticket is for all of them.
+//  * A Send of words, record or edge may be longer than the link's segment: the link cuts it into packets of segment bytes, the last one
+//    shorter, with DataBody::index counting up from the Send's.  Its ticket is for all of them.
 //  * Protocols do no arithmetic on gradients: that is a Compute action, whose event is Computed with its ticket.
 #pragma once
 #include <array>
@@ -39,6 +39,8 @@ enum class PacketType : uint8_t {
     probe = 9,        // link: a packet that tests the path; on a stream without a payload, what came of datagrams
     mail_word = 10,   // mail: a receiver's word to the sender of messages
     datagram = 11,    // link: a sealed datagram on a stream
+    edge = 12,        // edges: activations, or their gradient, of a block
+    edge_word = 13,   // edges: what two ranks say about their transfers
 };
 
 struct Packet {
@@ -188,7 +190,7 @@ struct Compute {
 /// A notice to the trainer of this rank (Host::wait).
 struct Completion {
     uint16_t channel = 0;   // set by the driver
-    uint64_t id = 0;        // exchange: the bucket; mail: the ticket; other protocols: their own value
+    uint64_t id = 0;        // exchange: the bucket; mail, edges: the ticket; other protocols: their own value
     StepId step = 0;
     const Sum* sum = nullptr;   // exchange: valid until release(step)
     Status status;

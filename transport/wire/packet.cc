@@ -6,7 +6,7 @@ const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ra
     uint32_t length = header.length.get();
     if (header.magic.get() != packet_magic) return "not a gradcast packet";
     if (header.version != packet_version) return "a packet of a version that was not agreed";
-    if (header.type < static_cast<uint8_t>(PacketType::ack) || header.type > static_cast<uint8_t>(PacketType::datagram))
+    if (header.type < static_cast<uint8_t>(PacketType::ack) || header.type > static_cast<uint8_t>(PacketType::edge_word))
         return "a packet of unknown type";
     if (header.job.get() != job) return "a packet of another job";
     if (header.sender.get() >= ranks) return "a packet whose sender is out of range";
@@ -37,8 +37,12 @@ const char* packet_invalid(const PacketHeader& header, uint32_t job, uint32_t ra
         case PacketType::mail_word:
             if (length != 0) return "a word about mail with a payload";
             break;
+        case PacketType::edge_word:
+            if (length != 0) return "a word about edges with a payload";
+            break;
         case PacketType::job:
-        case PacketType::mail: break;
+        case PacketType::mail:
+        case PacketType::edge: break;
     }
     return nullptr;
 }

@@ -86,6 +86,32 @@ struct MailWordBody {
 };
 static_assert(sizeof(MailWordBody) == 16);
 
+/// PacketType::edge.  The value of a key travels as packets 0, 1, ... of segment bytes each, the last one shorter.
+struct EdgeBody {
+    Le32 step, block;
+    uint8_t gradient;   // 1: a gradient, 0: a value
+    uint8_t reserved;
+    Le24 index;
+    Le16 edge;
+    uint8_t reserved_too;
+};
+static_assert(sizeof(EdgeBody) == 16 && offsetof(EdgeBody, index) == offsetof(DataBody, index));
+
+enum class EdgeWord : uint8_t {
+    ask = 1,       // the sender has memory of so many bytes for this key
+    size = 2,      // the value that was asked for has so many bytes, which differ from the ask's, and does not come
+    abandon = 3,   // the sender has abandoned the block: edge, gradient and bytes are 0
+    gone = 4,      // the answer to abandon: nothing of the block comes after this word
+};
+/// PacketType::edge_word.
+struct EdgeWordBody {
+    Le32 step, block;
+    Le16 edge;
+    uint8_t gradient, kind;
+    Le32 bytes;
+};
+static_assert(sizeof(EdgeWordBody) == 16);
+
 /// PacketType::job: runtime/mesh, runtime/view and runtime/job/run define `kind` and `value`.
 struct JobBody {
     Le32 kind, reserved;
@@ -139,12 +165,13 @@ struct HeldRecord {
 };
 static_assert(sizeof(HeldRecord) == 24);
 
-/// Calls each(piece) for the packets of a Send of words or record.  Only the last one carries the ticket: links complete tickets in
+/// Calls each(piece) for the packets of a Send of words, record or edge.  Only the last one carries the ticket: links complete tickets in
 /// order.
 template <typename Each>
 void cut(const Send& send, uint32_t segment_bytes, Each each) {
-    if (send.payload.bytes <= segment_bytes || (send.type != PacketType::words && send.type != PacketType::record)) return each(send);
-    DataBody body = std::bit_cast<DataBody>(send.body);
+    const bool may = send.type == PacketType::words || send.type == PacketType::record || send.type == PacketType::edge;
+    if (send.payload.bytes <= segment_bytes || !may) return each(send);
+    DataBody body = std::bit_cast<DataBody>(send.body);   // EdgeBody has its index at the same place
     Send piece = send;
     for (uint64_t at = 0; at < send.payload.bytes; at += segment_bytes) {
         const uint64_t bytes = std::min<uint64_t>(segment_bytes, send.payload.bytes - at);
