@@ -190,6 +190,19 @@ TEST_F(Runner, AShardThatFailsOrCrashesFailsTheProgram) {
     EXPECT_TRUE(has(text, "\n2 passed, 2 failed, 1 skipped\n")) << text;
 }
 
+/// Each of the two waits for the other one.
+TEST_F(Runner, WhatComputesRunsBesideWhatWaitsAndIsNicer) {
+    for (const char* name : {"compute", "control"})
+        program(name,
+                "cd build/tests; nice >$(basename $0).part; mv $(basename $0).part $(basename $0).nice\n"
+                "for i in $(seq 1000); do [ -e compute.nice ] && [ -e control.nice ] && break; sleep 0.05; done\n"
+                "[ $(cat compute.nice) -gt $(cat control.nice) ] || [ $(cat compute.nice) = 19 ] || exit 1\n" +
+                    std::string(passes));
+    const std::string text = run();
+    EXPECT_EQ(code_, 0) << text;
+    EXPECT_TRUE(has(text, "\n4 passed, 0 failed, 0 skipped\n")) << text;
+}
+
 TEST_F(Runner, NothingThatPassesFails) {
     EXPECT_TRUE(has(run(), "\n0 passed, 0 failed, 0 skipped\n"));
     EXPECT_EQ(code_, 1);
