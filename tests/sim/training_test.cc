@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <string>
 
@@ -13,6 +12,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/job/run/engine.h"
 #include "tests/sim/seeds.h"
+#include "tests/sim/synced_folder.h"
 #include "tests/wrapped_host.h"
 #include "transport/sim/sim.h"
 #include "transport/wire/packet.h"
@@ -26,9 +26,7 @@ constexpr uint64_t deadline_us = 4'000'000;
 
 /// Generated images: stripes whose direction and width follow from the class, with noise.
 std::string shard() {
-    static const std::string path = [] {
-        std::string folder = ::testing::TempDir() + "gradcast-sim-" + std::to_string(getpid());
-        std::filesystem::create_directories(folder);
+    static const SyncedFolder folder("sim", [](const std::string& made) {
         constexpr uint32_t count = 512, side = 28;
         std::vector<uint8_t> images(count * side * side);
         std::vector<int32_t> labels(count);
@@ -40,12 +38,10 @@ std::string shard() {
             }
         }
         DataInfo info{count, 1, side, side, 10, {0.4f}, {0.3f}, "stripes"};
-        std::string file = folder + "/train.h5";
-        Status status = shard_write(file, info, images.data(), labels.data());
+        Status status = shard_write(made + "/train.h5", info, images.data(), labels.data());
         EXPECT_TRUE(status.ok()) << status.what;
-        return file;
-    }();
-    return path;
+    });
+    return folder.path + "/train.h5";
 }
 
 /// Wraps one rank's exchange and flips one bit.

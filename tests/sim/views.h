@@ -17,6 +17,7 @@
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/engine.h"
 #include "tests/sim/seeds.h"
+#include "tests/sim/synced_folder.h"
 #include "transport/sim/sim.h"
 
 namespace gradcast::views_test {
@@ -24,17 +25,8 @@ namespace gradcast::views_test {
 constexpr uint64_t D = 4'000'000;
 constexpr uint32_t steps_few = 6;
 
-struct Folder {
-    std::string path;
-    ~Folder() { std::filesystem::remove_all(path); }
-};
-
 inline const std::string& folder() {
-    static const Folder made_once{[] {
-        // Hundreds of jobs, whose files are synced: in memory where that can be.
-        const std::string place = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : ::testing::TempDir();
-        const std::string made = place + "gradcast-views-" + std::to_string(getpid());
-        std::filesystem::create_directories(made);
+    static const SyncedFolder made_once("views", [](const std::string& made) {
         for (const auto& [name, count] : {std::pair{"train.h5", 240u}, std::pair{"test.h5", 60u}}) {
             constexpr uint32_t side = 8;
             std::vector<uint8_t> images(count * side * side);
@@ -49,8 +41,7 @@ inline const std::string& folder() {
             const Status status = shard_write(made + "/" + name, info, images.data(), labels.data());
             EXPECT_TRUE(status.ok()) << status.what;
         }
-        return made;
-    }()};
+    });
     return made_once.path;
 }
 

@@ -76,11 +76,13 @@ rdma-test: deps deps-rdma
 # The simulator under chance, for hours.
 nightly: export GC_SEEDS ?= 10000
 nightly: deps
-	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange $(BUILD)/tests/view $(BUILD)/tests/sim
+	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange $(BUILD)/tests/view $(BUILD)/tests/sim $(BUILD)/tests/algos
 	$(BUILD)/tests/bulk --gtest_filter='Bulk*'
 	$(BUILD)/tests/view --gtest_filter='View.FromSeeds'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/exchange
 	GC_SEEDS=$$(($$GC_SEEDS / 5)) $(BUILD)/tests/sim --gtest_filter='JobViews.*'
+	GC_SEEDS=$$(($$GC_SEEDS / 100)) $(BUILD)/tests/sim --gtest_filter='SlowExchangeSim.*'
+	$(BUILD)/tests/algos --gtest_filter='SlowRidgeTest.*'
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory asan UNCHECKED=vptr
 	@$(MAKE) --no-print-directory tsan
