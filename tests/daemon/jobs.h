@@ -1,5 +1,8 @@
 // What jobs on real daemons are made of, for tests.
 #pragma once
+#include <fstream>
+#include <map>
+
 #include "datasets/shard.h"
 #include "runtime/core/rng.h"
 #include "tests/daemon/processes.h"
@@ -24,6 +27,19 @@ inline std::string make_data(const std::string& path, uint32_t samples = 64) {
     Status status = shard_write(path, info, images.data(), labels.data());
     EXPECT_TRUE(status.ok()) << status.what;
     return path;
+}
+
+/// The digest of each step that the job in this folder has a line of.
+inline std::map<uint64_t, std::string> step_digests(const std::string& folder) {
+    std::map<uint64_t, std::string> all;
+    std::ifstream file(folder + "/steps.jsonl");
+    for (std::string line; std::getline(file, line);) {
+        const Json json = Json::parse(line, nullptr, false);
+        EXPECT_TRUE(json.is_object()) << line;
+        if (!json.is_object() || json.contains("gap")) continue;
+        EXPECT_TRUE(all.emplace(json["step"].get<uint64_t>(), json["digest"].get<std::string>()).second) << line;
+    }
+    return all;
 }
 
 /// The log of a job at each node, for messages of failures.

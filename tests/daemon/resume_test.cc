@@ -63,18 +63,6 @@ TEST(Search, TakesTheCheckpointOfTheMostSteps) {
 
 std::string often(std::string text) { return text.insert(text.find("[data]"), "checkpoint_every = 20\n"); }
 
-std::map<uint64_t, std::string> digests(const std::string& folder) {
-    std::map<uint64_t, std::string> all;
-    std::ifstream file(folder + "/steps.jsonl");
-    for (std::string line; std::getline(file, line);) {
-        const Json json = Json::parse(line, nullptr, false);
-        EXPECT_TRUE(json.is_object()) << line;
-        if (!json.is_object() || json.contains("gap")) continue;
-        EXPECT_TRUE(all.emplace(json["step"].get<uint64_t>(), json["digest"].get<std::string>()).second) << line;
-    }
-    return all;
-}
-
 // Three nodes train; one is killed, and the job goes on on the two others; then one of these and the coordinator are killed too, and it
 // ends on the node that came back and the last one.
 TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
@@ -129,7 +117,7 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     EXPECT_EQ(last.accuracy, whole.accuracy);
     detail = cluster[2].job(id);
     EXPECT_TRUE(has(detail["status"]["warnings"].dump(), "node b: " + torn + ": not a gradcast model")) << detail.dump(2);
-    EXPECT_EQ(digests(folder), digests(cluster[0].folder + "/state/jobs/" + quiet));
+    EXPECT_EQ(step_digests(folder), step_digests(cluster[0].folder + "/state/jobs/" + quiet));
     EXPECT_EQ(cluster[1].ended(id).state, JobState::done);
     EXPECT_TRUE(has(cluster[1].post("/v1/jobs/" + id + "/resume", Json::object()).value("error", ""), "is done"));
     EXPECT_EQ(cluster[2].get("/v1/jobs")["jobs"].size(), 1u);

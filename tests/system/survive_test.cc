@@ -1,5 +1,6 @@
 // Jobs with `survive` on real daemons: what dies is missed by nobody, and the digest is that of a run in which nobody died.
 #include <map>
+#include <regex>
 
 #include "tests/daemon/jobs.h"
 
@@ -10,7 +11,7 @@ struct SystemSurvive : testing::Test {
     explicit SystemSurvive(uint32_t of_job = 900) : steps(of_job) {}
     const uint32_t steps;
     Cluster cluster{3};
-    std::string text, quiet;   // of the job; digest of the run in which nobody dies
+    std::string text;   // of the job
 
     void SetUp() override {
         text = job_text(make_data(cluster.folder + "/data.h5"), steps, "survivor", "8s");
@@ -18,17 +19,26 @@ struct SystemSurvive : testing::Test {
         ASSERT_TRUE(file_write(cluster.folder + "/job.toml", text).ok());
         for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
         ASSERT_NO_FATAL_FAILURE(cluster.up());
-        static std::map<uint32_t, std::string> digests;   // by steps, the same for all tests
-        if (!digests.contains(steps)) {
-            const JobStatus alone = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", ""), 4 * patience_us);
-            ASSERT_EQ(alone.state, JobState::done) << alone.error;
-            digests[steps] = alone.digest;
-        }
-        quiet = digests[steps];
     }
-    /// Once the job is on its way.
-    std::string begun(Node& at, const std::vector<std::string>& nodes = {}) {
-        const Json answer = at.submit(text, nodes);
+    /// The digest of the run in which nobody dies.
+    const std::string& quiet(Node& at) {
+        static std::map<uint32_t, std::string> digests;   // by steps, the same for all tests
+        std::string& digest = digests[steps];
+        std::string job;
+        EXPECT_TRUE(file_read(cluster.folder + "/job.toml", &job).ok());
+        if (digest.empty()) digest = at.ended(alone(at, job)).digest;
+        return digest;
+    }
+    /// The job of this text, when it has run on one node.
+    static std::string alone(Node& at, const std::string& job) {
+        const std::string id = at.submit(job, {at.name}).value("id", "");
+        const JobStatus status = at.ended(id, 4 * patience_us);
+        EXPECT_EQ(status.state, JobState::done) << status.error;
+        return id;
+    }
+    /// Once the job, with `more` keys of [job], is on its way.
+    std::string begun(Node& at, const std::vector<std::string>& nodes = {}, const std::string& more = "") {
+        const Json answer = at.submit(std::string(text).insert(text.find("seed"), more), nodes);
         const std::string id = answer.value("id", "");
         EXPECT_NE(id, "") << answer.dump();
         if (id.empty()) return id;
@@ -66,10 +76,14 @@ struct SystemSurvive : testing::Test {
         arguments.insert(arguments.begin(), {"--socket", at.socket});
         return said(std::move(arguments), exit);
     }
-    void expect_quiet_end(Node& node, const std::string& id) {
+    void expect_end(Node& node, const std::string& id, const std::string& digest) {
         const JobStatus status = node.ended(id, 4 * patience_us);
         EXPECT_EQ(status.state, JobState::done) << node.name << ": " << status.error << logs(cluster);
-        EXPECT_EQ(status.digest, quiet) << node.name;
+        EXPECT_EQ(status.digest, digest) << node.name;
+    }
+    void expect_quiet_end(Node& node, const std::string& id) {
+        (void)node.ended(id, 4 * patience_us);
+        expect_end(node, id, quiet(node));
     }
     static std::vector<std::string> nodes_of(Node& at, const std::string& id) {
         return at.job(id).value("nodes", std::vector<std::string>());
@@ -79,6 +93,30 @@ struct SystemSurvive : testing::Test {
 /// Of jobs that nobody joins while they run, for which fewer steps are enough.
 struct SystemLeave : SystemSurvive {
     SystemLeave() : SystemSurvive(250) {}
+};
+
+/// Of jobs that run until a node has joined, however fast they are.
+struct SystemJoin : SystemSurvive {
+    SystemJoin() : SystemSurvive(1'000'000) {}
+    /// Cancels the job after some steps more.  Each of its steps must have the digest of a run on one node, at each of these nodes.
+    void expect_quiet_steps(const std::vector<size_t>& nodes, const std::string& id) {
+        Node& first = cluster[nodes[0]];
+        const uint64_t then = first.step(id);
+        EXPECT_TRUE(eventually([&] { return first.step(id) > then + 20; })) << first.job(id).dump(2) << logs(cluster);
+        EXPECT_TRUE(has(ask(first, {"cancel", id}), "cancel"));
+        uint64_t last = 0;
+        std::vector<std::map<uint64_t, std::string>> of_nodes;
+        for (const size_t each : nodes) {
+            EXPECT_EQ(cluster[each].ended(id).state, JobState::cancelled) << cluster[each].job(id).dump(2);
+            of_nodes.push_back(step_digests(cluster[each].folder + "/state/jobs/" + id));
+            ASSERT_GT(of_nodes.back().size(), 20u) << cluster[each].name;
+            last = std::max(last, of_nodes.back().rbegin()->first);
+        }
+        const std::string quiet = alone(first, std::regex_replace(text, std::regex("steps = 1000000"), fmt::format("steps = {}", last)));
+        const std::map<uint64_t, std::string> wanted = step_digests(first.folder + "/state/jobs/" + quiet);
+        for (const auto& of_node : of_nodes)
+            for (const auto& [step, digest] : of_node) ASSERT_EQ(digest, wanted.at(step)) << "step " << step;
+    }
 };
 
 TEST_F(SystemLeave, AnyNodeIsKilledAndTheClientFollowsTheJob) {
@@ -101,7 +139,7 @@ TEST_F(SystemLeave, AnyNodeIsKilledAndTheClientFollowsTheJob) {
         for (const size_t i : {size_t{2}, 1 - dead}) {
             const JobStatus status = cluster[i].ended(id, 2 * patience_us);
             EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
-            EXPECT_EQ(status.digest, quiet);
+            EXPECT_EQ(status.digest, quiet(cluster[2]));
             ASSERT_EQ(status.views.size(), 2u);
             EXPECT_EQ(status.views[0].members, (std::vector<std::string>{"a", "b", "c"}));
             EXPECT_EQ(status.views[1].departed, std::vector<std::string>{cluster[dead].name});
@@ -115,7 +153,7 @@ TEST_F(SystemLeave, AnyNodeIsKilledAndTheClientFollowsTheJob) {
         EXPECT_TRUE(has(described, "view            2 from step ")) << described;
         EXPECT_TRUE(has(described, "; without " + cluster[dead].name + "; why: ")) << described;
         EXPECT_EQ(client.wait(), 0) << client.output();
-        EXPECT_TRUE(has(client.output(), "\ndigest " + quiet + "\n")) << client.output();
+        EXPECT_TRUE(has(client.output(), "\ndigest " + quiet(cluster[2]) + "\n")) << client.output();
         EXPECT_EQ(has(client.output(), " is now followed at b\n"), dead == 0) << client.output();
         ASSERT_NO_FATAL_FAILURE(up_again(cluster[dead]));
     }
@@ -167,7 +205,7 @@ TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
         SCOPED_TRACE(of);
         text = servers + "[algorithm]\nkind = \"" + of + "\nworkers = 4\nupdates = 40\nstream = \"whole\"\n";
         const bool exact = of != "asgd\"";
-        if (exact) quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", ""), 4 * patience_us).digest;
+        std::string digest = exact ? cluster[0].ended(alone(cluster[0], text)).digest : "";
         const Json answer = cluster[1].submit(text);
         const std::string id = answer.value("id", "");
         ASSERT_TRUE(eventually([&] { return cluster[1].step(id) >= 5; })) << answer.dump() << logs(cluster);
@@ -185,9 +223,9 @@ TEST_F(SystemSurvive, ParameterServersAndTheirWorkersDie) {
         }
         EXPECT_EQ(departed, (std::vector<std::string>{"a", "c"}));
         EXPECT_EQ(joined, std::vector<std::string>{"a"});
-        if (!exact) quiet = status.digest;
-        expect_quiet_end(cluster[1], id);
-        expect_quiet_end(cluster[0], id);
+        if (!exact) digest = status.digest;
+        expect_end(cluster[1], id, digest);
+        expect_end(cluster[0], id, digest);
         EXPECT_TRUE(has(ask(cluster[1], {"verify", id, "--steps", "1..20"}), "steps 1..20 verified: "));
         ASSERT_NO_FATAL_FAILURE(up_again(cluster[2]));
     }
@@ -283,14 +321,13 @@ TEST_F(SystemLeave, ANodeThatIsToldToStopLeavesAtOnce) {
     EXPECT_LT(status.views[1].stood_us, 2'000'000u);
 }
 
-TEST_F(SystemSurvive, ANodeThatHasJoinedLeavesAsTheOthersDo) {
-    text.insert(text.find("seed"), "elastic = true\n");
-    const std::string id = begun(cluster[0], {"a"});
+TEST_F(SystemJoin, ANodeThatHasJoinedLeavesAsTheOthersDo) {
+    const std::string id = begun(cluster[0], {"a"}, "elastic = true\n");
     ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > 0; })) << cluster[1].job(id).dump(2) << logs(cluster);
     cluster[1].process->kill(SIGTERM);
     EXPECT_EQ(cluster[1].process->wait(), 0) << cluster[1].process->output();
     EXPECT_TRUE(has(cluster[1].process->output(), "node b leaves (SIGTERM); the job goes on without it")) << cluster[1].process->output();
-    expect_quiet_end(cluster[0], id);
+    expect_quiet_steps({0}, id);
 }
 
 TEST_F(SystemLeave, FewerThanMinNodesEndTheJobWithACheckpoint) {
@@ -323,16 +360,15 @@ TEST_F(SystemLeave, FewerThanMinNodesEndTheJobWithACheckpoint) {
     for (Node& node : cluster.nodes) expect_quiet_end(node, id);
 }
 
-TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
-    text.insert(text.find("seed"), "elastic = true\n");
+TEST_F(SystemJoin, AnElasticJobTakesOtherNodesIn) {
     EXPECT_TRUE(has(ask(cluster[2], {"drain", "c"}), "is drained"));
     ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
-    const std::string id = begun(cluster[0], {"a"});
+    const std::string id = begun(cluster[0], {"a"}, "elastic = true\n");
     ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > 0; })) << cluster[1].job(id).dump(2) << logs(cluster);
     EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "c"}, 1), "node c is drained"));
     EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "nobody"}, 2), "there is no node nobody"));
     EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "b"}, 1), "node b is in job"));
-    for (uint32_t i : {0, 1}) expect_quiet_end(cluster[i], id);
+    expect_quiet_steps({0, 1}, id);
     const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
     ASSERT_EQ(status.views.size(), 2u);
     EXPECT_EQ(status.views[1].members, (std::vector<std::string>{"a", "b"}));
@@ -341,15 +377,13 @@ TEST_F(SystemSurvive, AnElasticJobTakesOtherNodesIn) {
     EXPECT_EQ(cluster[2].step(id), 0u);
 }
 
-TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
-    text.replace(text.find("steps = 900"), 11, "steps = 4000\nevaluate = 2000").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
-    quiet = cluster[0].ended(cluster[0].submit(text, {"a"}).value("id", "")).digest;
+TEST_F(SystemJoin, ANodeJoinsAJobOverMulticast) {
+    text.replace(text.find("steps = "), 8, "evaluate = 500\nsteps = ").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
     ask(cluster[2], {"drain", "c"});
     ASSERT_TRUE(eventually([&] { return has(ask(cluster[0], {"nodes"}), "alive, drained"); }));
     const auto submitted = [&](const std::string& exchange, const std::string& more) {
         const std::string ring = std::exchange(text, std::string(text).replace(text.find("\"ring\""), 6, exchange));
-        text.insert(text.find("seed"), more);
-        const std::string id = begun(cluster[0], {"a", "b"});
+        const std::string id = begun(cluster[0], {"a", "b"}, more);
         text = ring;
         return id;
     };
@@ -366,7 +400,8 @@ TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
         SCOPED_TRACE("by itself");
         const std::string id = submitted("\"multicast\"", "elastic = true\n");
         ask(cluster[2], {"undrain", "c"});
-        for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+        ASSERT_TRUE(eventually([&] { return cluster[2].step(id) > 0; })) << cluster[2].job(id).dump(2) << logs(cluster);
+        expect_quiet_steps({0, 1, 2}, id);
         expect_joined(id, "c");
     }
     SCOPED_TRACE("by an operator; it was not known when the job began");
@@ -383,19 +418,18 @@ TEST_F(SystemSurvive, ANodeJoinsAJobOverMulticast) {
     for (Node& node : cluster.nodes) ASSERT_TRUE(eventually([&] { return node.sees() == "a b c d"; })) << node.sees() << logs(cluster);
     EXPECT_EQ(cluster[2].step(id) + cluster[3].step(id), 0u) << "nobody has asked for them";
     EXPECT_TRUE(has(ask(cluster[1], {"job", "add-node", id, "d"}), "node d is in job " + id + " from step "));
-    for (size_t i : {0, 1, 3}) expect_quiet_end(cluster[i], id);
+    expect_quiet_steps({0, 1, 3}, id);
     expect_joined(id, "d");
     EXPECT_FALSE(has(cluster[0].process->output(), "is read again")) << "nothing was left to do";
 }
 
-TEST_F(SystemSurvive, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {
+TEST_F(SystemJoin, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {
     // Each daemon works in its own folder, so this is another file for each.
     for (Node& node : cluster.nodes) std::filesystem::copy_file(cluster.folder + "/data.h5", node.folder + "/data.h5");
     make_data(cluster[2].folder + "/data.h5", 65);
     const std::string shared = cluster.folder + "/data.h5";
     for (size_t at; (at = text.find(shared)) != std::string::npos;) text.replace(at, shared.size(), "/proc/self/cwd/data.h5");
-    text.insert(text.find("seed"), "elastic = true\n");
-    const std::string id = begun(cluster[0], {"a", "b"});
+    const std::string id = begun(cluster[0], {"a", "b"}, "elastic = true\n");
     const auto warned = [&] { return cluster[0].job(id)["status"]["warnings"].dump(); };
     ASSERT_TRUE(eventually([&] {
         return has(warned(), "node c does not join: it cannot join job " + id + ": the digest of the data is ");
@@ -403,24 +437,23 @@ TEST_F(SystemSurvive, AJoinerWithOtherDataIsRefusedBeforeAnybodyStops) {
         << logs(cluster);
     EXPECT_TRUE(has(ask(cluster[0], {"job", "add-node", id, "c"}, 1), "node c does not join: "));
     EXPECT_EQ(cluster[0].job(id)["status"]["views"].size(), 1u);
-    for (uint32_t i : {0, 1}) expect_quiet_end(cluster[i], id);
+    expect_quiet_steps({0, 1}, id);
 }
 
 // No node of its first view remains.
-TEST_F(SystemSurvive, ANodeThatHasJoinedGoesOnAloneByAnOperator) {
-    text.insert(text.find("seed"), "elastic = true\nmin_nodes = 1\n");
-    const std::string id = begun(cluster[0], {"a", "b"});
+TEST_F(SystemJoin, ANodeThatHasJoinedGoesOnAloneByAnOperator) {
+    const std::string id = begun(cluster[0], {"a", "b"}, "elastic = true\nmin_nodes = 1\n");
     ASSERT_TRUE(eventually([&] { return cluster[2].step(id) > 0; })) << cluster[2].job(id).dump(2) << logs(cluster);
     for (size_t i : {0, 1}) cluster[i].process->kill(SIGKILL);   // at once: else b and c may agree on a view without a first
     for (size_t i : {0, 1}) cluster[i].process->wait();
     ASSERT_TRUE(eventually([&] { return cluster[2].sees() == "c"; }));
     for (const char* dead : {"a", "b"}) ask(cluster[2], {"force-view", id, "--dead", dead});
-    expect_quiet_end(cluster[2], id);
+    expect_quiet_steps({2}, id);
     const JobStatus status = cluster[2].job(id)["status"].get<JobStatus>();
-    ASSERT_EQ(status.views.size(), 3u);
-    EXPECT_EQ(status.views[0].members, (std::vector<std::string>{"a", "b"}));
+    ASSERT_GE(status.views.size(), 3u);   // its first attempt may not reach all
+    EXPECT_EQ(status.views.front().members, (std::vector<std::string>{"a", "b"}));
     EXPECT_EQ(status.views[1].joined, std::vector<std::string>{"c"});
-    EXPECT_EQ(status.views[2].members, std::vector<std::string>{"c"});
+    EXPECT_EQ(status.views.back().members, std::vector<std::string>{"c"});
 }
 
 TEST_F(SystemLeave, AnOperatorProvesADeathThatTheOthersCannotKnow) {
