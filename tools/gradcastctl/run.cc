@@ -104,8 +104,7 @@ Status keep_check(const std::string& folder, const std::string& resume, const Mo
     for (const uint64_t steps : checkpoints_in(folder)) {
         const std::string path = checkpoint_path(folder, steps);
         Model model;
-        ModelVectors state;
-        if (!from || (checkpoint_read(path, &model, &state).ok() && model.id != from->id)) return of_another(path);
+        if (!from || (checkpoint_check(path, &model).ok() && model.id != from->id)) return of_another(path);
     }
     if (from && std::filesystem::equivalent(std::filesystem::absolute(resume).parent_path(), folder, error)) return {};
     for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
@@ -283,10 +282,8 @@ static int command_run(const Options& options, const std::string& job, uint32_t 
     if (job.empty() && resume.empty()) return complain(exit_usage, "run: name a job file, or a checkpoint by --resume");
     JobConfig config;
     Model from;
-    if (!resume.empty()) {
-        ModelVectors state;
-        if (Status status = checkpoint_read(resume, &from, &state); !status.ok()) return complain(exit_usage, "--resume: {}", status.what);
-    }
+    if (!resume.empty())
+        if (Status status = checkpoint_check(resume, &from); !status.ok()) return complain(exit_usage, "--resume: {}", status.what);
     const std::string path = job.empty() ? resume : job == "-" ? "stdin" : job;   // for messages
     std::vector<JobMistake> wrong;
     if (job.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it");

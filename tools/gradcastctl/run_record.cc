@@ -149,12 +149,11 @@ void take_settings(RunRecord* run) {
 void evaluate_model(const std::string& data, RunRecord* run) {
     const std::string path = run->folder + "/final.h5";
     Model model;
-    std::vector<float> parameters;
     if (run->folder.empty() || ::access(path.c_str(), F_OK) != 0) {
         run->why = "there is no final.h5 here: the job has not ended, or another node keeps the model";
         return;
     }
-    if (const Status status = model_read(path, &model, &parameters); !status.ok()) {
+    if (const Status status = model_check(path, &model); !status.ok()) {
         run->why = status.what;
         return;
     }
@@ -286,10 +285,9 @@ int describe_folder(const Options& options, const std::string& folder) {
     if (const int exit = run_read(options, folder, false, {}, &run); exit != exit_done) return exit;
     const std::string path = folder + "/final.h5";
     Model model;
-    std::vector<float> parameters;
     const bool done = ::access(path.c_str(), F_OK) == 0;
     if (done)
-        if (const Status status = model_read(path, &model, &parameters); !status.ok()) return complain(exit_failed, "{}", status.what);
+        if (const Status status = model_check(path, &model); !status.ok()) return complain(exit_failed, "{}", status.what);
     const std::vector<uint64_t> checkpoints = checkpoints_in(folder);
     const std::string checkpoint = checkpoints.empty() ? "" : checkpoint_path(folder, checkpoints.back());
     Json json{{"folder", folder},  {"name", run.name},       {"state", done ? "done" : "no model"},

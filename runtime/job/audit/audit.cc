@@ -68,9 +68,8 @@ Status choose_start(const AuditFolder& folder, const AuditConfig& config, AuditR
         if (!line_of(folder, model.step)) result->notes.push_back(fmt::format("{}: steps.jsonl has no line of its step", path));
     };
     Model model;
-    ModelVectors state;
     if (!config.from.empty()) {
-        GC_TRY(checkpoint_read(config.from, &model, &state));
+        GC_TRY(checkpoint_check(config.from, &model));
         if (model.step >= result->first)
             return fail(Code::invalid, "{}: the state after step {}, from which step {} does not follow", config.from, model.step,
                         result->first);
@@ -82,7 +81,7 @@ Status choose_start(const AuditFolder& folder, const AuditConfig& config, AuditR
         const uint64_t steps = folder.checkpoints[i];
         if (steps > result->last) continue;
         const std::string path = checkpoint_path(folder.path, steps);
-        if (!checkpoint_read(path, &model, &state).ok() || model.step != steps) continue;   // audit_read() has named it
+        if (!checkpoint_check(path, &model).ok() || model.step != steps) continue;   // audit_read() has named it
         result->finding = state_differs(folder, path, model);
         if (steps >= result->first) continue;
         take(path, model);
@@ -157,8 +156,7 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
     for (size_t i = read.checkpoints.size(); i-- > 0;) files.push_back(checkpoint_path(path, read.checkpoints[i]));
     for (const std::string& file : files) {
         Model model;
-        ModelVectors state;
-        Status status = checkpoint_read(file, &model, &state);
+        Status status = checkpoint_check(file, &model);
         if (status.ok() && file != final && checkpoint_path(path, model.step) != file)
             status = fail(Code::data, "{}: holds step {}", file, model.step);
         if (!status.ok()) {
@@ -196,8 +194,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
     result->last = config.last > 0 ? config.last : recorded;
     if (config.first == 0 && !config.from.empty()) {
         Model model;
-        ModelVectors state;
-        GC_TRY(checkpoint_read(config.from, &model, &state));
+        GC_TRY(checkpoint_check(config.from, &model));
         result->first = std::max(result->first, model.step + 1);
     }
     if (result->first > result->last || result->last > recorded)

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "nn/net.h"
+#include "runtime/job/model/state_vectors.h"
 
 namespace gradcast {
 
@@ -33,23 +34,12 @@ struct Model {
     bool other_functions = false;           // of a file before version 5, whose kernel_set no other can equal
 };
 
-/// What a step begins from, beside its number.
-struct ModelState {
-    std::span<const float> parameters, optimiser;
-    std::span<const int32_t> exponents;
-    std::span<const std::byte> algorithm;
-};
-struct ModelVectors {
-    std::vector<float> parameters, optimiser;
-    std::vector<int32_t> exponents;
-    std::vector<std::byte> algorithm;
-    operator ModelState() const { return {parameters, optimiser, exponents, algorithm}; }
-};
+// Of a state that is in memory.  ModelWriter and ModelReader do the same by ranges.
 
 /// Makes `path`, with room on the disk for all that model_write() will put there.  Error: names the size and the folder.
 Status model_reserve(const std::string& path, const Model& model, uint64_t state_bytes);
-/// Writes into what model_reserve() made, else into a new file; the caller renames.  Error: names the file.  After an error no file
-/// remains.
+/// Writes into what model_reserve() made, else into a new file; the caller renames.  Error: names the file; also where model.digest is
+/// not empty and not that of the parameters.  After an error no file remains.
 Status model_write(const std::string& path, const Model& model, const ModelState& state);
 /// final.h5 in the folder of a job that does not run any more, also where it was ended before the model got that name.  Empty: there is
 /// none, and no room is reserved for it any more.
@@ -58,5 +48,8 @@ std::string model_kept(const std::string& folder);
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters);
 /// The same of a checkpoint, with all of its state.  Error also where it is of version 1.
 Status checkpoint_read(const std::string& path, Model* model, ModelVectors* state);
+/// The same without the vectors: a piece of them at a time is in memory.
+Status model_check(const std::string& path, Model* model);
+Status checkpoint_check(const std::string& path, Model* model);
 
 }   // namespace gradcast

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "runtime/core/crypto.h"
-#include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -98,7 +97,7 @@ void Checkpoints::write() {
                            {optimiser_.as<float>(), optimiser_.bytes / sizeof(float)},
                            {exponents_.as<int32_t>(), exponents_.bytes / sizeof(int32_t)},
                            algorithm_};
-    model_.digest = sha256_hex(std::as_bytes(state.parameters));
+    model_.digest.clear();   // the file gets that of the snapshot
     const Status status = model_write(checkpoint_path(folder_, model_.step) + ".part", model_, state);
     if (!status.ok()) failed(status);
     std::lock_guard lock(mutex_);
@@ -172,7 +171,7 @@ void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorith
     const std::string path = checkpoint_path(folder_, model.step);
     if (::access(path.c_str(), F_OK) == 0) return;
     model_ = model;
-    model_.digest = sha256_hex(std::as_bytes(parts_->compute.net->parameters()));
+    model_.digest.clear();
     Status status = model_write(path + ".part", model_, parts_->state(algorithm));
     if (status.ok()) status = file_rename(path + ".part", path);
     if (!status.ok()) return failed(status);

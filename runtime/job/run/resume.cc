@@ -76,8 +76,7 @@ Status resume_find(const std::string& folder, Model* model, std::string* path, s
     if (const std::filesystem::directory_iterator folder_of(folder, error); error && error != std::errc::no_such_file_or_directory)
         notes->push_back(fmt::format("cannot read {}: {}", folder, error.message()));
     const auto take = [&](const std::string& each) {
-        ModelVectors state;
-        const Status status = checkpoint_read(each, model, &state);
+        const Status status = checkpoint_check(each, model);
         if (status.ok()) *path = each;
         else notes->push_back(status.what);
         some = true;

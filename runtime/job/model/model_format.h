@@ -1,0 +1,27 @@
+// What model_writer.cc and model_reader.cc must have alike: names and versions of the file format, its texts, the digest of its content.
+#pragma once
+#include <string>
+
+#include "datasets/hdf5.h"
+#include "runtime/job/model/model_file.h"
+
+namespace gradcast {
+
+constexpr char model_format_name[] = "gradcast model";
+// 2: with the states that a training goes on from; 3: with class_names; 4: layers by layer_text(); 5: trained with
+// runtime/core/elementary.h
+constexpr uint32_t model_format_version = 5, model_elementary_version = 5;
+
+constexpr uint64_t model_piece_bytes = 1 << 20;   // of a vector, at a time; others may use HDF5 between two pieces
+
+/// The type of a vector's elements in the file.  The caller holds the Hdf5Lock.
+hid_t stored_type(StateVector which);
+
+/// The data set "layers" of that version; false: some line is not a layer.
+std::string layers_text(const NetSpec& net, uint64_t version);
+bool layers_parse(const std::string& text, uint64_t version, NetSpec* net);
+
+/// The attribute "content": SHA-256 of a text that has all that a file holds.  digests: SHA-256 in hex of each vector.
+std::string model_content(const Model& model, const PerVector<std::string>& digests, uint64_t version);
+
+}   // namespace gradcast

@@ -1,0 +1,158 @@
+#include "runtime/job/model/model_writer.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "runtime/job/model/model_format.h"
+
+namespace gradcast {
+namespace {
+
+Hid text_type(uint64_t bytes) {
+    Hid type(H5Tcopy(H5T_C_S1));
+    if (type) H5Tset_size(type.get(), bytes == 0 ? 1 : bytes);
+    return type;
+}
+
+bool put_attribute(hid_t file, const char* name, hid_t type, hid_t space, const void* value) {
+    Hid attribute(H5Acreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT));
+    return attribute && H5Awrite(attribute.get(), type, value) >= 0;
+}
+bool put_text(hid_t file, const char* name, const std::string& text) {
+    Hid type = text_type(text.size()), space(H5Screate(H5S_SCALAR));
+    return put_attribute(file, name, type.get(), space.get(), text.empty() ? "" : text.data());
+}
+template <typename T>
+bool put_numbers(hid_t file, const char* name, hid_t type, std::span<const T> values) {
+    hsize_t count = values.size();
+    Hid space(values.size() == 1 ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &count, nullptr));
+    return put_attribute(file, name, type, space.get(), values.data());
+}
+bool put_long_text(hid_t file, const char* name, const std::string& text) {
+    Hid type = text_type(text.size()), space(H5Screate(H5S_SCALAR));
+    Hid data(H5Dcreate2(file, name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    return data && H5Dwrite(data.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, text.empty() ? "" : text.data()) >= 0;
+}
+bool make_vector(hid_t file, StateVector which, hsize_t count) {
+    const bool optional = which == StateVector::optimiser || which == StateVector::algorithm;
+    if (count == 0 && optional) return true;
+    Hid space(H5Screate_simple(1, &count, nullptr));
+    const Hid data(H5Dcreate2(file, kind_of(which).name, stored_type(which), space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    return static_cast<bool>(data);
+}
+
+bool put_description(hid_t h, const Model& model, const std::string& digest, const std::string& content) {
+    const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = model_format_version, pad = model.net.pad,
+                   classes = model.net.classes, agreed = model.agreed ? 1 : 0;
+    return put_text(h, "format", model_format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
+           put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
+           put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
+           put_numbers(h, "classes", H5T_NATIVE_UINT64, std::span(&classes, 1)) &&
+           (model.net.target_scale == 0 || put_numbers(h, "target_scale", H5T_NATIVE_FLOAT, std::span(&model.net.target_scale, 1))) &&
+           put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
+           put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", digest) &&
+           put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
+           put_numbers(h, "accuracy", H5T_NATIVE_DOUBLE, std::span(&model.accuracy, 1)) &&
+           put_numbers(h, "test_loss", H5T_NATIVE_DOUBLE, std::span(&model.test_loss, 1)) &&
+           put_numbers(h, "evaluated", H5T_NATIVE_UINT64, std::span(&model.evaluated, 1)) && put_text(h, "kernel_set", model.kernel_set) &&
+           put_text(h, "data_digest", model.data_digest) && put_text(h, "id", model.id) && put_text(h, "base", model.base) &&
+           put_numbers(h, "state", H5T_NATIVE_UINT64, std::span(&model.state, 1)) &&
+           put_numbers(h, "agreed", H5T_NATIVE_UINT64, std::span(&agreed, 1)) && put_text(h, "content", content) &&
+           put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net, model_format_version)) &&
+           (model.class_names.empty() || put_long_text(h, "class_names", model.class_names));
+}
+
+}   // namespace
+
+Status ModelWriter::open(const std::string& path, const StateSizes& sizes) {
+    path_ = path;
+    sizes_ = sizes;
+    bool good = true;
+    {
+        Hdf5Lock lock;
+        // Without the library's buffer for small writes an error comes from the write that has caused it.
+        Hid access(H5Pcreate(H5P_FILE_ACCESS));
+        H5Pset_sieve_buf_size(access.get(), 0);
+        file_ = Hid(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()));
+        const bool reserved =
+            file_ && H5Aexists(file_.get(), "format") == 0 && H5Lexists(file_.get(), state_vector_kinds[0].name, H5P_DEFAULT) == 0;
+        if (!reserved) {
+            file_.close();
+            file_ = Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
+        }
+        good = static_cast<bool>(file_);
+        for (const StateVector which : state_vectors) good = good && make_vector(file_.get(), which, sizes[which]);
+    }
+    if (!good) return wrong("");
+    for (const StateVector which : state_vectors)
+        if (sizes[which] == 0) digests_[which] = sha_[which].hex();
+    return {};
+}
+
+/// Not hdf5_reason(): whatever is closed on the way here has wiped it.
+Status ModelWriter::wrong(std::string_view what) {
+    const Status status = what.empty() ? fail_sys(errno, "cannot write {}", path_) : fail(Code::data, "cannot write {}: {}", path_, what);
+    drop();
+    return status;
+}
+
+void ModelWriter::drop() {
+    if (path_.empty()) return;
+    {
+        Hdf5Lock lock;
+        file_.close();
+    }
+    ::unlink(path_.c_str());
+    path_.clear();
+}
+
+bool ModelWriter::write(StateVector which, uint64_t place, std::span<const std::byte> elements) {
+    const hsize_t first = place, count = elements.size() / kind_of(which).width;
+    Hdf5Lock lock;
+    Hid data(H5Dopen2(file_.get(), kind_of(which).name, H5P_DEFAULT)), from(H5Screate_simple(1, &count, nullptr));
+    Hid to(H5Dget_space(data.get()));
+    return H5Sselect_hyperslab(to.get(), H5S_SELECT_SET, &first, nullptr, &count, nullptr) >= 0 &&
+           H5Dwrite(data.get(), stored_type(which), from.get(), to.get(), H5P_DEFAULT, elements.data()) >= 0;
+}
+
+Status ModelWriter::add(StateVector which, uint64_t place, std::span<const std::byte> elements) {
+    GC_ASSERT(!path_.empty());
+    const auto [name, width] = kind_of(which);
+    const uint64_t count = elements.size() / width;
+    uint64_t& next = next_[which];
+    GC_ASSERT(elements.size() % width == 0);
+    if (count == 0) return {};
+    if (place < next) return wrong(fmt::format("element {} of its {} comes twice", place, name));
+    if (place > next) return wrong(fmt::format("elements {} to {} of its {} are missing", next, place - 1, name));
+    if (count > sizes_[which] - next) return wrong(fmt::format("its {} have {} elements, not {}", name, sizes_[which], next + count));
+    for (uint64_t at = 0; at < elements.size(); at += model_piece_bytes) {
+        const auto piece = elements.subspan(at, std::min(model_piece_bytes, elements.size() - at));
+        sha_[which].add(piece);
+        if (!write(which, place + at / width, piece)) return wrong("");
+    }
+    next += count;
+    if (next == sizes_[which]) digests_[which] = sha_[which].hex();
+    return {};
+}
+
+Status ModelWriter::close(const Model& model) {
+    GC_ASSERT(!path_.empty());
+    for (const StateVector which : state_vectors)
+        if (next_[which] < sizes_[which])
+            return wrong(fmt::format("elements {} to {} of its {} are missing", next_[which], sizes_[which] - 1, kind_of(which).name));
+    if (!model.digest.empty() && model.digest != digest())
+        return wrong(fmt::format("its parameters have the digest {}, not {}", digest(), model.digest));
+    bool good = false;
+    {
+        Hdf5Lock lock;
+        good = put_description(file_.get(), model, digest(), model_content(model, digests_, model_format_version)) && file_.close();
+    }
+    if (!good) return wrong("");
+    path_.clear();
+    return {};
+}
+
+}   // namespace gradcast
