@@ -185,7 +185,9 @@ bool holds(const char* text, const char* part) { return std::string(text).find(p
 
 TEST_P(Link, RailsKeepTheOrder) {
     for (const auto& [rails, landing] : {std::pair{2u, Landing::place}, {3u, Landing::lease}, {rails_max, Landing::later}})
-        talk(3, mixed_sizes(60), {.landing = landing, .rails = rails});
+        for (const bool express : {false, true})
+            talk(3, mixed_sizes(60),
+                 {.landing = landing, .change = [express](LinkConfig& config) { config.express = express; }, .rails = rails});
 }
 
 TEST_P(Link, RailsThatBreakAreMended) {

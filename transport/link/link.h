@@ -75,7 +75,11 @@ struct LinkConfig {
     /// over the devices of `rdma`.
     uint32_t rails = 1;
     std::vector<std::string> interfaces;
-    uint32_t socket_bytes = 0;   // SO_SNDBUF and SO_RCVBUF; 0: the kernel's default
+    /// One connection more to each peer, the same at every rank, for all packets of channels without words: edges, control and mail do not
+    /// wait behind the words in a rail's socket.
+    bool express = false;
+    uint32_t connections() const { return rails + express; }   // to each peer
+    uint32_t socket_bytes = 0;                                 // SO_SNDBUF and SO_RCVBUF; 0: the kernel's default
     DatagramConfig datagrams;
     RdmaConfig rdma;
     Profile* profile = nullptr;   // optional; must outlive run()

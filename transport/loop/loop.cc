@@ -134,8 +134,8 @@ Status Loop::open_rdma() {
     const RdmaModule* module;
     std::unique_ptr<Rdma> rdma;
     GC_TRY(rdma_module(&module));
-    GC_TRY(
-        module->open(config_.rdma.devices, static_cast<uint32_t>(config_.peers.size()) * config_.rails, log_, std::move(proactor_), &rdma));
+    GC_TRY(module->open(config_.rdma.devices, static_cast<uint32_t>(config_.peers.size()) * config_.connections(), log_,
+                        std::move(proactor_), &rdma));
     rdma_ = rdma.get();
     proactor_ = std::move(rdma);
     return {};

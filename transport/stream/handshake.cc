@@ -108,7 +108,7 @@ const char* hello_parse(std::span<const std::byte> bytes, Hello* hello, size_t* 
     if (understood) {
         result.rail = wire.rail & 15;
         result.rails = static_cast<uint8_t>((wire.rail >> 4) + 1);
-        if (result.rail >= result.rails || result.rails > rails_max) return "it has no such rail";
+        if (result.rail >= result.rails || result.rails > rails_max + 1) return "it has no such rail";   // 1: LinkConfig::express
         if (wire.reserved || wire.reserved3.get()) return "reserved bytes are not 0";
         if (wire.rdma_bytes && wire.rdma_bytes != sizeof(RdmaWire)) return "the end of its RDMA connection has a wrong length";
         if (wire.protect > static_cast<uint8_t>(Protect::encrypt)) return "unknown protection";

@@ -56,6 +56,7 @@ Status Streams::make_peer() {
     Peer& peer = *peers_.back();
     peer.identity = c.peers[rank].identity;
     peer.active = connects(c, rank);
+    peer.express = c.express;
     // Between daemons, which have no job, the order of names makes the ranks: they are not those of any job.
     const std::string by_rank = c.job == JobId{} ? "" : fmt::format("rank {}, ", rank);
     peer.label = fmt::format("peer '{}' ({}{})", peer.identity.name, by_rank, c.peers[rank].address);
@@ -64,7 +65,7 @@ Status Streams::make_peer() {
     for (const std::string& address : more.empty() ? std::vector{c.peers[rank].address} : more)
         if (Status status = addresses_resolve(address, false, &peer.addresses.emplace_back()); peer.active && resolved.ok())
             resolved = status;
-    for (uint32_t number = 0; number < c.rails; ++number) {
+    for (uint32_t number = 0; number < c.connections(); ++number) {
         Rail& rail = *peer.rails.emplace_back(std::make_unique<Rail>(peer, number, stream, pool_));
         rail.way = number % ways(peer);
         for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) {
@@ -228,7 +229,10 @@ bool Streams::take(Rail& rail, uint64_t now) {
     if (!rail.ack_us && rail.receiver.delivered() != rail.sender.ack_sent()) rail.ack_us = now + ack_wait_us;
     return rail.receiver.delivered() != before;
 }
-bool Streams::turn() const { return receiving_->peer.up && &receiving_->peer.rail(&Rail::taken_bytes) == receiving_; }
+bool Streams::turn() const {
+    const Peer& peer = receiving_->peer;
+    return peer.up && (receiving_ == peer.express_rail() || receiving_ == &peer.rail(&Rail::taken_bytes));
+}
 void Streams::delivered(uint64_t bytes) { receiving_->taken_bytes += packet_cost(bytes); }
 Landing Streams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (packet.type == PacketType::probe && bytes > 0) return Landing::drop;   // its acknowledgement is the answer
@@ -275,7 +279,9 @@ void Streams::send_link_packet(Rank rank, const Send& send) {
 }
 
 bool Streams::push(Peer& peer, const Send& send, uint32_t ticket) {
-    Rail& rail = peer.rail(&Rail::dealt_bytes);
+    // The gradient's channel has words and records, the others have neither: packets of one channel stay in order.
+    const bool shared = send.type == PacketType::words || send.type == PacketType::record || link_packet(send.type);
+    Rail& rail = peer.express && !shared ? *peer.express_rail() : peer.rail(&Rail::dealt_bytes);
     if (!rail.sender.push(send, ticket)) return false;
     rail.dealt_bytes += packet_cost(send.payload.bytes);
     return true;

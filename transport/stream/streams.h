@@ -7,6 +7,8 @@
 // they were sent; the others wait in the kernel.  A peer is up when all its rails are open.  A rail that breaks is opened again over the
 // next interface and repeats what was not acknowledged; until then packets behind those wait.
 //
+// With LinkConfig::express the last rail has the packets of channels without words, in their order; it counts no bytes.
+//
 // Times of a rail: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
 // of the handshake), down_us (when the stream broke; a deadline later the peer is lost), ack_us (when received packets must be
 // acknowledged), probe_us (limit of the probe on this connection).
@@ -79,13 +81,16 @@ struct Peer {
     bool up = false;        // PeerUp has been sent
     bool lost = false;      // PeerLost has been sent
     bool final = false;     // lost for good
+    bool express = false;   // the last rail is LinkConfig::express
     bool losing = false;    // to be lost when its operations are done
     uint32_t narrow = 0;    // losses in a row because only small packets reach it
     Status last;            // why there is no stream
     Status small_only;      // what the last unanswered probe shows; ok() after an answered one
-    /// The rail with the fewest bytes, which gets the next packet, or has the next one.
+    Rail* express_rail() const { return express ? rails.back().get() : nullptr; }
+    /// The rail with the fewest bytes, which gets the next packet, or has the next one; never the express rail.
     Rail& rail(uint64_t Rail::*bytes) const {
-        return **std::min_element(rails.begin(), rails.end(), [bytes](const auto& a, const auto& b) { return (*a).*bytes < (*b).*bytes; });
+        return **std::min_element(rails.begin(), rails.end() - express,
+                                  [bytes](const auto& a, const auto& b) { return (*a).*bytes < (*b).*bytes; });
     }
 };
 

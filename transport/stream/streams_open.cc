@@ -29,7 +29,7 @@ Hello Streams::own_hello(const Rail& rail) const {
     hello.peer_stream = peer.peer_stream;
     hello.received = rail.receiver.delivered();
     hello.rail = static_cast<uint8_t>(rail.number);
-    hello.rails = static_cast<uint8_t>(config_.rails);
+    hello.rails = static_cast<uint8_t>(config_.connections());
     if (rail.pipe) hello.rdma = rail.end;
     return hello;
 }
@@ -69,6 +69,10 @@ void Streams::connect(Rail& rail, uint64_t now) {
 void Streams::equip(Rail& rail, uint64_t now) {
     // A rail that an interface has lost is to be open again on another one well within the deadline.
     socket_tune(rail.fd.get(), ways(rail.peer) > 1 ? config_.deadline_us / 4 : config_.deadline_us, config_.socket_bytes);
+    // The host's own queue has some 100 KiB of a connection's words; pfifo_fast and prio send packets of this priority before them.
+    constexpr int interactive = 6;   // TC_PRIO_INTERACTIVE
+    if (&rail == rail.peer.express_rail())
+        (void)::setsockopt(rail.fd.get(), SOL_SOCKET, SO_PRIORITY, &interactive, sizeof interactive);   // not required
     proactor_->add(rail.fd.get());
     for (Op* op : {&rail.connect, &rail.receive, &rail.send, &rail.watch}) op->fd = rail.fd.get();
     rail.greet_us = now + greet_limit_us;
@@ -84,8 +88,8 @@ void Streams::invite(std::unique_ptr<Accepted> stream) {
     std::string why;
     for (auto& peer : peers_)
         if (peer && !peer->active && !peer->final && peer->identity.name == hello.name) {
-            if (hello.rails != config_.rails || hello.rail >= config_.rails) {
-                why = fmt::format("'{}' has {} rails to each peer, '{}' {}", hello.name, hello.rails, config_.self.name, config_.rails);
+            if (const uint32_t own = config_.connections(); hello.rails != own || hello.rail >= own) {
+                why = fmt::format("'{}' has {} rails to each peer, '{}' {}", hello.name, hello.rails, config_.self.name, own);
                 break;
             }
             Rail& rail = *peer->rails[hello.rail];

@@ -62,8 +62,9 @@ void Streams::probe(Peer& peer, uint64_t now) {
     send.view = config_.view;
     send.payload = {const_cast<std::byte*>(blank.data()), nullptr, blank.size()};   // copied at once
     for (size_t i = 0; i < peer.rails.size(); ++i) {
-        Rail& rail = peer.rail(&Rail::dealt_bytes);
-        if (!push(peer, send, ticket_none)) return;
+        const bool express = peer.express && i + 1 == peer.rails.size();
+        Rail& rail = express ? *peer.express_rail() : peer.rail(&Rail::dealt_bytes);
+        if (express ? !rail.sender.push(send, ticket_none) : !push(peer, send, ticket_none)) return;
         if (rail.probe == 0) add(counters_.probing, 1u);
         rail.probe = rail.sender.pushed();
         rail.probe_us = now + config_.deadline_us / probe_parts;
