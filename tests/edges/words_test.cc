@@ -112,7 +112,7 @@ TEST_P(EdgesBehindWords, AnEdgeGoesFirst) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, EdgesBehindWords, testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
+INSTANTIATE_TEST_SUITE_P(SlowKinds, EdgesBehindWords, testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
                          [](const auto& kind) { return std::string(link_name(kind.param)); });
 
 }   // namespace
