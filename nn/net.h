@@ -209,9 +209,10 @@ inline uint32_t together_of(const Net& net, uint32_t blocks, uint32_t lanes) {
     return std::max(shares(blocks, lanes * std::max(shares(blocks, lanes * net.together()), 1u)), 1u);
 }
 /// Makes the kernels and plans activations, gradients and parameters in `arena`; after the arena is sealed, net_cpu_ready() binds them
-/// and draws the initial weights.  The arena must outlive the net.  Error: names the layer and both shapes.
+/// and draws the initial weights; not `initial`: the caller writes the parameters.  The arena must outlive the net.  Error: names the layer
+/// and both shapes.
 Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);
-Status net_cpu_ready(Net& net);
+Status net_cpu_ready(Net& net, bool initial = true);
 
 /// Fixes the instruction set of this process's kernels, once and before the first net is planned: bits differ between levels.  In float
 /// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/cpu/README.md).  Error: this CPU lacks it, or

@@ -30,7 +30,7 @@ struct Program : ProgramSize {
 class CpuNet final : public Net {
 public:
     Status plan(const NetSpec& spec, const NetConfig& config, Arena& arena);
-    Status ready();
+    Status ready(bool initial);
 
     const Layout& layout() const override { return layout_; }
     const NetSpec& spec() const override { return spec_; }

@@ -149,7 +149,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     return {};
 }
 
-Status CpuNet::ready() {
+Status CpuNet::ready(bool initial) {
     frames_.resize(memory_.size() * config_.slots);
     for (uint32_t lane = 0; lane < config_.lanes; ++lane) {
         dnnl_stream_t stream = nullptr;
@@ -168,6 +168,7 @@ Status CpuNet::ready() {
         }
     }
     for (auto& call : calls_) GC_TRY(call->bind(frames_, engine_.get()));
+    if (!initial) return {};
     weights_initial(spec_, layout_, config_.seed, parameters());
     refresh();
     return {};
@@ -182,7 +183,7 @@ Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, 
     return {};
 }
 
-Status net_cpu_ready(Net& net) { return static_cast<cpu::CpuNet&>(net).ready(); }
+Status net_cpu_ready(Net& net, bool initial) { return static_cast<cpu::CpuNet&>(net).ready(initial); }
 
 Status nn_isa(Isa isa) {
     if (isa > isa_best()) return fail(Code::unsupported, "isa {}: this CPU has {} at most", isa_name(isa), isa_name(isa_best()));

@@ -55,6 +55,24 @@ TEST_F(EngineTest, LearnsAndGivesOneDigestWhateverTheLanes) {
     EXPECT_NE(other.digest, digest);
 }
 
+// A new seed or another data set does not change the kernels of synchronous SGD.
+TEST_F(EngineTest, KernelSetIsThatOfTheKernelsAlone) {
+    JobStatus first, seed, data, blocks, local;
+    ASSERT_TRUE(run_one(job_text(), 2, &first).ok());
+    EXPECT_EQ(first.kernel_set.size(), 16u);
+    ASSERT_TRUE(run_one(replaced(job_text(), "[job]", "[job]\nseed = 2"), 1, &seed).ok());
+    EXPECT_EQ(seed.kernel_set, first.kernel_set);
+    ASSERT_TRUE(run_one(replaced(job_text(), "train = \"train.h5\"", "train = \"test.h5\""), 1, &data).ok());
+    EXPECT_EQ(data.kernel_set, first.kernel_set);
+    ASSERT_TRUE(run_one(replaced(job_text(), "blocks = 6", "blocks = 5"), 1, &blocks).ok());
+    EXPECT_NE(blocks.kernel_set, first.kernel_set);
+    // Workers still have theirs from the probe block.
+    const std::string averaging = job_text("[algorithm]\nkind = \"ma\"\nworkers = 2\n");
+    ASSERT_TRUE(run_one(averaging, 1, &local).ok());
+    ASSERT_TRUE(run_one(replaced(averaging, "[job]", "[job]\nseed = 2"), 1, &seed).ok());
+    EXPECT_NE(seed.kernel_set, local.kernel_set);
+}
+
 TEST_F(EngineTest, CompressedShardsTrainTheSameModel) {
     JobStatus plain, compressed;
     ASSERT_TRUE(run_one(job_text(), 2, &plain).ok());

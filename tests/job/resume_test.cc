@@ -243,8 +243,12 @@ TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
     };
     EXPECT_PRED2(starts, forge([&] { model.kernel_set = "0123456789abcdef"; }),
                  forged + ": trained with other kernels: the kernel set was 0123456789abcdef,");
-    EXPECT_NE(forge([&] { model.kernel_set = "0123456789abcdef"; }).find("same instruction set (`isa` in gradcastd.toml) or device"),
-              std::string::npos);
+    EXPECT_NE(
+        forge([&] { model.kernel_set = "0123456789abcdef"; })
+            .find("; nodes of the same instruction set (`isa` in gradcastd.toml), device and version of gradcast are needed; a new job "
+                  "can begin with its parameters: gradcastctl export " +
+                  forged + " NAME.safetensors, and net.start = \"NAME.safetensors\""),
+        std::string::npos);
     // A state that is whole as a file, but not the one that it says: found before the first step.
     EXPECT_NE(forge([&] { model.state ^= 1; }).find("its checkpoint says"), std::string::npos);
     EXPECT_PRED2(starts, forge([&] { model.job = "[jobs]\n"; }), forged + ": its job file is not one for this version: ");

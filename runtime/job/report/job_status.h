@@ -71,7 +71,7 @@ struct JobStatus {
     uint64_t bytes_bound = 0;     // of them sent, what this run's steps take by the exchange's formula (Cost::words_sent); 0: not known
     bool may_send_less = false;   // than bytes_bound: sums can do without the words of a node that is late
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
-    std::string kernel_set;                                      // digest of the probe block's gradient, hex
+    std::string kernel_set;                                      // as Engine::kernel_set()
     std::string path;                                            // "uring_tcp" …
     std::optional<ExchangeReport> choice;                        // of `auto`; nothing before it
     std::optional<DatagramsFound> datagrams;                     // nothing without any

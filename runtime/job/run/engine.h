@@ -15,10 +15,12 @@ namespace gradcast {
 
 class Engine {
 public:
-    /// All that PREPARE asks for: data opened and checked, net built, memory taken, probe block run.  Errors name the thing.
+    /// All that PREPARE asks for: data opened and checked, kernels measured, net built, memory taken, probe block run.  Errors name the
+    /// thing.
     static Status open(const EngineConfig& config, const Log& log, std::unique_ptr<Engine>* engine);
     virtual ~Engine() = default;
-    /// Digest of the probe block's gradient: the identity of the kernel set.  Members whose digests differ must not train together.
+    /// The identity of the kernel set: of synchronous SGD on CPUs the digest of net_measure(), of all other jobs that of the probe block's
+    /// gradient.  Members whose kernel sets differ must not train together.
     virtual const std::string& kernel_set() const = 0;
     virtual const char* kernels() const = 0;   // its name, as Net::kernels()
     virtual const std::string& data_digest() const = 0;

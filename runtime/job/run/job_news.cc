@@ -29,7 +29,7 @@ std::string job_news_conflict(const NamedNews& theirs, const NamedNews& ours, co
         return fmt::format("{} {} {}, {} {}{}", theirs.name(), what, their_value, ours.name(), our_value, way);
     };
     const auto ended = [](const JobNews& news) { return static_cast<JobPhase>(news.phase) >= JobPhase::ended; };
-    // Data and parameters first: with others the probe block has another gradient.
+    // Data and parameters first: with others the probe block, from which some jobs have their kernel set, has another gradient.
     if (text_of(their.data) != text_of(our.data))
         return differs("has data with the digest", text_of(their.data), text_of(our.data), ": import the same data on all nodes");
     if (text_of(their.start) != text_of(our.start))

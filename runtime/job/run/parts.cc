@@ -9,6 +9,7 @@
 
 #include "algos/worker_sum.h"
 #include "datasets/resident.h"
+#include "nn/measure.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
@@ -308,6 +309,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
 
 Status JobParts::ready(const EngineConfig& config, Report& report) {
     GC_TRY(stopped(config));
+    GC_TRY(measure_kernels(config));
     GC_TRY(compute.ready(arena));
     GC_TRY(start(config.job, report.log()));
     GC_TRY(stopped(config));
@@ -343,7 +345,19 @@ Status JobParts::start(const JobConfig& job, const Log& log) {
     return {};
 }
 
-/// Block 0 of step 0: the digest of its gradient is the identity of the kernel set, its maxima are the first scales.
+/// It takes memory that is free again before the job's is taken.
+Status JobParts::measure_kernels(const EngineConfig& config) {
+    if (!kernels_measured()) return {};
+    Measured measured;
+    const NetConfig net{
+        .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
+    GC_TRY(net_measure(spec, net, 1, config.stop, &measured));
+    kernel_set = fmt::format("{:016x}", measured.digest);
+    return {};
+}
+
+/// Block 0 of step 0: its maxima are the first scales.  Where kernels were not measured, the digest of its gradient is the identity of the
+/// kernel set.
 Status JobParts::probe(const EngineConfig& config, Report& report) {
     const DataInfo& info = train->info();
     const uint32_t count = local ? local->block_sizes().front() : sampler->block_size(0);
@@ -373,7 +387,7 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
         deadline_us = 8 * block_us;
     }
     const std::span<const float> of_net = std::span(gradient).first(compute.net->layout().elements);
-    kernel_set = fmt::format("{:016x}", digest64(of_net) + compute.net->engines());
+    if (!kernels_measured()) kernel_set = fmt::format("{:016x}", digest64(of_net) + compute.net->engines());
     if (!local || algorithm->server) compute.codec->probe(gradient.data());   // a worker's vectors bring their scales
     report.update([this](JobStatus& status) { status.kernel_set = kernel_set; });
     agree(deadline_us, report);

@@ -31,7 +31,8 @@ struct JobParts {
     Status plan_examined(const EngineConfig& config, const std::string& device, Report& report);
     /// The deadline that all members have.
     void agree(uint64_t agreed_us, Report& report);
-    /// When everybody has planned: takes the memory, fills in the parameters, starts loader and lanes, computes the probe block.
+    /// When everybody has planned: measures the kernels, takes the memory, fills in the parameters, starts loader and lanes, computes the
+    /// probe block.
     Status ready(const EngineConfig& config, Report& report);
     /// How long all workers of a node may compute, in deadlines: each of their mini-batches in less than one.
     uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
@@ -51,6 +52,8 @@ struct JobParts {
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
 
+    /// The kernel set is that of net_measure(): of synchronous SGD on CPUs.
+    bool kernels_measured() const { return !local && !compute.device; }
     /// What the result depends on; of the kernels and net.start once they are ready.
     Facts facts(const JobConfig& job) const;
 
@@ -84,7 +87,7 @@ struct JobParts {
     std::vector<uint32_t> block_sizes;   // samples of the exchange's blocks; of workers 1
     OptimiserConfig schedule;            // of the optimiser: the job's, with its steps
     uint64_t deadline_us = 0;            // the job's, or what ready() raised it to; then as agreed
-    std::string kernel_set;              // digest of the probe block's gradient
+    std::string kernel_set;              // as Engine::kernel_set()
     std::string data_digest;
     std::string start_digest;   // of the file that parameters begin from; empty: the seed's
 
@@ -95,6 +98,7 @@ private:
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);
+    Status measure_kernels(const EngineConfig& config);
     Status probe(const EngineConfig& config, Report& report);
 };
 

@@ -24,6 +24,8 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
     std::vector<JobMistake> mistakes;
     if (!job_parse(model.job, path, model.base, &before, &mistakes))
         return fail(Code::data, "{}: its job file is not one for this version: {}", path, mistakes.front().text);
+    const std::string begins_anew = fmt::format(
+        "; a new job can begin with its parameters: gradcastctl export {} NAME.safetensors, and net.start = \"NAME.safetensors\"", path);
     const auto was = job_identity(before), is = job_identity(config.job);
     for (size_t i = 0; i < std::max(was.size(), is.size()); ++i) {
         if (i < was.size() && i < is.size() && was[i] == is[i]) continue;
@@ -31,12 +33,7 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
         const bool both = i < was.size() && i < is.size() && was[i].first == is[i].first;
         const bool same_net = !key.starts_with("net.") && !key.starts_with("layer ");
         return fail(Code::data, "{}: of another training: {} was {}{}{}", path, key, i < was.size() ? value : "not set",
-                    both ? fmt::format(" and is {} now", is[i].second) : "",
-                    same_net
-                        ? fmt::format("; a new job can begin with its parameters: gradcastctl export {} NAME.safetensors, and net.start "
-                                      "= \"NAME.safetensors\"",
-                                      path)
-                        : "");
+                    both ? fmt::format(" and is {} now", is[i].second) : "", same_net ? begins_anew : "");
     }
     if (model.data_digest != parts.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
@@ -44,10 +41,11 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
     if (!model.other_functions && model.kernel_set != parts.kernel_set)
         return fail(
             Code::data,
-            "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set ({}) or device "
-            "are needed{}",
+            "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set ({}), device and "
+            "version of gradcast are needed{}{}",
             path, model.kernel_set, parts.kernel_set, config.isa_setting,
-            before.start.empty() && config.job.start.empty() ? "" : ", and the same file net.start");
+            parts.kernels_measured() || (before.start.empty() && config.job.start.empty()) ? "" : ", and the same file net.start",
+            begins_anew);
     if (model.step >= parts.steps)
         return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
                     parts.steps);

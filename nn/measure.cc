@@ -1,0 +1,163 @@
+#include "nn/measure.h"
+
+#include <cstring>
+#include <limits>
+
+#include "nn/programs.h"
+#include "runtime/core/clock.h"
+
+namespace gradcast {
+namespace {
+
+// A prime: neither samples, channels nor rows begin at the same number.
+constexpr uint64_t numbers_count = 65521;
+
+/// The numbers that samples, parameters and edges are made of.
+class Numbers {
+public:
+    Numbers() {
+        for (uint64_t i = 0; i < numbers_count; ++i) words_.push_back(static_cast<uint32_t>(splitmix64(i) >> 32));
+        // Both halves of a word are a bf16 of 2^-7 to 2^-3, of either sign.  So the word is as small, as a float.
+        for (const uint32_t word : words_) small_.push_back((word & 0x81FF81FF) | 0x3C003C00);
+    }
+    uint32_t operator[](uint64_t i) const { return words_[i % numbers_count]; }
+    /// Small numbers, of float or bf16; for each place they begin with another one.
+    void fill(Buffer to, uint64_t place) const {
+        uint64_t from = splitmix64(place) % numbers_count;
+        for (uint64_t at = 0, bytes = 0; at < to.bytes; at += bytes, from = 0) {
+            bytes = std::min(to.bytes - at, (numbers_count - from) * sizeof(uint32_t));
+            std::memcpy(to.host + at, &small_[from], bytes);
+        }
+    }
+
+private:
+    std::vector<uint32_t> words_, small_;
+};
+
+struct MeasuredBlock {
+    std::vector<uint8_t> images;
+    std::vector<int32_t> labels;
+    std::vector<float> mean, std;
+    Block block;
+    MeasuredBlock(const NetSpec& spec, uint32_t count, const Numbers& numbers)
+        : images(uint64_t{count} * spec.C * spec.H * spec.W), labels(count), mean(spec.C, 0.5f), std(spec.C, 0.25f) {
+        for (uint64_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(numbers[i]);
+        for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(numbers[i] % spec.classes);
+        block = {{0, 0}, {images.data(), labels.data(), count, spec.C, spec.H, spec.W, mean.data(), std.data()}};
+    }
+};
+
+/// Of the first element of a value or gradient that crosses a cut; those of parameters begin at 0.
+uint64_t place_of(const Edge& edge, bool gradient) { return splitmix64(uint64_t{edge.from} << 32 | edge.by << 1 | gradient); }
+constexpr uint64_t loss_place = splitmix64(~uint64_t{0});
+
+uint64_t digest_of(Buffer of, uint64_t place) {
+    const uint64_t words = of.bytes / sizeof(uint32_t);
+    uint32_t rest = 0;   // an odd number of bf16
+    std::memcpy(&rest, of.host + words * sizeof rest, of.bytes % sizeof rest);
+    return digest64({of.as<uint32_t>(), words}, place) + digest64({&rest, 1}, place + words);
+}
+
+struct DigestSink final : GradientSink {
+    explicit DigestSink(const Layout& of) : layout(of) {}
+    Status bucket(uint32_t, BlockId, uint32_t number, Buffer gradient) override {
+        const Bucket& bucket = layout.buckets[number];
+        for (uint32_t g = bucket.group; g < bucket.group + bucket.group_count; ++g) {
+            const Group& group = layout.groups[g];
+            digest += digest64(std::span(gradient.as<float>() + (group.offset - bucket.offset), group.count), group.place());
+        }
+        return {};
+    }
+    void loss(uint32_t, BlockId, double sum) override {
+        digest += digest_of({reinterpret_cast<std::byte*>(&sum), nullptr, sizeof sum}, loss_place);
+    }
+    const Layout& layout;
+    uint64_t digest = 0;
+};
+
+class Unit {
+public:
+    Status open(const NetSpec& spec, const NetConfig& config, const Numbers& numbers) {
+        GC_TRY(net_cpu_plan(spec, config, arena_, &net_));
+        GC_TRY(arena_.seal());
+        GC_TRY(net_cpu_ready(*net_, false));
+        for (const Group& group : net_->layout().groups) {
+            const std::span<float> values = net_->parameters().subspan(group.offset, group.count);
+            numbers.fill({reinterpret_cast<std::byte*>(values.data()), nullptr, values.size_bytes()}, group.place());
+        }
+        net_->refresh();
+        return {};
+    }
+    /// One block.  *times: the smaller of what they are and of what the passes took.
+    Status run(const Block& block, const Numbers& numbers, UnitTimes* times, uint64_t* digest) {
+        DigestSink sink(net_->layout());
+        const auto timed = [](double& least, auto pass) {
+            const uint64_t begin_ns = clock_ns();
+            const Status status = pass();
+            least = std::min(least, static_cast<double>(clock_ns() - begin_ns) * 1e-9);
+            return status;
+        };
+        const auto fill = [&](Buffer memory, uint64_t place) { numbers.fill(memory, place); };
+        const auto add_up = [&](Buffer memory, uint64_t place) { sink.digest += digest_of(memory, place); };
+        // Passes may work in place, so what they read is written for each.
+        each_edge(block, false, true, fill);
+        GC_TRY(timed(times->forward, [&] { return net_->forward(0, 0, {&block, 1}, sink); }));
+        each_edge(block, false, false, add_up);
+        each_edge(block, true, false, fill);
+        GC_TRY(timed(times->data, [&] { return net_->backward(0, 0, Backward::data, sink); }));
+        each_edge(block, true, true, add_up);
+        GC_TRY(timed(times->weights, [&] { return net_->backward(0, 0, Backward::weights, sink); }));
+        *digest = sink.digest + net_->engines();
+        return {};
+    }
+    uint64_t bytes() const { return arena_.whole().bytes; }
+
+private:
+    /// Calls f(memory, place) with the values, or gradients, of incoming edges, or of outgoing ones.
+    template <typename F>
+    void each_edge(const Block& block, bool gradient, bool incoming, F f) {
+        for (size_t i = 0; i < net_->edges().size(); ++i)
+            if (const Edge& edge = net_->edges()[i]; edge.incoming == incoming && (edge.learns || !gradient))
+                f(net_->edge(0, 0, i, gradient, block.samples.count), place_of(edge, gradient));
+    }
+    Arena arena_;
+    std::unique_ptr<Net> net_;
+};
+
+}   // namespace
+
+Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, Measured* measured) {
+    NetConfig of_unit{.precision = config.precision, .passes_apart = true};
+    for (const ProgramSize& size : program_sizes(config))
+        if (size.training) of_unit.block_sizes.push_back(size.samples);
+    of_unit.samples_max = of_unit.block_sizes.back();
+    std::vector<uint32_t> begins;
+    {
+        Arena never_sealed;
+        std::unique_ptr<Net> whole;
+        GC_TRY(net_cpu_plan(spec, of_unit, never_sealed, &whole));
+        begins = whole->stage_begins();
+    }
+    begins.push_back(static_cast<uint32_t>(spec.layers.size()));
+    const Numbers numbers;
+    const MeasuredBlock made(spec, of_unit.samples_max, numbers);
+    Measured result;
+    for (size_t i = 0; i + 1 < begins.size(); ++i) {
+        of_unit.stage = {begins[i], begins[i + 1]};
+        Unit unit;
+        GC_TRY(unit.open(spec, of_unit, numbers));
+        constexpr double any = std::numeric_limits<double>::max();
+        UnitTimes& times = result.units.emplace_back(UnitTimes{begins[i], begins[i + 1], any, any, any});
+        uint64_t digest = 0;
+        for (uint32_t pass = 0; pass < passes; ++pass) {
+            if (stop && stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "stopped while the kernels are measured");
+            GC_TRY(unit.run(made.block, numbers, &times, &digest));
+        }
+        result.digest += digest;
+        result.bytes = std::max(result.bytes, unit.bytes());
+    }
+    *measured = std::move(result);
+    return {};
+}
+
+}   // namespace gradcast
