@@ -87,7 +87,7 @@ double seconds_of(const StageTimes& times, StagePass pass) {
 
 }   // namespace
 
-std::span<const char* const> schedule_names() { return names; }
+std::span<const char* const> pipeline_schedule_names() { return names; }
 
 std::vector<StageTask> stage_tasks(Schedule schedule, uint32_t stages, uint32_t stage, uint32_t micro_batches) {
     switch (schedule) {

@@ -12,7 +12,7 @@ enum class Schedule : uint8_t {
     zero_bubble                 // the same; data passes free the stage before, weights passes fill the waits (ZB-H1; Qi et al. 2024)
 };
 /// "gpipe", "1f1b", "zero-bubble", in the order of Schedule.
-std::span<const char* const> schedule_names();
+std::span<const char* const> pipeline_schedule_names();
 
 /// backward is data and weights, layer by layer: it needs less memory, and the stage before waits for all of it (nn/net.h: Backward).
 enum class StagePass : uint8_t { forward, backward, data, weights };

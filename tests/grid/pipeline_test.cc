@@ -123,7 +123,7 @@ TEST(Pipeline, HasTheBitsOfTheWholeNet) {
         const std::vector<uint32_t> all = whole.net->stage_begins();
         const std::vector<uint32_t> begins = {0, all[all.size() / 4], all[all.size() / 2], all[all.size() * 3 / 4]};
         for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
-            SCOPED_TRACE(std::string(name) + ", " + schedule_names()[static_cast<size_t>(schedule)]);
+            SCOPED_TRACE(std::string(name) + ", " + pipeline_schedule_names()[static_cast<size_t>(schedule)]);
             Pipeline pipeline(spec, begins, schedule, micro_batches);
             pipeline.run(blocks);
             for (uint32_t b = 0; b < micro_batches; ++b) {
