@@ -1,14 +1,26 @@
 #include "algos/context.h"
 
+#include "algos/cells.h"
 #include "runtime/core/digest.h"
 
 namespace gradcast {
 
-uint64_t Context::digest(StepId next, uint64_t model) const {
-    std::span<const int32_t> exponents = codec.exponents();
-    return model + splitmix64(next) +
-           digest64({reinterpret_cast<const uint32_t*>(exponents.data()), exponents.size()},
-                    net.layout().elements + optimiser.state_size());
+uint64_t Context::part(uint64_t model) const {
+    const Layout& layout = net.layout();
+    const std::span<const int32_t> exponents = codec.exponents();
+    const uint64_t behind = layout.whole() + (layout.elements > 0 ? optimiser.state_size() / layout.elements * layout.whole() : 0);
+    const Layout::Run all{0, exponents.size(), 0};
+    for (const Layout::Run& run : groups.empty() ? std::span(&all, 1) : groups)
+        model += digest64({reinterpret_cast<const uint32_t*>(exponents.data()) + run.offset, run.count}, behind + run.place);
+    return model;
+}
+
+uint64_t Context::digest(StepId next, uint64_t model) const { return part(model) + splitmix64(next); }
+
+Status Context::digest(StepId next, uint64_t model, uint64_t* whole) const {
+    if (cells) return cells->state(next, part(model), whole);
+    *whole = digest(next, model);
+    return {};
 }
 
 void Context::round_done(StepRecord applied) {

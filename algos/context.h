@@ -18,6 +18,8 @@
 
 namespace gradcast {
 
+class Cells;
+class Pipeline;
 class SynchronousStep;
 class WorkerSum;
 
@@ -44,7 +46,7 @@ struct Context {
     Local* local = nullptr;       // of workers
     uint64_t deadline_us;         // longest tolerable stall; ten times that in the first step
     uint64_t patience = 1;        // deadlines without a packet that end a wait for sums, where nobody is given up before
-    uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass
+    uint64_t spend_us = 0;        // simulator: cost of one bucket's backward pass, or of a pass of a stage (data and weights are two)
     Profile* profile = nullptr;   // of all steps; the round of its own turns events on and off
 
     StepId first = 0;             // first step of this run of the job
@@ -77,9 +79,17 @@ struct Context {
     SynchronousStep* synchronous = nullptr;
     WorkerSum* workers = nullptr;   // one of the two
     Mailbox* mail = nullptr;
+    // Where the net is cut into stages, else null.
+    Cells* cells = nullptr;
+    Pipeline* pipeline = nullptr;
+    std::span<const Layout::Run> groups = {};   // own groups, and their numbers in the whole net
 
-    /// Digest of the input of step `next`: `model`, the digest of parameters and optimiser state, and the scales.
+    /// Digest of this rank's part of a state: `model`, the digest of parameters and optimiser state, and the scales.
+    uint64_t part(uint64_t model) const;
+    /// Digest of the input of step `next`, where this rank has all of it.
     uint64_t digest(StepId next, uint64_t model) const;
+    /// The same of all ranks' parts.
+    Status digest(StepId next, uint64_t model, uint64_t* whole) const;
     /// At the end of a round whose parameters and optimiser state are in place.
     void round_done(StepRecord applied);
 };

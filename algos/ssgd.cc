@@ -2,6 +2,8 @@
 // same optimiser step.
 // The smallest algorithm, and the template for others.  Where one device computes whole steps, WholeSteps takes the place of the exchange.
 #include "algos/algorithm.h"
+#include "algos/cells.h"
+#include "algos/pipeline.h"
 #include "algos/synchronous.h"
 #include "algos/whole_steps.h"
 
@@ -14,8 +16,9 @@ public:
         if (context.profile) context.profile->on(context.step == context.profile->step);
         StepRecord record;
         GC_TRY(WholeSteps::possible(context) ? whole(context, &record) : exchanged(context, &record));
+        GC_TRY(context.digest(context.step + 1, record.digest, &record.digest));
+        context.state = record.digest;
         record.step = context.step++;
-        record.digest = context.state = context.digest(context.step, record.digest);
         if (context.profile) context.profile->on(false);
         context.record = record;
         context.progress.step.store(context.step, std::memory_order_relaxed);
@@ -35,28 +38,28 @@ private:
         sums_.resize(context.net.layout().buckets.size());   // allocates in the first round only
         uint64_t begin_us = context.host.now_us();
         GC_TRY(context.synchronous->compute());
-        uint64_t computed_us = context.host.now_us();
+        uint64_t computed_us = context.host.now_us() - (context.pipeline ? context.pipeline->waited_us() : 0);
         GC_TRY(context.synchronous->wait(sums_));
         for (const Sum* sum : sums_)
             if (sum->state != context.state)
                 return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step + 1,
                             sum->bucket, sum->state, context.state);
+        int64_t loss = sums_.empty() ? 0 : sums_[0]->loss;
+        for (const Sum* sum : sums_) record->clipped += sum->clipped;
+        if (context.cells) GC_TRY(context.cells->commit(&loss, &record->clipped));
         uint64_t summed_us = context.host.now_us();
 
         // All sums are complete, so no other rank can make the rest of the round fail.
         context.synchronous->keep_state();
         context.optimiser.step(context.step);
         whole_.clear();
-        for (const Sum* sum : sums_) {
-            whole_.push_back({context.codec.whole(*sum), context.codec.units(sum->bucket)});
-            record->clipped += sum->clipped;
-        }
+        for (const Sum* sum : sums_) whole_.push_back({context.codec.whole(*sum), context.codec.units(sum->bucket)});
         {
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
             GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, &record->digest));
         }
         for (const Sum* sum : sums_) context.codec.commit(*sum);
-        record->loss = static_cast<double>(sums_[0]->loss) * 0x1p-20 / context.batch;
+        record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
         context.synchronous->applied();
         record->compute_us = computed_us - begin_us;
         record->wait_us = summed_us - computed_us;

@@ -7,9 +7,20 @@
 #include <mutex>
 #include <optional>
 
+#include "algos/pipeline.h"
 #include "algos/profile_trace.h"
 
 namespace gradcast {
+namespace {
+
+struct LoaderSource final : BlockSource {
+    explicit LoaderSource(Context& c) : context(c) {}
+    Status get(BlockId id, Samples* samples) override { return context.loader->get(id, context.deadline_us, samples); }
+    void done(BlockId id) override { context.loader->done(id); }
+    Context& context;
+};
+
+}   // namespace
 
 int64_t loss_units(double sum, uint32_t blocks) {
     const double limit = std::ldexp(1.0, 42) / blocks;
@@ -44,7 +55,7 @@ public:
     }
 
     Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer gradient) override {
-        if (context_.spend_us) context_.host.spend(context_.spend_us);
+        if (context_.spend_us && !context_.pipeline) context_.host.spend(context_.spend_us);
         GC_TRY(needed());
         {
             const Span span(context_.profile, lane, StepPhase::quantise);
@@ -143,6 +154,25 @@ Status SynchronousStep::compute() {
     for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket));
     std::optional<ProfileTrace> trace;
     if (context_.profile && context_.profile->on()) context_.net.trace(&trace.emplace(*context_.profile));
+    if (context_.pipeline) {
+        LoaderSource source(context_);
+        GC_TRY(context_.pipeline->run(context_.step, config_.own_blocks, source, sink));
+    } else {
+        whole(sink);
+    }
+    if (trace) context_.net.trace(nullptr);
+    for (const uint32_t block : config_.own_blocks) context_.gradients += context_.sampler.block_size(block);
+    GC_TRY(sink.status());
+    // Blocks that were skipped because the sum is complete without them: no lane writes there any more.
+    for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
+        if (blocks_remaining_[bucket].load(std::memory_order_relaxed) == 0) continue;
+        port_.abandon(bucket);
+    }
+    return {};
+}
+
+/// The blocks of a net that is whole at this node.
+void SynchronousStep::whole(Sink& sink) {
     const auto own = static_cast<uint32_t>(config_.own_blocks.size()), together = together_of(context_.net, own, context_.lanes.count());
     struct Shares {
         Sink& sink;
@@ -154,15 +184,6 @@ Status SynchronousStep::compute() {
         const size_t first = item * shares.together, count = std::min<size_t>(shares.together, shares.own.size() - first);
         shares.sink.blocks(lane, shares.own.subspan(first, count));
     });
-    if (trace) context_.net.trace(nullptr);
-    for (const uint32_t block : config_.own_blocks) context_.gradients += context_.sampler.block_size(block);
-    GC_TRY(sink.status());
-    // Blocks that were skipped because the sum is complete without them: no lane writes there any more.
-    for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
-        if (blocks_remaining_[bucket].load(std::memory_order_relaxed) == 0) continue;
-        port_.abandon(bucket);
-    }
-    return {};
 }
 
 Status SynchronousStep::wait(std::span<const Sum*> into) {

@@ -47,6 +47,7 @@ public:
 
 private:
     class Sink;
+    void whole(Sink& sink);
     Status finite(const Sum& sum);
 
     Context& context_;

@@ -84,6 +84,7 @@ void some_fields(const auto& each, Is<JobStatus> auto& status) {
     each("may_send_less", status.may_send_less);
     each("load_wait_us", status.load_wait_us);
     each("exchange_wait_us", status.exchange_wait_us);
+    each("stage", status.stage);
     each("kernel_set", status.kernel_set);
     each("path", status.path);
     each("choice", status.choice);

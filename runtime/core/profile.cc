@@ -29,6 +29,7 @@ const char* step_phase_name(StepPhase phase) {
         case StepPhase::encode: return "encode";
         case StepPhase::send: return "send";
         case StepPhase::wait: return "wait";
+        case StepPhase::edges: return "edges";
         case StepPhase::decode: return "decode";
         case StepPhase::add: return "add";
         case StepPhase::apply: return "apply";

@@ -13,8 +13,9 @@
 namespace gradcast {
 
 /// Of a step.  load and quantise are the lanes' and lie within compute; encode, send, decode and add are the network thread's, beside it.
-enum class StepPhase : uint8_t { load, compute, quantise, encode, send, wait, decode, add, apply };
-constexpr size_t step_phases = 9;
+/// edges is a stage's wait for other stages, a part of wait.
+enum class StepPhase : uint8_t { load, compute, quantise, encode, send, wait, edges, decode, add, apply };
+constexpr size_t step_phases = 10;
 const char* step_phase_name(StepPhase phase);
 
 /// Times of all steps; and events of all threads in one step, up to events_max, further ones are counted only.  Does not allocate after its

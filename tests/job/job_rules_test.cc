@@ -7,10 +7,11 @@ namespace {
 
 /// A job file: the lines of its sections.
 struct File {
-    std::string job = "steps = 3\n", data = "train = \"t\"\n", net = "preset = \"mlp\"\n", optimiser = "", algorithm = "", profile = "";
+    std::string job = "steps = 3\n", data = "train = \"t\"\n", net = "preset = \"mlp\"\n", optimiser = "", algorithm = "", parallel = "",
+                profile = "";
     std::string text() const {
         return "[job]\n" + job + "[data]\n" + data + "[net]\n" + net + "[optimiser]\n" + optimiser + "[algorithm]\n" + algorithm +
-               "[profile]\n" + profile;
+               "[parallel]\n" + parallel + "[profile]\n" + profile;
     }
 };
 
@@ -124,6 +125,30 @@ const std::vector<Case> cases = {
      "algorithm.beta: goes with lambda = \"exp\", not \"none\""},
     {{.algorithm = "kind = \"ma\"\nreplay = \"replay.log\"\n"},
      "algorithm.replay: repeats the shares of allocation = \"bsda\", not \"parts\""},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "kind = \"ma\"\n", .parallel = "stages = 2\n"},
+     "parallel.stages: ma computes whole nets: stages go with ssgd"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .parallel = "stages = 2\n"},
+     "parallel.stages: stages compute on CPUs in this version: take device = \"cpu\""},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\nsurvive = true\n", .parallel = "stages = 2\n"},
+     "parallel.stages: a job of stages does not survive a lost node in this version: leave survive out"},
+    {{.parallel = "stages = 2\n"},
+     "parallel.stages: a job of stages writes no checkpoints in this version: set checkpoint_keep = 0 in [job]"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .net = "preset = \"mlp\"\nstart = \"a.safetensors\"\n", .parallel = "stages = 2\n"},
+     "parallel.stages: a job of stages begins with the seed's parameters in this version: leave net.start out"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "exchange = \"auto\"\n", .parallel = "stages = 2\n"},
+     "parallel.stages: stages need the name of an exchange in this version, not auto"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "exchange = \"coded\"\ns = 1\n", .parallel = "stages = 2\n"},
+     "parallel.stages: no replica of the stages can be missed in this version: take s = 0, and not cssgd"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "weights = [1, 2]\n", .parallel = "stages = 2\n"},
+     "parallel.stages: goes with equal shares of the blocks: leave balance and weights out"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 3\ncuts = [\"fc2\"]\n"},
+     "parallel.cuts: names the first layers of the second stage and the following ones: one fewer than stages, which is 3"},
+    {{.parallel = "schedule = \"gpipe\"\n"},
+     "parallel.schedule: goes with stages of at least 2"},
+    {{.parallel = "micro_batch = 2\n"},
+     "parallel.micro_batch: goes with stages of at least 2"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 2\nmicro_batch = 9\n"},
+     "parallel.micro_batch: 9 blocks are more than the 8 of a step"},
     {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},
      "profile.step: goes with ssgd, not ma"},
 };

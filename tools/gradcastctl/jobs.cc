@@ -129,6 +129,7 @@ static int command_describe(const Options& options, const std::string& which) {
     for (const ViewRecord& view : status.views) line("view", view_text(view));
     if (status.change_us > 0) line("longest change", text_seconds(static_cast<double>(status.change_us) * 1e-6));
     line("memory", words_of(memory_text(status.memory)));
+    line("stage", status.stage);
     line("kernel set", status.kernel_set);
     std::string timeouts;
     for (const auto& [name, us] : status.timeouts_us)

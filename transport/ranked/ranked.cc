@@ -50,7 +50,7 @@ void RankedProtocol::on(std::span<const Event> events, Actions& actions) {
 
 Landing RankedProtocol::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     Packet ranked = packet;
-    return rank_of(packet.sender, &ranked.sender) ? inner_.land(ranked, bytes, place) : Landing::drop;
+    return rank_of(packet.sender, &ranked.sender) ? inner_.land(ranked, bytes, place) : Landing::foreign;
 }
 
 ViewHost::ViewHost(Host& host, const std::vector<NodeId>& nodes, bool all) : host_(host), nodes_(nodes), same_(all) {

@@ -35,7 +35,7 @@ struct EngineConfig {
     uint32_t lanes = 1;              // the trainer is one of them; 0: it alone, at the priority that it has (the simulator)
     bool loader_threaded = true;
     std::vector<uint32_t> cpus;   // lanes are pinned to these where given
-    uint64_t spend_us = 0;        // simulated cost of one bucket's backward pass (the simulator)
+    uint64_t spend_us = 0;        // see Context (the simulator)
     Resume resume;
     uint64_t until = 0;                // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
     const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does

@@ -103,6 +103,15 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
             }
             break;
         }
+        case Kind::texts: {
+            const toml::array* array = node.as_array();
+            if (!array) return fmt::format("is {}, not a list of texts, as [\"conv2\", \"fc1\"]", type_name(node));
+            for (const toml::node& each : *array) {
+                if (!each.is_string()) return fmt::format("holds {}, not texts alone", type_name(each));
+                value.texts.push_back(**each.as_string());
+            }
+            break;
+        }
         case Kind::number:
             if (!node.is_number()) return fmt::format("is {}, not a number", type_name(node));
             value.number = *node.value<double>();

@@ -49,9 +49,13 @@ struct JobConfig {
     Quantiser quantiser = Quantiser::auto32;
     uint32_t m = 2, s = 0, r = 2, servers = 1;   // of exchanges, see ExchangeConfig
     std::vector<double> weights;
-    bool servers_vote = false;        // with survive: servers alone are the quorum
-    bool balance = false;             // shares of the blocks follow the measured speed of the nodes
-    std::string transport = "auto";   // "auto", "ip", "tcp"
+    bool servers_vote = false;             // with survive: servers alone are the quorum
+    bool balance = false;                  // shares of the blocks follow the measured speed of the nodes
+    uint32_t stages = 1;                   // that the net is cut into, see Grid
+    std::vector<std::string> cuts;         // layers that begin the second stage and the following ones; none: of about the same work
+    std::string stage_schedule = "1f1b";   // see Schedule
+    uint32_t micro_batch = 1;              // blocks that pass the stages together
+    std::string transport = "auto";        // "auto", "ip", "tcp"
     Protect protect = Protect::auth;
     uint32_t profile = 0;   // the step of which a trace is kept; 0: none
     /// How many bytes at the front of a path of this job are `base`, in which nothing is a pattern.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 
+#include "algos/grid/schedule.h"
 #include "nn/graph/layer_kind.h"
 #include "runtime/core/device.h"
 #include "transport/exchange/exchange.h"
@@ -36,6 +37,7 @@ std::vector<std::string> presets() { return {preset_names().begin(), preset_name
 std::vector<std::string> precisions() { return {precision_names().begin(), precision_names().end()}; }
 std::vector<std::string> devices() { return {device_names.begin(), device_names.end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
+std::vector<std::string> stage_schedules() { return {pipeline_schedule_names().begin(), pipeline_schedule_names().end()}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
 std::vector<std::string> anchors() { return {"full", "batch"}; }
 std::vector<std::string> genes() { return {"parameter", "layer"}; }
@@ -56,6 +58,7 @@ void put(uint64_t& to, const Value& value) { to = static_cast<uint64_t>(value.in
 void put(double& to, const Value& value) { to = value.number; }
 void put(std::string& to, const Value& value) { to = value.text; }
 void put(std::vector<double>& to, const Value& value) { to = value.numbers; }
+void put(std::vector<std::string>& to, const Value& value) { to = value.texts; }
 // The names have been checked.
 void put(Precision& to, const Value& value) { to = precision_of(value.text); }
 void put(Quantiser& to, const Value& value) { (void)quantiser_parse(value.text, &to); }
@@ -66,6 +69,7 @@ std::string print(const T& value) {
     return fmt::format("{}", value);
 }
 std::string print(const std::vector<double>& value) { return fmt::format("[{}]", fmt::join(value, ", ")); }
+std::string print(const std::vector<std::string>& value) { return fmt::format("[{}]", fmt::join(value, ", ")); }
 std::string print(Precision value) { return precision_names()[static_cast<size_t>(value)]; }
 std::string print(Quantiser value) { return quantiser_name(value); }
 std::string print(Protect value) { return protect_names[static_cast<size_t>(value)]; }
@@ -280,6 +284,15 @@ constexpr JobOption rows[] = {
     {"algorithm", "pull", Kind::name, "\"wait\"", 0, 0, false, pulls,
      "a worker goes on with the parameters after the update of its gradient, or with the present ones",
      field<&AlgorithmSettings::pull, Identity::yes>},
+    {"parallel", "stages", Kind::integer, "1", 1, ranks_max, false, nullptr,
+     "runs of layers that the net is cut into; each node computes one of them.  The result is the same", field<&JobConfig::stages, Identity::no>},
+    {"parallel", "cuts", Kind::texts, "[]", 0, 0, false, nullptr,
+     "names of the layers that begin the second stage and the following ones; []: stages of about the same work", field<&JobConfig::cuts, Identity::no>},
+    {"parallel", "schedule", Kind::name, "\"1f1b\"", 0, 0, false, stage_schedules,
+     "order of a stage's passes: 1f1b keeps few blocks in memory, zero-bubble waits least, gpipe keeps all blocks of a step",
+     field<&JobConfig::stage_schedule, Identity::no>},
+    {"parallel", "micro_batch", Kind::integer, "1", 1, blocks_max, false, nullptr,
+     "blocks that pass the stages together, of which each lane of a node computes a share", field<&JobConfig::micro_batch, Identity::no>},
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,
      "rdma: over RDMA if every node has it, else ip; ip: TCP and UDP multicast; tcp: streams only, each node gets a copy of its own",
      field<&JobConfig::transport, Identity::no>},

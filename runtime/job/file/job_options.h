@@ -18,6 +18,7 @@ struct JobValue {
     int64_t integer = 0;
     double number = 0;   // of a duration: seconds
     std::vector<double> numbers = {};
+    std::vector<std::string> texts = {};
 };
 
 /// Where values go: a layer is filled in and then appended to the job's.
@@ -28,7 +29,7 @@ struct JobTarget {
 
 /// One key.
 struct JobOption {
-    enum class Kind : uint8_t { text, name, integer, number, duration, flag, numbers };   // name: one of names()
+    enum class Kind : uint8_t { text, name, integer, number, duration, flag, numbers, texts };   // name: one of names()
     /// Whether the value changes the bits of the training: see job_identity().
     enum class Identity : uint8_t { no, yes, length };   // length: with a schedule that ends with the job (ScheduleKind::ends)
     /// The member of the JobConfig, or of the layer, that has the value.

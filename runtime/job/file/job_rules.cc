@@ -26,6 +26,7 @@ std::string word_text(std::string_view word, Keys keys) {
     if (word == "server algorithms") return server_algorithms();
     if (word == "weighing exchanges") return exchange_names(&ExchangeKind::weighs);
     if (word == "balancing exchanges") return exchange_names(&ExchangeKind::balances);
+    if (word == "sharing exchanges") return exchange_names(&ExchangeKind::shares);
     GC_ASSERT(word == "coding exchanges");
     return exchange_names(&ExchangeKind::codes);
 }
@@ -47,6 +48,7 @@ bool untested(Keys keys) { return keys.job.test.empty(); }
 bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
+bool staged(Keys keys) { return keys.job.stages > 1; }
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
 // clang-format off
@@ -153,6 +155,30 @@ constexpr JobRule rules[] = {
          return !keys.job.settings.replay.empty() && !keys.algorithm->server && keys.job.settings.allocation != "bsda";
      },
      "repeats the shares of allocation = \"bsda\", not \"{algorithm.allocation}\""},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && keys.job.algorithm != "ssgd"; },
+     "{algorithm.kind} computes whole nets: stages go with ssgd"},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && !on_cpus(keys); },
+     "stages compute on CPUs in this version: take device = \"cpu\""},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && keys.job.survive; },
+     "a job of stages does not survive a lost node in this version: leave survive out"},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && keys.job.checkpoint_keep > 0; },
+     "a job of stages writes no checkpoints in this version: set checkpoint_keep = 0 in [job]"},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && !keys.job.start.empty(); },
+     "a job of stages begins with the seed's parameters in this version: leave net.start out"},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && !keys.exchange; },
+     "stages need the name of an exchange in this version, not auto"},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && ((keys.exchange && keys.exchange->shares) || keys.job.s > 0); },
+     "no replica of the stages can be missed in this version: take s = 0, and not {sharing exchanges}"},
+    {"parallel.stages", [](Keys keys) { return staged(keys) && (keys.job.balance || !keys.job.weights.empty()); },
+     "goes with equal shares of the blocks: leave balance and weights out"},
+    {"parallel.cuts", [](Keys keys) { return !keys.job.cuts.empty() && keys.job.cuts.size() + 1 != keys.job.stages; },
+     "names the first layers of the second stage and the following ones: one fewer than stages, which is {parallel.stages}"},
+    {"parallel.schedule", [](Keys keys) { return keys.changed("parallel.schedule") && !staged(keys); },
+     "goes with stages of at least 2"},
+    {"parallel.micro_batch", [](Keys keys) { return keys.changed("parallel.micro_batch") && !staged(keys); },
+     "goes with stages of at least 2"},
+    {"parallel.micro_batch", [](Keys keys) { return keys.job.micro_batch > keys.job.blocks; },
+     "{parallel.micro_batch} blocks are more than the {job.blocks} of a step"},
     {"profile.step", [](Keys keys) { return keys.job.profile > 0 && learns_alone(keys); },
      "goes with ssgd, not {algorithm.kind}"},
 };

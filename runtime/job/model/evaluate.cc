@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "algos/pipeline.h"
+
 namespace gradcast {
 
 void Evaluator::plan(uint32_t lanes, Arena& arena) {
@@ -18,7 +20,7 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     const DataInfo& info = data_.info();
     const Room& room = rooms_[lane];
     uint64_t begin = uint64_t{number} * evaluation_batch;
-    auto count = static_cast<uint32_t>(std::min<uint64_t>(evaluation_batch, info.count - begin));
+    const uint32_t count = batch_size(number);
     std::array<uint64_t, evaluation_batch> indices;
     for (uint32_t i = 0; i < count; ++i) indices[i] = begin + i;
     auto* images = room.images.as<uint8_t>();
@@ -39,21 +41,40 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     return {};
 }
 
+void Evaluator::begin(size_t batches) {
+    run_done_.store(0, std::memory_order_relaxed);
+    run_batches_.store(static_cast<uint32_t>(batches), std::memory_order_relaxed);
+}
+
+void Evaluator::ended(Progress& progress) {
+    progress.advance();
+    run_done_.fetch_add(1, std::memory_order_relaxed);
+}
+
 Status Evaluator::run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress) {
     Status first_error;
     std::atomic<bool> failed{false};
-    run_done_.store(0, std::memory_order_relaxed);
-    run_batches_.store(static_cast<uint32_t>(results.size()), std::memory_order_relaxed);
+    begin(results.size());
     lanes.run(static_cast<uint32_t>(results.size()), [&](uint32_t lane, uint32_t item) {
         if (failed.load(std::memory_order_relaxed)) return;
         Status status = batch(lane, first + item * stride, net, &results[item]);
-        progress.advance();
-        run_done_.fetch_add(1, std::memory_order_relaxed);
+        ended(progress);
         if (status.ok()) return;
         std::lock_guard lock(mutex_);
         if (!failed.exchange(true)) first_error = status;
     });
     return first_error;
+}
+
+Status Evaluator::run(Net& net, Pipeline& pipeline, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress) {
+    std::vector<EvaluationBatch> batches;
+    for (uint32_t item = 0; item < results.size(); ++item) batches.push_back({first + item * stride, batch_size(first + item * stride)});
+    begin(batches.size());
+    return pipeline.evaluate(batches, [&](uint32_t lane, uint32_t item) {
+        const Status status = batch(lane, batches[item].number, net, &results[item]);
+        ended(progress);
+        return status;
+    });
 }
 
 }   // namespace gradcast

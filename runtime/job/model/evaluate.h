@@ -26,6 +26,8 @@ public:
     uint32_t batches() const { return static_cast<uint32_t>((data_.info().count + evaluation_batch - 1) / evaluation_batch); }
     /// Evaluates batches first, first + stride, … into results[0], results[1], …  Trainer thread.
     Status run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress);
+    /// The same of a net in stages: all ranks of a replica call it alike, and the last stage has the results.
+    Status run(Net& net, Pipeline& pipeline, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress);
 
     /// Of the present or last run(): how many of its batches are done, 0..1.  Any thread.
     double share() const {
@@ -47,7 +49,12 @@ private:
     struct Room {
         Buffer images, labels, predicted;
     };
+    uint32_t batch_size(uint32_t number) const {
+        return static_cast<uint32_t>(std::min<uint64_t>(evaluation_batch, data_.info().count - uint64_t{number} * evaluation_batch));
+    }
     Status batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result);
+    void begin(size_t batches);
+    void ended(Progress& progress);
     const DataSet& data_;
     const std::vector<float>&mean_, &std_;
     std::vector<Room> rooms_;                              // by lane

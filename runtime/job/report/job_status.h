@@ -71,10 +71,11 @@ struct JobStatus {
     uint64_t bytes_bound = 0;     // of them sent, what this run's steps take by the exchange's formula (Cost::words_sent); 0: not known
     bool may_send_less = false;   // than bytes_bound: sums can do without the words of a node that is late
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
-    std::string kernel_set;                                      // as Engine::kernel_set()
-    std::string path;                                            // "uring_tcp" …
-    std::optional<ExchangeReport> choice;                        // of `auto`; nothing before it
-    std::optional<DatagramsFound> datagrams;                     // nothing without any
+    std::string stage;                         // of the net, that this node computes: "stage 1 of 2 (conv1 .. pool1)"; empty: all
+    std::string kernel_set;                    // as Engine::kernel_set()
+    std::string path;                          // "uring_tcp" …
+    std::optional<ExchangeReport> choice;      // of `auto`; nothing before it
+    std::optional<DatagramsFound> datagrams;   // nothing without any
     std::vector<std::pair<std::string, uint64_t>> timeouts_us;   // all derived from the deadline (runtime/view/VIEWS.md, "Times")
     uint32_t view = 1;                                           // number of the present one
     std::vector<ViewRecord> views;                               // of this run; the newest 256

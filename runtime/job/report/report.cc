@@ -77,7 +77,8 @@ JobStatus Report::status() const {
             const RankTimes times = node == static_cast<size_t>(self_) ? times_.read() : nodes_times_.get(node);
             if (times.steps > 0) status.times.push_back({member, times});
         }
-    if (status.state == JobState::running) status.stragglers = stragglers_of(status.times);
+    // Stages differ by what they compute.
+    if (status.state == JobState::running && status.stage.empty()) status.stragglers = stragglers_of(status.times);
     fill_metrics(status);
     return status;
 }

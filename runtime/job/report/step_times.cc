@@ -22,6 +22,7 @@ const char* advice_for(StepPhase phase) {
         case StepPhase::quantise:
         case StepPhase::encode:
         case StepPhase::wait:
+        case StepPhase::edges:
         case StepPhase::decode:
         case StepPhase::add:
         case StepPhase::apply: break;

@@ -5,21 +5,28 @@
 
 namespace gradcast {
 
-/// Rank r of n evaluates batches r, r + n, …; the lowest ranks, one more than may be lost, each add all up in the order of the batches, so
-/// the sum has the same bits whatever n.  What a lost rank owes they evaluate themselves.
+/// Of n evaluators, r evaluates batches r, r + n, …; the first ones, one more than may be lost, each add all up in the order of the
+/// batches, so the sum has the same bits whatever n.  What a lost one owes they evaluate themselves.  An evaluator is a rank; of a net in
+/// stages it is a replica, whose last stage has the results.
 class DistributedEvaluation {
 public:
     /// For ranks of a view of n, of which so many may be lost.
-    void plan(const Evaluator& evaluator, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena);
+    void plan(const JobParts& parts, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena);
     /// After a step; until all have the result, or for `us`.  Trainer thread.
     Status run(Context& context, JobParts& parts, uint64_t us, BatchResult* sum);
 
 private:
-    Rank self_ = 0;
-    uint32_t n_ = 1;
-    std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders but this one
-    uint32_t adders_ = 1;                        // lowest ranks that add up
-    Buffer results_, totals_;                    // BatchResult by rank and batch; of the whole test set, by adder
+    /// The rank that has the results of an evaluator.
+    Rank holder(uint32_t evaluator) const { return holders_.empty() ? evaluator : holders_[evaluator]; }
+
+    uint32_t own_ = 0;                           // evaluator that this rank belongs to
+    bool holds_ = true;                          // it has the results
+    uint32_t n_ = 1;                             // evaluators
+    std::vector<Rank> holders_;                  // by evaluator; empty: each is a rank
+    std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders' but this one
+    uint32_t adders_ = 1;                        // first evaluators, which add up
+    bool alone_ = true;                          // there is no other rank
+    Buffer results_, totals_;                    // BatchResult by evaluator and batch; of the whole test set, by adder
 };
 
 }   // namespace gradcast

@@ -64,7 +64,7 @@ public:
                                  .workers = static_cast<uint32_t>(parts_.block_sizes.size()),
                                  .own_workers = session_->own_blocks(),
                                  .checkpoints = job_.checkpoint_keep > 0,
-                                 .state_size = parts_.optimiser_values(job_.optimiser),
+                                 .state_size = parts_.optimiser_values(),
                                  .scales = parts_.compute.codec->exponents().size(),
                                  .optimiser = parts_.schedule,
                                  .local = parts_.local.get(),
@@ -77,6 +77,7 @@ public:
         report_.update([&](JobStatus& status) {
             status.settings = parts_.settings(job_);
             status.voters = view_voters(job_);
+            if (parts_.pipeline) status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage());
         });
         if (DeviceWords* device = parts_.compute.codec->device())
             device->expect(choice_.targets_most(std::max(session_->targets(), targets_least)));
@@ -102,8 +103,9 @@ public:
         report_.update([&](JobStatus& status) { status.memory = memory; });
         if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(model_.reserve(*algorithm_));
         const Layout& layout = parts_.compute.net->layout();
-        report_.log().info("rank {} of {}, {} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
-                           layout.elements, layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
+        report_.log().info("rank {} of {}, {}{} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
+                           parts_.pipeline ? parts_.pipeline->stage_text(parts_.pipeline->own_stage()) + ", " : "", layout.elements,
+                           layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
                            parts_.local ? "workers" : "blocks", memory_text(memory));
         return {};
     }
@@ -286,12 +288,16 @@ private:
     }
     Status begin(Context& context) {
         if (parts_.loader && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
-        context.state = config_.resume.on ? config_.resume.state : context.digest(0, parts_.model_digest());
+        context.state = config_.resume.on ? config_.resume.state : parts_.pipeline ? 0 : context.digest(0, parts_.model_digest());
         if (!config_.resume.on) has_state();
         // The first view, also where another one follows before it has begun here.
         report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
         const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
         GC_TRY(session_->begin());
+        if (parts_.pipeline) {
+            GC_TRY(session_->probe());
+            GC_TRY(context.digest(0, parts_.model_digest(), &context.state));
+        }
         if (!config_.resume.on) {
             first_step(context);
             return spread_views();
@@ -394,9 +400,13 @@ private:
     Status finish(Context& context) {
         trained_ = true;
         GC_TRY(gather(context));
-        model_.compute_digest();
         const bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
-        if (lowest) GC_TRY(model_.write(context, standing_, *algorithm_, true));
+        if (parts_.pipeline) {
+            GC_TRY(model_.gather(context, *session_, standing_));
+        } else {
+            model_.compute_digest();
+            if (lowest) GC_TRY(model_.write(context, standing_, *algorithm_, true));
+        }
         if (views_ && views_->protocol()) ViewProtocol::ending(context.host);
         GC_TRY(session_->finish(model_.digest()));
         ended_ = true;
@@ -405,7 +415,7 @@ private:
 
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
-        if (!has_state_ || why.code == Code::conflict || session_->outvoted()) return;
+        if (!has_state_ || why.code == Code::conflict || session_->outvoted() || parts_.pipeline) return;
         if (!whole(context))
             return report_.log().info("the state after {} steps is not kept: it is with workers on other nodes", context.step);
         // After an error in the middle of the optimiser's step, or where memory has lost a bit.

@@ -10,7 +10,7 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
     steps_ = parts.steps;
     balance_ = job.balance;
     Codec& codec = *parts.compute.codec;
-    const uint32_t n = config.first_nodes > 0 ? config.first_nodes : static_cast<uint32_t>(config.roster.size());
+    const uint32_t n = parts.pipeline ? parts.pipeline->grid.replicas() : config.nodes();
     name_ = job.exchange;
     datagram_bytes_ = config.datagram_bytes;
     asked_ = {.layout = &codec.words(),

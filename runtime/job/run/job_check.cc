@@ -33,7 +33,7 @@ Status plan(const EngineConfig& config, const JobCheckOptions& options, JobParts
                             .workers = static_cast<uint32_t>(parts.block_sizes.size()),
                             .own_workers = {},
                             .checkpoints = job.checkpoint_keep > 0,
-                            .state_size = parts.optimiser_values(job.optimiser),
+                            .state_size = parts.optimiser_values(),
                             .scales = parts.compute.codec->exponents().size(),
                             .optimiser = parts.schedule,
                             .local = parts.local.get(),
@@ -51,7 +51,8 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
     EngineConfig config;
     config.job = job;
     config.lanes = options.lanes;
-    for (uint32_t node = 0; node < std::max(options.nodes, 1u); ++node) config.roster.push_back({fmt::format("node{}", node), {}, 1});
+    const uint32_t nodes = options.nodes > 0 ? options.nodes : job.stages;   // where nobody says how many: of one replica
+    for (uint32_t node = 0; node < nodes; ++node) config.roster.push_back({fmt::format("node{}", node), {}, 1});
     JobCheck result;
     if (!options.here) {
         if (!readable(job.train, job.literal(job.train))) return *check = result, Status{};

@@ -22,7 +22,7 @@ struct JobNews {
     char kernel_set[16], data[64], start[64], digest[64];   // start: zeros where there is no file
     RankTimesWire times;                                    // statistics: nothing depends on them
 };
-static_assert(sizeof(JobNews) == 356 && alignof(JobNews) == 1);
+static_assert(sizeof(JobNews) == 368 && alignof(JobNews) == 1);
 
 /// The code of an abort; conflict where `said` has none that is known.
 Code job_news_code(const JobNews& said);

@@ -84,7 +84,7 @@ private:
         if (why == Code::conflict) return fmt::format("; test the memory and the CPU of {} before it trains again", node);
         if (why == Code::cancelled) return {};   // it was ordered to leave
         return fmt::format("; look at the log of gradcastd, the load and the network of {}{}", node,
-                           may_miss() && config_.losses_tolerated == 0
+                           may_miss() && config_.losses_tolerated == 0 && !config_.stages
                                ? " (survive = true in [job], or coded-rs with s = 1, goes on without a node)"
                                : "");
     }

@@ -82,6 +82,7 @@ struct JobProtocolConfig {
     const StepTimes* times = nullptr;                            // of this rank, sent with each heartbeat; may be null
     std::function<void(Rank, const RankTimes&)> times_of = {};   // the times of another rank have come; without steps: it is lost
     std::string isa_setting = isa_setting_in_file;               // what messages call it
+    bool stages = false;                                         // the net is cut into stages, of which none can be missed
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

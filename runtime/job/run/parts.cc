@@ -16,6 +16,8 @@
 #include "runtime/core/memory_room.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/job_protocol.h"
+#include "runtime/job/run/probe_block.h"
+#include "runtime/job/run/stages.h"
 
 namespace gradcast {
 namespace {
@@ -26,20 +28,6 @@ Status stopped(const EngineConfig& config) {
     const bool stop = config.stop && config.stop->load(std::memory_order_relaxed);
     return stop ? fail(Code::cancelled, "stopped while the job is prepared") : Status{};
 }
-
-/// Keeps the whole gradient of the probe block.
-struct ProbeSink final : GradientSink {
-    ProbeSink(const Layout& l, std::vector<float>& g, const EngineConfig& c) : layout(l), gradient(g), config(c) {}
-    Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) override {
-        GC_TRY(stopped(config));
-        std::memcpy(gradient.data() + layout.buckets[bucket].offset, from.host, from.bytes);
-        return {};
-    }
-    void loss(uint32_t, BlockId, double) override {}
-    const Layout& layout;
-    std::vector<float>& gradient;
-    const EngineConfig& config;
-};
 
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
     if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, info.classes, spec));
@@ -196,6 +184,7 @@ Facts JobParts::facts(const JobConfig& job) const {
 
 Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report) {
     uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
+    if (pipeline) ahead = std::max(ahead, 2 * pipeline->micro_batch);
     if (compute.net->steps_ahead() > 0) ahead = std::max(ahead, config.job.blocks);   // whole steps take all blocks at once
     if (compute.device && config.job.resident) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
     if (!resident)
@@ -222,6 +211,14 @@ Status JobParts::check_net(const JobConfig& job) {
     about = "job.blocks";
     const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
     return blocks_check(layers, *std::min_element(sizes.begin(), sizes.end()));
+}
+
+Status JobParts::check_stages(const EngineConfig& config) {
+    if (config.job.stages == 1) return {};
+    GC_TRY(stages_plan(config.job, spec, config.nodes(), static_cast<Rank>(config.self), std::max(config.lanes, 1u), &pipeline.emplace(),
+                       &about));
+    pipeline->block_sizes = block_sizes;
+    return {};
 }
 
 Status JobParts::examine(const EngineConfig& config, bool verify, Report& report) {
@@ -256,7 +253,8 @@ Status JobParts::examine(const EngineConfig& config, bool verify, Report& report
     if (job.crop >= std::min(info.H, info.W))
         return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
                     job.train, info.H, info.W);
-    return check_net(job);
+    GC_TRY(check_net(job));
+    return check_stages(config);
 }
 
 Status JobParts::plan(const EngineConfig& config, Report& report) {
@@ -280,10 +278,16 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
                   .seed = job.seed,
                   .precision = job.precision,
                   .deterministic = job.deterministic};
+    if (pipeline) {
+        net.stage = pipeline->stage(pipeline->own_stage());
+        net.slots = pipeline->slots();
+        net.passes_apart = pipeline->passes_apart();
+    }
     if (compute.device && !local && config.nodes() == 1 && block_sizes.size() <= step_blocks_max) net.step_blocks = block_sizes;
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;
+    if (pipeline) runs = state_runs_of(pipeline->own_stage());
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
@@ -305,6 +309,10 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
         status.epochs = sampler->epoch_of(steps - 1) + 1;
     });
     return {};
+}
+
+StateRuns JobParts::state_runs_of(uint32_t stage) const {
+    return state_runs(layers_layout(layers, 0, pipeline->stage(stage)), layers_layout(layers, 0), optimiser_vectors());
 }
 
 Status JobParts::ready(const EngineConfig& config, Report& report) {
@@ -353,42 +361,40 @@ Status JobParts::measure_kernels(const EngineConfig& config) {
         .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
     GC_TRY(net_measure(spec, net, 1, config.stop, &measured));
     kernel_set = fmt::format("{:016x}", measured.digest);
+    double seconds = 0;
+    for (const UnitTimes& unit : measured.units) seconds += unit.forward + unit.data + unit.weights;
+    block_us_ = static_cast<uint64_t>(seconds * 1e6);
     return {};
 }
 
 /// Block 0 of step 0: its maxima are the first scales.  Where kernels were not measured, the digest of its gradient is the identity of the
 /// kernel set.
-Status JobParts::probe(const EngineConfig& config, Report& report) {
-    const DataInfo& info = train->info();
-    const uint32_t count = local ? local->block_sizes().front() : sampler->block_size(0);
+Status JobParts::probe_block(const EngineConfig& config) {
     const uint64_t elements = local ? carried.elements : compute.net->layout().elements;
-    GC_TRY(memory_room_for(count * train->sample_bytes() + elements * sizeof(float), "the probe block"));
-    std::vector<uint64_t> indices(count);
-    std::vector<uint8_t> images(count * train->sample_bytes());
-    std::vector<int32_t> labels(count);
-    sampler->range(0, indices);
-    GC_TRY(train->read(indices, images.data(), labels.data()));
-    Samples samples{images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
-    std::vector<float> gradient(elements);
-    ProbeSink sink(compute.net->layout(), gradient, config);
-    uint64_t begin_us = clock_us();
-    GC_TRY(compute.net->block(0, {0, 0}, samples, sink));
-    uint64_t block_us = clock_us() - begin_us;
-    for (const Group& group : compute.net->layout().groups)
-        for (uint64_t i = 0; i < group.count; ++i)
-            if (!std::isfinite(gradient[group.offset + i]))
-                return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data",
-                            group.layer);
-    // Virtual time knows no slow blocks.
-    if (config.lanes > 0 && 8 * block_us > deadline_us) {
-        report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is to be {:.3f} s: smaller blocks would do with less",
-                                static_cast<double>(block_us) / 1e6, static_cast<double>(deadline_us) / 1e6,
-                                static_cast<double>(block_us) / 1e6 * 8));
-        deadline_us = 8 * block_us;
-    }
-    const std::span<const float> of_net = std::span(gradient).first(compute.net->layout().elements);
+    GC_TRY(memory_room_for(elements * sizeof(float), "the gradient of the probe block"));
+    ProbeSamples samples;
+    GC_TRY(samples.read(*this));
+    ProbeSink sink(compute.net->layout(), config);
+    sink.gradient.resize(elements);
+    const uint64_t begin_us = clock_us();
+    GC_TRY(compute.net->block(0, {0, 0}, samples.samples(), sink));
+    block_us_ = clock_us() - begin_us;
+    GC_TRY(sink.finite());
+    const std::span<const float> of_net = std::span(sink.gradient).first(compute.net->layout().elements);
     if (!kernels_measured()) kernel_set = fmt::format("{:016x}", digest64(of_net) + compute.net->engines());
-    if (!local || algorithm->server) compute.codec->probe(gradient.data());   // a worker's vectors bring their scales
+    if (!local || algorithm->server) compute.codec->probe(sink.gradient.data());   // a worker's vectors bring their scales
+    return {};
+}
+
+Status JobParts::probe(const EngineConfig& config, Report& report) {
+    if (!pipeline) GC_TRY(probe_block(config));   // else Session::probe()
+    // Virtual time knows no slow blocks.
+    if (config.lanes > 0 && 8 * block_us_ > deadline_us) {
+        report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is to be {:.3f} s: smaller blocks would do with less",
+                                static_cast<double>(block_us_) / 1e6, static_cast<double>(deadline_us) / 1e6,
+                                static_cast<double>(block_us_) / 1e6 * 8));
+        deadline_us = 8 * block_us_;
+    }
     report.update([this](JobStatus& status) { status.kernel_set = kernel_set; });
     agree(deadline_us, report);
     return {};

@@ -1,10 +1,12 @@
 // What a job has at one node in every view: its data, the net with optimiser and codec, loader, lanes; and what must be alike at all nodes.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "algos/algorithm.h"
+#include "algos/pipeline.h"
 #include "nn/graph/layers.h"
 #include "nn/net.h"
 #include "runtime/job/model/evaluate.h"
@@ -46,9 +48,10 @@ struct JobParts {
     void refresh();
 
     /// Of the optimiser's state; it has none before the memory is taken.
-    uint64_t optimiser_values(const OptimiserConfig& optimiser) const {
-        return optimiser_find(optimiser.kind)->vectors(optimiser) * compute.net->layout().elements;
-    }
+    uint32_t optimiser_vectors() const { return optimiser_find(schedule.kind)->vectors(schedule); }
+    /// What the nodes of a stage have of a state.
+    StateRuns state_runs_of(uint32_t stage) const;
+    uint64_t optimiser_values() const { return optimiser_vectors() * compute.net->layout().elements; }
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
 
@@ -80,6 +83,8 @@ struct JobParts {
     std::string about;
     NetSpec spec;
     std::vector<Layer> layers;
+    std::optional<PipelineConfig> pipeline;   // of a net that is cut into stages
+    StateRuns runs;                           // likewise: what this node has of a state
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
     uint64_t updates = 0;                // of a server in a round; 0: there is none
@@ -95,11 +100,14 @@ private:
     bool exact_ = false;   // local problems are solved in double, whose means take two sums
     Status open_data(const EngineConfig& config, bool verify, Report& report);
     Status check_net(const JobConfig& job);
+    Status check_stages(const EngineConfig& config);
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);
     Status measure_kernels(const EngineConfig& config);
     Status probe(const EngineConfig& config, Report& report);
+    Status probe_block(const EngineConfig& config);
+    uint64_t block_us_ = 0;   // what a block takes, of all layers
 };
 
 }   // namespace gradcast

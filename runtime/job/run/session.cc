@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/job/run/probe_block.h"
 #include "runtime/view/protocol.h"
 #include "transport/exchange/cost.h"
 
@@ -20,6 +21,16 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
         view_.members.push_back(job.roster[static_cast<uint32_t>(node)]);
     }
     GC_ASSERT(self_ < view_.n() && config.nodes[self_] == job.self);
+    exchange_view_ = view_;
+    exchange_self_ = self_;
+    if (!parts.pipeline) return;
+    const Grid& grid = parts.pipeline->grid;
+    exchange_view_.members.clear();
+    exchange_self_ = grid.replica_of(self_);
+    for (const Rank rank : grid.replica_group(grid.cell_of(self_))) {
+        exchange_ranks_.push_back(NodeId{rank});
+        exchange_view_.members.push_back(view_.members[rank]);
+    }
 }
 
 Session::~Session() {
@@ -29,31 +40,37 @@ Session::~Session() {
 /// Each block is one rank's, however many compute it: those of a super-block are its holders' in turn.
 uint32_t Session::own_samples() const {
     uint32_t samples = 0;
+    if (parts_.pipeline && parts_.pipeline->own_stage() > 0) return 0;   // those of a replica are its first stage's
     for (size_t i = 0; i < placement_.holders.size(); ++i)
         for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1]; ++block)
-            if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == self_)
+            if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == exchange_self_)
                 samples += parts_.sampler->block_size(block);
     return samples;
 }
 
 Status Session::plan() {
-    const View& view = view_;
+    const View& view = exchange_view_;
     ExchangeConfig config = config_.exchange.config;
-    config.self = self_;
+    config.self = exchange_self_;
     config.first_step = config_.first_step * parts_.sums();
     exchange_ = config_.exchange.kind->create(config);
     placement_ = exchange_->place(view, parts_.block_sizes);
-    own_blocks_ = placement_.blocks_of(self_);
-    others_ = ranks_but(self_, view.n());
+    own_blocks_ = placement_.blocks_of(exchange_self_);
+    others_ = ranks_but(self_, view_.n());
     GC_TRY(exchange_->install(view, arena_));
     if (config_.exchange.datagrams) {
         if (!parts_.algorithm->exchanges()) broadcast_ = broadcast_protocol(self_, view.n(), job_.datagram_bytes);
-        bulk_ =
-            bulk_create({.self = self_, .ranks = view.n(), .segment_bytes = job_.datagram_bytes, .rate_bytes_per_s = job_.pace_bytes_per_s},
-                        broadcast_ ? *broadcast_ : *exchange_, arena_, &bulk_counters_);
+        bulk_ = bulk_create(
+            {.self = exchange_self_, .ranks = view.n(), .segment_bytes = job_.datagram_bytes, .rate_bytes_per_s = job_.pace_bytes_per_s},
+            broadcast_ ? *broadcast_ : *exchange_, arena_, &bulk_counters_);
     }
-    mail_protocol_ = mail_protocol(self_, view.n(), segment_bytes_stream);
-    if (parts_.evaluator) evaluation_.plan(*parts_.evaluator, self_, view.n(), losses_tolerated(), arena_);
+    if (parts_.pipeline) {
+        group_ = std::make_unique<RankedProtocol>(bulk_ ? *bulk_ : *exchange_, exchange_ranks_);
+        edges_ = edges_protocol(self_, view_.n(), segment_bytes_stream);
+        pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, *parts_.compute.net);
+    }
+    mail_protocol_ = mail_protocol(self_, view_.n(), segment_bytes_stream);
+    if (parts_.evaluator) evaluation_.plan(parts_, self_, view_.n(), losses_tolerated(), arena_);
     if (parts_.local) {
         arena_.plan("vectors of workers", own_blocks_.size() * parts_.compute.net->parameters().size_bytes(), &vectors_);
     } else if (losses_tolerated() > 0) {
@@ -64,6 +81,7 @@ Status Session::plan() {
 }
 
 Status Session::ready() {
+    if (pipeline_) pipeline_->plan(arena_);
     GC_TRY(arena_.seal());
     if (parts_.compute.device) {
         shared_ = arena_.whole();
@@ -94,7 +112,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .suspect = suspect,
                                   .times = &report_.times(),
                                   .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); },
-                                  .isa_setting = job_.isa_setting},
+                                  .isa_setting = job_.isa_setting,
+                                  .stages = parts_.pipeline.has_value()},
                                  report_.log());
     dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us, self_, view_.n(), broadcast_ != nullptr);
@@ -107,8 +126,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                                                .patience = parts_.deadlines_of_round()});
     else
         synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
-                                                         SynchronousConfig{.self = self_,
-                                                                           .view = view_,
+                                                         SynchronousConfig{.self = exchange_self_,
+                                                                           .view = exchange_view_,
                                                                            .own_blocks = own_blocks_,
                                                                            .own_samples = own_samples(),
                                                                            .first_step = config_.first_step,
@@ -120,13 +139,25 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.workers = workers_.get();
     context.mail = mailbox_.get();
     context.synchronous = synchronous_.get();
+    if (pipeline_) {
+        pipeline_->open(context, *dispatch_);
+        cells_ = std::make_unique<Cells>(context, view_, parts_.pipeline->grid, self_);
+    }
+    context.pipeline = pipeline_.get();
+    context.cells = cells_.get();
+    context.groups = parts_.runs[StateVector::exponents];
     const bool sums = bulk_ && !broadcast_;
     std::vector<Attachment> attachments = {
         {on(Channel::job), job_protocol_.get(), false},
-        {on(Channel::gradient), sums ? bulk_.get() : exchange_.get(), sums},
+        {on(Channel::gradient),
+         group_ ? group_.get()
+         : sums ? bulk_.get()
+                : exchange_.get(),
+         sums},
         {on(Channel::mail), mail_protocol_.get(), false},
     };
     if (broadcast_) attachments.push_back({on(Channel::broadcast), bulk_.get(), true});
+    if (edges_) attachments.push_back({on(Channel::edge), edges_.get(), false});
     open_ = true;
     host_->open_view(view_.number, attachments);
 }
@@ -167,12 +198,22 @@ Status Session::abort(Status found) {
     return dispatch_->ended().ok() ? found : dispatch_->ended();
 }
 
+Status Session::probe() {
+    ProbeSamples samples;
+    GC_TRY(samples.read(parts_));
+    ProbeSink sink(parts_.compute.net->layout(), job_);
+    GC_TRY(pipeline_->probe(samples, sink));
+    GC_TRY(sink.finite());
+    parts_.compute.codec->probe(sink.gradient.data());
+    return {};
+}
+
 void Session::post(Host& host, const JobCommand& command) { host.post(on(Channel::job), command_event(command)); }
 
 uint64_t Session::bytes_bound() const {
     ExchangeConfig config = config_.exchange.config;
-    config.self = self_;
-    return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, view_.n(), {}).words_sent) * parts_.sums();
+    config.self = exchange_self_;
+    return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, exchange_view_.n(), {}).words_sent) * parts_.sums();
 }
 
 std::vector<NodeId> Session::lost() const {
@@ -195,7 +236,7 @@ bool Session::turn(uint64_t number) const {
 
 std::optional<NodeId> Session::waited_for() const {
     const Rank rank = exchange_->waited_for();
-    return rank != self_ && rank < view_.n() ? std::optional(config_.nodes[rank]) : std::nullopt;
+    return rank != exchange_self_ && rank < exchange_view_.n() ? std::optional(exchange_node(rank)) : std::nullopt;
 }
 
 const Member* Session::deaf() const {

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "algos/cells.h"
+#include "algos/pipeline.h"
 #include "algos/synchronous.h"
 #include "algos/worker_sum.h"
 #include "runtime/job/report/report.h"
@@ -93,10 +95,16 @@ public:
     /// This rank computes wrongly, and the job goes on without it.
     bool outvoted() const { return synchronous_ && synchronous_->outvoted(); }
     Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }
+    /// Of a net in stages, before its first step: block 0 passes all stages, and its gradients are the first scales.
+    Status probe();
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
 
 private:
     uint32_t own_samples() const;
+    /// The node of a rank of the exchange.
+    NodeId exchange_node(Rank rank) const {
+        return config_.nodes[exchange_ranks_.empty() ? rank : static_cast<Rank>(exchange_ranks_[rank])];
+    }
     Status barrier(const JobCommand& command, JobDone done);
 
     const SessionConfig config_;
@@ -105,12 +113,18 @@ private:
     Rank self_ = 0;
     JobParts& parts_;
     Report& report_;
+    // Ranks that the exchange sums over: those of the view, or of a net in stages those that have the same stage.
+    View exchange_view_;
+    Rank exchange_self_ = 0;
+    std::vector<NodeId> exchange_ranks_;   // by rank of the exchange: rank of the view; empty: all of them
     Arena arena_;
     BulkCounters bulk_counters_;
     std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Protocol> broadcast_;   // where datagrams go, and the algorithm uses no exchange
     std::unique_ptr<Protocol> bulk_;        // around the exchange or broadcast, where that goes by datagrams
     std::unique_ptr<Protocol> mail_protocol_, job_protocol_;
+    std::unique_ptr<Protocol> group_;   // the exchange, on the ranks of the view
+    std::unique_ptr<Protocol> edges_;
     Placement placement_;
     std::vector<uint32_t> own_blocks_;
     std::vector<uint64_t> others_;   // bits of ranks: all but this one
@@ -126,6 +140,9 @@ private:
     std::unique_ptr<Mailbox> mailbox_;
     std::unique_ptr<SynchronousStep> synchronous_;
     std::unique_ptr<WorkerSum> workers_;   // one of the two
+    // Of a net in stages.
+    std::unique_ptr<Pipeline> pipeline_;
+    std::unique_ptr<Cells> cells_;
     bool open_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/job/model/tensors.h"
 #include "runtime/job/report/transcript.h"
+#include "runtime/job/run/gathered_model.h"
 
 namespace gradcast {
 
@@ -56,6 +57,14 @@ Status TrainedModel::write(const Context& context, const Standing& standing, Alg
     model_.agreed = agreed;
     GC_TRY(model_write(part(), model_, parts_.state(algorithm.state())));
     written_ = true;
+    return {};
+}
+
+Status TrainedModel::gather(Context& context, const Session& session, const Standing& standing) {
+    of(context, standing);
+    model_.agreed = true;
+    GC_TRY(GatheredModel(parts_).write(context, session, part(), model_, parts_.deadline_us, &digest_));
+    written_ = session.self() == 0;
     return {};
 }
 

@@ -1,0 +1,42 @@
+// What the ranks of a grid (algos/grid) tell each other in each step, by mail: that all sums are there, and what the parts of the state add
+// up to.
+#pragma once
+#include <vector>
+
+#include "algos/grid/grid.h"
+#include "algos/mailbox.h"
+
+namespace gradcast {
+
+struct Context;
+
+class Cells {
+public:
+    /// Allocates.  `view` and `context` outlive this.
+    Cells(Context& context, const View& view, const Grid& grid, Rank self);
+
+    /// Blocks until every rank holds all sums of its cell of context.step, and gives the sums over the cells in place of this cell's.
+    /// No rank applies a step before, so no two ranks are more than one step apart.
+    Status commit(int64_t* loss, uint64_t* clipped);
+    /// Blocks until every rank has told the digest of its part of the state before step `next`; *state: the digest of all of it.  Error:
+    /// Code::conflict, two ranks with the same cell differ.
+    Status state(StepId next, uint64_t part, uint64_t* state);
+
+private:
+    /// Travels as it is.
+    struct Word {
+        uint64_t digest = 0, clipped = 0;
+        int64_t loss = 0;
+        bool operator==(const Word&) const = default;
+    };
+    Status gather(uint64_t tag, const Word& own, const char* what);
+
+    Context& context_;
+    const View& view_;
+    const Grid grid_;
+    const Rank self_;
+    const std::vector<uint64_t> others_;   // bits of ranks
+    std::vector<Word> words_;              // by rank
+};
+
+}   // namespace gradcast

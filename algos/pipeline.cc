@@ -1,0 +1,281 @@
+#include "algos/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "algos/context.h"
+#include "runtime/core/channel.h"
+
+namespace gradcast {
+namespace {
+
+// Of what is no block of a step, in the keys' numbers of blocks: no block has these bits.
+constexpr uint32_t mark_probe = 1u << 30, mark_evaluation = 1u << 31;
+static_assert(blocks_max < mark_probe);
+constexpr uint16_t edge_channel = static_cast<uint16_t>(Channel::edge);
+
+bool takes_gradients(StagePass pass) { return pass == StagePass::backward || pass == StagePass::data; }
+
+Backward backward_of(StagePass pass) {
+    return pass == StagePass::backward ? Backward::both : pass == StagePass::data ? Backward::data : Backward::weights;
+}
+
+}   // namespace
+
+std::string PipelineConfig::stage_text(uint32_t number) const {
+    const Stage layers = stage(number);
+    return fmt::format("stage {} of {} ({} .. {})", number + 1, begins.size(), order.names[layers.first],
+                       order.names[std::min<size_t>(layers.end, order.names.size()) - 1]);
+}
+
+std::vector<StageTask> PipelineConfig::tasks(uint32_t blocks) const {
+    return stage_tasks(schedule, grid.stages(), own_stage(), (blocks + micro_batch - 1) / micro_batch);
+}
+
+/// Values have the number of their layer, gradients that of the pair of layers.
+void Pipeline::connect() {
+    const uint32_t replica = config_.grid.replica_of(config_.self);
+    auto rank_of = [&](uint32_t layer) {
+        const auto next = std::ranges::upper_bound(config_.begins, layer);
+        return config_.grid.rank_of(replica, {static_cast<uint32_t>(next - config_.begins.begin()) - 1, 0});
+    };
+    const std::span<const Edge> edges = net_.edges();
+    for (size_t i = 0; i < edges.size(); ++i) {
+        const Edge& edge = edges[i];
+        const Rank peer = rank_of(edge.incoming ? edge.from : edge.by);
+        const std::string& layer = config_.order.names[edge.from];
+        auto& values = edge.incoming ? incoming_ : outgoing_;
+        const auto known = [&](const Crossing& each) { return !each.gradient && each.peer == peer && each.number == edge.from; };
+        if (std::ranges::none_of(values, known)) values.push_back({i, false, peer, static_cast<uint16_t>(edge.from), layer});
+        if (!edge.learns) continue;
+        const auto read = std::ranges::find(config_.order.reads, std::pair(edge.from, edge.by));
+        GC_ASSERT(read != config_.order.reads.end());
+        (edge.incoming ? outgoing_ : incoming_)
+            .push_back({i, true, peer, static_cast<uint16_t>(read - config_.order.reads.begin()), layer});
+    }
+}
+
+void Pipeline::plan(Arena& arena) {
+    slots_ = slots_of(config_.tasks(config_.blocks_most));
+    together_ = std::min(net_.together(), config_.lane_share());
+    connect();
+    const uint32_t samples = *std::ranges::max_element(config_.block_sizes);
+    for (Crossing& crossing : incoming_) {
+        crossing.place = room_bytes_;
+        room_bytes_ += (net_.edge(0, 0, crossing.edge, crossing.gradient, samples).bytes + 63) / 64 * 64;
+    }
+    arena.plan("edges", rooms() * room_bytes_, &memory_);
+    transfers_.resize(rooms() * incoming_.size() + slots_ * config_.micro_batch * outgoing_.size() +
+                      config_.lanes * (incoming_.size() + outgoing_.size()));
+}
+
+void Pipeline::open(Context& context, Dispatch& dispatch) {
+    context_ = &context;
+    dispatch_ = &dispatch;
+    dispatch.add(edge_channel, this);
+}
+
+Buffer Pipeline::room(uint32_t index, const Crossing& crossing) {
+    return memory_.part(index % rooms() * room_bytes_ + crossing.place,
+                        net_.edge(0, 0, crossing.edge, crossing.gradient, samples_of(index)).bytes);
+}
+
+/// Blocks of a call lie one behind the other.
+Buffer Pipeline::edge(const Call& call, uint32_t index, size_t edge, bool gradient) {
+    uint32_t before = 0;
+    for (uint32_t i = call.first; i < index; ++i) before += samples_of(i);
+    const uint64_t offset = before > 0 ? net_.edge(call.lane, call.slot, edge, gradient, before).bytes : 0;
+    const Buffer upto = net_.edge(call.lane, call.slot, edge, gradient, before + samples_of(index));
+    return upto.part(offset, upto.bytes - offset);
+}
+
+Pipeline::Call Pipeline::call(uint32_t micro_batch, uint32_t number) const {
+    const uint32_t first = micro_batch * config_.micro_batch + number * together_;
+    return {number % config_.lanes, micro_batch % slots_ * config_.lane_share() + number / config_.lanes, first,
+            std::min(together_, end_of(micro_batch) - first)};
+}
+
+void Pipeline::post(Transfer& transfer, const Crossing& crossing, bool comes, uint32_t block, Buffer memory) {
+    GC_ASSERT(transfer.fate != Fate::open);
+    transfer = {&crossing, block, Fate::open};
+    const EdgeKey key{static_cast<uint32_t>(step_), block | mark_, crossing.number, crossing.gradient};
+    const uint64_t ticket = static_cast<uint64_t>(&transfer - transfers_.data()) + 1;
+    Edges edges(context_->host, edge_channel);
+    if (comes) edges.receive(crossing.peer, key, memory, ticket);
+    else edges.send(crossing.peer, key, memory, ticket);
+}
+
+void Pipeline::receive(uint32_t index, bool gradients) {
+    if (index >= blocks_.size()) return;
+    for (size_t i = 0; i < incoming_.size(); ++i)
+        if (const Crossing& each = incoming_[i]; each.gradient == gradients)
+            post(incoming(index)[i], each, true, blocks_[index], room(index, each));
+}
+
+void Pipeline::send(uint32_t index, const Call& call, bool gradients) {
+    for (size_t i = 0; i < outgoing_.size(); ++i)
+        if (const Crossing& each = outgoing_[i]; each.gradient == gradients)
+            post(outgoing(index)[i], each, false, blocks_[index], edge(call, index, each.edge, gradients));
+}
+
+Status Pipeline::take(const Completion& completion) {
+    GC_ASSERT(completion.id >= 1 && completion.id <= transfers_.size());
+    if (completion.status.code == Code::deadline) return missing_ = completion.status, Status{};
+    transfers_[completion.id - 1].fate = Fate::done;
+    return completion.status;
+}
+
+/// For those of values, or of gradients.
+Status Pipeline::wait(std::span<Transfer> transfers, bool gradients) {
+    const uint64_t begin_us = context_->host.now_us();
+    const uint64_t us = (context_->step == context_->first ? 10 : context_->patience) * context_->deadline_us;
+    for (const Transfer& each : transfers) {
+        if (each.fate != Fate::open || each.crossing->gradient != gradients) continue;
+        Waiting waiting(context_->progress);
+        const Span span(context_->profile, Profile::trainer, StepPhase::edges, each.crossing->layer);
+        while (each.fate == Fate::open) {
+            const uint64_t now_us = context_->host.now_us();
+            if (now_us >= begin_us + us) return overdue(each, us);
+            const Status status = dispatch_->collect(std::min(begin_us + us, now_us + context_->deadline_us / 40));
+            if (status.code != Code::deadline || !dispatch_->ended().ok()) GC_TRY(status);
+        }
+    }
+    waited_us_ += context_->host.now_us() - begin_us;
+    return {};
+}
+
+Status Pipeline::overdue(const Transfer& transfer, uint64_t us) {
+    missing_ = {};
+    Edges(context_->host, edge_channel).explain(static_cast<uint64_t>(&transfer - transfers_.data()) + 1);
+    (void)dispatch_->collect(context_->host.now_us() + 1'000'000);
+    GC_TRY(dispatch_->ended());
+    return fail(Code::deadline, "step {}: {} waits for {} s for the {} of layer {} in block {}{}{}", step_ + 1,
+                config_.stage_text(config_.own_stage()), static_cast<double>(us) / 1e6, transfer.crossing->gradient ? "gradient" : "value",
+                transfer.crossing->layer, transfer.block, missing_.ok() ? "" : ": ", missing_.what);
+}
+
+Status Pipeline::run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink) {
+    step_ = step;
+    mark_ = 0;
+    return run_all(blocks, source, sink);
+}
+
+Status Pipeline::probe(BlockSource& source, GradientSink& sink) {
+    step_ = 0;
+    mark_ = mark_probe;
+    static constexpr uint32_t block = 0;
+    return run_all({&block, 1}, source, sink);
+}
+
+Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink) {
+    source_ = &source;
+    sink_ = &sink;
+    waited_us_ = 0;
+    if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(static_cast<uint32_t>(blocks.size()));
+    blocks_ = blocks;
+    for (uint32_t index = 0; index < rooms(); ++index)
+        for (const bool gradients : {false, true}) receive(index, gradients);
+    for (const StageTask& task : tasks_) GC_TRY(run(task));
+    for (Transfer& each : transfers_) GC_TRY(wait({&each, 1}, each.crossing && each.crossing->gradient));
+    return {};
+}
+
+Status Pipeline::run(const StageTask& task) {
+    const bool forward = task.pass == StagePass::forward, gradients = takes_gradients(task.pass);
+    const uint32_t first = task.micro_batch * config_.micro_batch, end = end_of(task.micro_batch);
+    for (uint32_t index = first; index < end; ++index) {
+        // What has gone from this slot before is free to be written.
+        for (const bool of_gradients : {false, true}) GC_TRY(wait(outgoing(index), of_gradients));
+        if (forward || gradients) GC_TRY(wait(incoming(index), gradients));
+    }
+    struct Work {
+        Pipeline& all;
+        const StageTask& task;
+        const uint32_t calls;
+        std::mutex mutex = {};
+        Status status = {};   // of the first call that failed
+    } work{*this, task, (end - first + together_ - 1) / together_};
+    context_->lanes.run(std::min(config_.lanes, work.calls), [&work](uint32_t, uint32_t lane) {
+        for (uint32_t number = lane; number < work.calls; number += work.all.config_.lanes) {
+            const Status status = work.all.pass(work.all.call(work.task.micro_batch, number), work.task.pass);
+            std::lock_guard lock(work.mutex);
+            if (work.status.ok()) work.status = status;
+        }
+    });
+    GC_TRY(work.status);
+    if (!forward && !gradients) return {};
+    for (uint32_t number = 0; number < work.calls; ++number) {
+        const Call made = call(task.micro_batch, number);
+        for (uint32_t index = made.first; index < made.first + made.count; ++index) send(index, made, gradients);
+    }
+    for (uint32_t index = first; index < end; ++index) receive(index + rooms(), gradients);
+    return {};
+}
+
+Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::function<Status(uint32_t, uint32_t)>& evaluate) {
+    step_ = context_->step;
+    mark_ = mark_evaluation;
+    for (size_t first = 0; first < batches.size(); first += config_.lanes) {
+        const auto count = static_cast<uint32_t>(std::min<size_t>(config_.lanes, batches.size() - first));
+        auto each_value = [&](uint32_t lane, bool comes, auto act) {
+            const std::span<const Crossing> all = comes ? incoming_ : outgoing_;
+            const std::span<Transfer> transfers = evaluated(lane).subspan(comes ? 0 : incoming_.size(), all.size());
+            for (size_t i = 0; i < all.size(); ++i)
+                if (!all[i].gradient) act(transfers[i], all[i]);
+        };
+        auto cross = [&](bool comes) {
+            for (uint32_t lane = 0; lane < count; ++lane)
+                each_value(lane, comes, [&](Transfer& transfer, const Crossing& crossing) {
+                    const auto& [number, samples] = batches[first + lane];
+                    post(transfer, crossing, comes, number, net_.evaluation_edge(lane, crossing.edge, samples));
+                });
+        };
+        // What has gone is free to be written, and what comes has memory.
+        for (uint32_t lane = 0; lane < count; ++lane) GC_TRY(wait(evaluated(lane), false));
+        cross(true);
+        for (uint32_t lane = 0; lane < count; ++lane) GC_TRY(wait(evaluated(lane), false));
+        std::mutex mutex;
+        Status status;   // of the first batch that failed
+        context_->lanes.run(count, [&](uint32_t, uint32_t lane) {
+            const Status found = evaluate(lane, static_cast<uint32_t>(first) + lane);
+            std::lock_guard lock(mutex);
+            if (status.ok()) status = found;
+        });
+        GC_TRY(status);
+        cross(false);
+    }
+    for (uint32_t lane = 0; lane < config_.lanes; ++lane) GC_TRY(wait(evaluated(lane), false));
+    return {};
+}
+
+/// One call of the net, on the lane that has the memory.
+Status Pipeline::pass(const Call& call, StagePass pass) {
+    const bool forward = pass == StagePass::forward, gradients = takes_gradients(pass);
+    if (context_->spend_us) context_->host.spend(context_->spend_us * (pass == StagePass::backward ? 2 : 1));
+    for (uint32_t index = call.first; index < call.first + call.count && (forward || gradients); ++index)
+        for (const Crossing& crossing : incoming_) {
+            if (crossing.gradient != gradients) continue;
+            const Buffer from = room(index, crossing), to = edge(call, index, crossing.edge, gradients);
+            GC_ASSERT(from.bytes == to.bytes);
+            std::memcpy(to.host, from.host, to.bytes);
+        }
+    if (!forward) return net_.backward(call.lane, call.slot, backward_of(pass), *sink_);
+    std::array<Block, together_most> blocks;
+    uint32_t count = 0;
+    Status status;
+    {
+        const Span span(context_->profile, call.lane, StepPhase::load);
+        for (; count < call.count && status.ok(); count += status.ok() ? 1 : 0) {
+            blocks[count].id = {step_, blocks_[call.first + count]};
+            status = source_->get(blocks[count].id, &blocks[count].samples);
+        }
+    }
+    if (status.ok()) status = net_.forward(call.lane, call.slot, std::span(blocks.data(), count), *sink_);
+    for (uint32_t i = 0; i < count; ++i) source_->done(blocks[i].id);
+    return status;
+}
+
+}   // namespace gradcast

@@ -1,0 +1,155 @@
+// A node's part of a step where the net is cut into stages (algos/grid): the passes of its stage in the order of a schedule, with the
+// values and gradients that cross the cuts.
+//
+//     edges (transport/edges) --> rooms of blocks --> slots of the net --> passes on the lanes --> sends, from the slots
+//
+// Receives are posted before the step, for the micro-batches in flight and one more.  Gradients of parameters go to a GradientSink, as
+// those of a whole net do.
+#pragma once
+#include <array>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "algos/dispatch.h"
+#include "algos/grid/grid.h"
+#include "algos/grid/schedule.h"
+#include "nn/net.h"
+#include "runtime/core/arena.h"
+#include "transport/edges/edges.h"
+
+namespace gradcast {
+
+struct Context;
+
+/// Where a net is cut and who computes what; alike at all ranks but for `self` and `lanes`.
+struct PipelineConfig {
+    Grid grid;
+    Rank self = 0;                  // not a spare
+    std::vector<uint32_t> begins;   // first layers of the stages
+    NetOrder order;                 // of the whole net
+    Schedule schedule = Schedule::one_forward_one_backward;
+    uint32_t micro_batch = 1;            // blocks that pass the stages together; each lane takes a share of them
+    uint32_t lanes = 1;                  // of this rank
+    uint32_t blocks_most = 0;            // that a replica computes in a step
+    std::vector<uint32_t> block_sizes;   // of all blocks of a step, in samples
+
+    uint32_t own_stage() const { return grid.cell_of(self).stage; }
+    Stage stage(uint32_t number) const { return {begins[number], number + 1 < begins.size() ? begins[number + 1] : ~0u}; }
+    std::string stage_text(uint32_t number) const;   // "stage 1 of 2 (conv1 .. pool2)"
+    std::vector<StageTask> tasks(uint32_t blocks) const;
+    /// NetConfig::slots of the stage's net.
+    uint32_t slots() const { return slots_of(tasks(blocks_most)) * lane_share(); }
+    bool passes_apart() const { return schedule == Schedule::zero_bubble; }
+    uint32_t lane_share() const { return (micro_batch + lanes - 1) / lanes; }   // blocks of a micro-batch, the most of a lane
+};
+
+/// The samples of blocks.  Any lane.
+struct BlockSource {
+    virtual ~BlockSource() = default;
+    virtual Status get(BlockId id, Samples* samples) = 0;   // *samples is valid until done()
+    virtual void done(BlockId id) = 0;
+};
+
+struct EvaluationBatch {
+    uint32_t number, samples;
+};
+
+class Pipeline final : public Consumer {
+public:
+    /// The net is that of the own stage.  Both outlive this.
+    Pipeline(const PipelineConfig& config, Net& net) : config_(config), net_(net) {}
+    /// Plans the rooms in which edges arrive.  The net is ready.
+    void plan(Arena& arena);
+    /// In a new view.  Before anything is completed.
+    void open(Context& context, Dispatch& dispatch);
+    /// Runs all passes of these blocks, which are the same at all stages of the replica.  Trainer thread.  Errors: deadline, which names
+    /// the stage, layer, block and rank that it waits for; peer_lost; cancelled; what a pass says.
+    Status run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink);
+    /// Runs the passes of block 0 of step 0, before that step.
+    Status probe(BlockSource& source, GradientSink& sink);
+    uint64_t waited_us() const { return waited_us_; }   // for edges, by the trainer, in the last run()
+
+    /// Passes these batches of test data forward, alike at all stages of the replica: `evaluate` computes that with this index on a lane of
+    /// the net (Net::evaluate()).  Between steps.  Errors: as run().
+    Status evaluate(std::span<const EvaluationBatch> batches, const std::function<Status(uint32_t lane, uint32_t index)>& evaluate);
+
+    Status take(const Completion& completion) override;
+
+private:
+    /// A value or gradient that comes or goes for each block.
+    struct Crossing {
+        size_t edge;   // Net::edge(); of a value that several layers of a stage read, that of one of them
+        bool gradient;
+        Rank peer;
+        uint16_t number;      // EdgeKey::edge
+        std::string layer;    // for errors
+        uint64_t place = 0;   // in a block's room, of what comes
+    };
+    enum class Fate : uint8_t { free, open, done };
+    struct Transfer {
+        const Crossing* crossing = nullptr;
+        uint32_t block = 0;
+        Fate fate = Fate::free;
+    };
+    /// Blocks of a micro-batch that a lane computes in one call.
+    struct Call {
+        uint32_t lane, slot, first, count;   // first, count: indices of blocks of the step
+    };
+
+    uint32_t rooms() const { return (slots_ + 1) * config_.micro_batch; }
+    uint32_t micro_batches() const { return static_cast<uint32_t>((blocks_.size() + config_.micro_batch - 1) / config_.micro_batch); }
+    uint32_t end_of(uint32_t micro_batch) const {
+        return std::min((micro_batch + 1) * config_.micro_batch, static_cast<uint32_t>(blocks_.size()));
+    }
+    uint32_t samples_of(uint32_t index) const { return config_.block_sizes[blocks_[index]]; }
+    /// Of the transfers of a block.  What comes for it and for one rooms() later share theirs, as do those that go from a slot.
+    std::span<Transfer> incoming(uint32_t index) {
+        return std::span(transfers_).subspan(index % rooms() * incoming_.size(), incoming_.size());
+    }
+    std::span<Transfer> outgoing(uint32_t index) {
+        return std::span(transfers_)
+            .subspan(rooms() * incoming_.size() + index % (slots_ * config_.micro_batch) * outgoing_.size(), outgoing_.size());
+    }
+    Buffer room(uint32_t index, const Crossing& crossing);
+    void connect();
+    void receive(uint32_t index, bool gradients);
+    void send(uint32_t index, const Call& call, bool gradients);
+    /// Of a lane in an evaluation: its incoming values and outgoing ones.
+    std::span<Transfer> evaluated(uint32_t lane) {
+        const size_t all = incoming_.size() + outgoing_.size();
+        return std::span(transfers_).last((config_.lanes - lane) * all).first(all);
+    }
+    void post(Transfer& transfer, const Crossing& crossing, bool comes, uint32_t block, Buffer memory);
+    Status wait(std::span<Transfer> transfers, bool gradients);
+    Status overdue(const Transfer& transfer, uint64_t us);
+    Call call(uint32_t micro_batch, uint32_t number) const;
+    Buffer edge(const Call& call, uint32_t index, size_t edge, bool gradient);
+    Status run_all(std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink);
+    Status run(const StageTask& task);
+    Status pass(const Call& call, StagePass pass);
+
+    const PipelineConfig config_;
+    Net& net_;
+    std::vector<StageTask> tasks_;
+    uint32_t slots_ = 0;      // micro-batches in flight
+    uint32_t together_ = 1;   // blocks of a call, the most
+    std::vector<Crossing> incoming_, outgoing_;
+    uint64_t room_bytes_ = 0;   // of a block
+    Buffer memory_;
+    std::vector<Transfer> transfers_;
+
+    Context* context_ = nullptr;
+    Dispatch* dispatch_ = nullptr;
+    // Of the present run().
+    StepId step_ = 0;
+    uint32_t mark_ = 0;   // in the keys' numbers of blocks
+    std::span<const uint32_t> blocks_;
+    BlockSource* source_ = nullptr;
+    GradientSink* sink_ = nullptr;
+    uint64_t waited_us_ = 0;
+    Status missing_;   // the answer to Edges::explain()
+};
+
+}   // namespace gradcast

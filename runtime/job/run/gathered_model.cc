@@ -1,0 +1,87 @@
+#include "runtime/job/run/gathered_model.h"
+
+#include <algorithm>
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t piece_bytes = 4 * 1024 * 1024;
+constexpr size_t pieces_ahead = 4;                   // whose receives are posted
+constexpr uint64_t model_tags = uint64_t{1} << 62;   // no other mail has this bit alone
+constexpr uint64_t digest_tag = model_tags | (model_tags - 1);
+
+}   // namespace
+
+StateSizes GatheredModel::sizes() const {
+    const Layout& layout = parts_.compute.net->layout();
+    StateSizes sizes{};
+    sizes[StateVector::parameters] = layout.whole();
+    sizes[StateVector::optimiser] = parts_.optimiser_vectors() * layout.whole();
+    sizes[StateVector::exponents] = layers_layout(parts_.layers, 0).groups.size();
+    return sizes;
+}
+
+/// In the order in which the file takes them.
+std::vector<GatheredModel::Piece> GatheredModel::pieces() const {
+    std::vector<Piece> all;
+    const Grid& grid = parts_.pipeline->grid;
+    for (uint32_t stage = 0; stage < grid.stages(); ++stage) {
+        const StateRuns runs = parts_.state_runs_of(stage);
+        for (const StateVector which : state_vectors)
+            for (const auto& [offset, count, place] : runs[which])
+                for (uint64_t i = 0, most = piece_bytes / kind_of(which).width; i < count; i += most)
+                    all.push_back({which, grid.rank_of(0, {stage, 0}), place + i, std::min(most, count - i), offset + i});
+    }
+    std::ranges::sort(all, {}, [](const Piece& piece) { return std::pair(piece.which, piece.place); });
+    return all;
+}
+
+std::span<const std::byte> GatheredModel::own(const Piece& piece) const {
+    const uint64_t width = kind_of(piece.which).width;
+    return parts_.state({}).bytes()[piece.which].subspan(piece.offset * width, piece.count * width);
+}
+
+Status GatheredModel::write(Context& context, const Session& session, const std::string& path, const Model& model, uint64_t us,
+                            std::string* digest) {
+    const std::vector<Piece> all = pieces();
+    const Rank self = session.self();
+    constexpr Rank writes = 0;
+    constexpr const char* what = "part of the model";
+    Mailbox& mail = *context.mail;
+    mail.begin(all.size() + 1);
+    const uint64_t digest_ticket = all.size() + 1;
+    digest->assign(64, ' ');
+    const Buffer text{reinterpret_cast<std::byte*>(digest->data()), nullptr, digest->size()};
+    if (self != writes) {
+        mail.receive(writes, digest_tag, text, digest_ticket);
+        for (size_t i = 0; i < all.size(); ++i)
+            if (all[i].owner == self) {
+                const std::span<const std::byte> bytes = own(all[i]);
+                mail.send({writes}, model_tags | i, {const_cast<std::byte*>(bytes.data()), nullptr, bytes.size()}, i + 1);
+            }
+        for (size_t i = 0; i < all.size(); ++i)
+            if (all[i].owner == self) GC_TRY(mail.wait(i + 1, i + 1, us, what));
+        return mail.wait(digest_ticket, digest_ticket, us, "digest of the model");
+    }
+    std::array<std::vector<std::byte>, pieces_ahead> rooms;
+    auto receive = [&](size_t i) {
+        if (i >= all.size() || all[i].owner == self) return;
+        std::vector<std::byte>& room = rooms[i % pieces_ahead];
+        room.resize(all[i].count * kind_of(all[i].which).width);
+        mail.receive(all[i].owner, model_tags | i, {room.data(), nullptr, room.size()}, i + 1);
+    };
+    ModelWriter writer;
+    GC_TRY(writer.open(path, sizes()));
+    for (size_t i = 0; i < pieces_ahead; ++i) receive(i);
+    for (size_t i = 0; i < all.size(); ++i) {
+        if (all[i].owner != self) GC_TRY(mail.wait(i + 1, i + 1, us, what));
+        GC_TRY(writer.add(all[i].which, all[i].place, all[i].owner == self ? own(all[i]) : rooms[i % pieces_ahead]));
+        receive(i + pieces_ahead);
+    }
+    GC_TRY(writer.close(model));
+    *digest = writer.digest();
+    mail.send(session.others(), digest_tag, {reinterpret_cast<std::byte*>(digest->data()), nullptr, digest->size()}, digest_ticket);
+    return mail.wait(digest_ticket, digest_ticket, us, "digest of the model");
+}
+
+}   // namespace gradcast

@@ -1,0 +1,65 @@
+#include "runtime/job/run/stages.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "algos/grid/cuts.h"
+#include "transport/exchange/exchange.h"
+
+namespace gradcast {
+namespace {
+
+Status named_cuts(const JobConfig& job, const NetOrder& order, std::vector<uint32_t>* begins) {
+    std::vector<std::string_view> possible;
+    for (const uint32_t begin : order.begins)
+        if (begin > 0) possible.push_back(order.names[begin]);
+    begins->assign(1, 0);
+    for (const std::string& name : job.cuts) {
+        const auto at = std::ranges::find(order.names, name);
+        const auto layer = static_cast<uint32_t>(at - order.names.begin());
+        if (at == order.names.end() || !std::ranges::binary_search(order.begins, layer) || layer == 0)
+            return fail(Code::invalid, "\"{}\" {}; stages can begin at {}", name,
+                        at == order.names.end() ? "is no layer of the net" : "is computed with the layers before it",
+                        fmt::join(possible, ", "));
+        if (layer <= begins->back()) return fail(Code::invalid, "\"{}\" is not behind the layer that begins the stage before", name);
+        begins->push_back(layer);
+    }
+    for (size_t i = 0; i < begins->size(); ++i) {
+        const size_t end = i + 1 < begins->size() ? (*begins)[i + 1] : order.names.size();
+        if (std::find(order.learns.begin() + (*begins)[i], order.learns.begin() + static_cast<ptrdiff_t>(end), true) ==
+            order.learns.begin() + static_cast<ptrdiff_t>(end))
+            return fail(Code::invalid, "the stage that begins at {} has no parameters: choose other layers", order.names[(*begins)[i]]);
+    }
+    return {};
+}
+
+}   // namespace
+
+Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, Rank self, uint32_t lanes, PipelineConfig* config,
+                   std::string* about) {
+    *about = "parallel.stages";
+    GC_TRY(net_cpu_order(spec, &config->order));
+    const NetOrder& order = config->order;
+    if (const uint32_t most = cuts_most(order.learns, order.begins); job.stages > most)
+        return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", job.stages, most);
+    GC_TRY(Grid::make(n, job.stages, 1, &config->grid));
+    if (config->grid.spares() > 0)
+        return fail(Code::invalid, "{} stages take {}, {}, ... nodes, and the job has {}: each node computes one", job.stages, job.stages,
+                    2 * job.stages, n);
+    *about = "parallel.cuts";
+    if (job.cuts.empty()) config->begins = cuts_even(order.work, order.learns, order.begins, job.stages);
+    else GC_TRY(named_cuts(job, order, &config->begins));
+    const auto& names = pipeline_schedule_names();
+    config->schedule = static_cast<Schedule>(std::ranges::find(names, job.stage_schedule) - names.begin());
+    config->self = self;
+    config->micro_batch = job.micro_batch;
+    config->lanes = lanes;
+    const ExchangeKind* kind = nullptr;
+    GC_TRY(exchange_find(job.exchange, job.quantiser, &kind));
+    const uint32_t each = kind->codes ? job.m + job.s : kind->shares ? job.r : 1;   // replicas that compute a block
+    config->blocks_most = std::min(job.blocks, each * ((job.blocks + config->grid.replicas() - 1) / config->grid.replicas()));
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,263 @@
+// Jobs whose net is cut into stages, over the simulator: every cut, schedule and number of replicas gives the digest, the losses and the
+// accuracy of the uncut net on one rank.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "algos/grid/schedule.h"
+#include "datasets/shard.h"
+#include "nn/net.h"
+#include "runtime/control/json.h"
+#include "runtime/core/digest.h"
+#include "runtime/job/model/model_file.h"
+#include "runtime/job/run/engine.h"
+#include "tests/sim/seeds.h"
+#include "transport/sim/sim.h"
+
+namespace gradcast {
+namespace {
+
+std::string test_folder() {
+    static const std::string folder = ::testing::TempDir() + "gradcast-stages-" + std::to_string(getpid());
+    std::filesystem::create_directories(folder);
+    return folder;
+}
+
+/// Noise whose brightness follows from the class.
+std::string shard(uint32_t channels, uint32_t side) {
+    const std::string path = fmt::format("{}/data-{}x{}.h5", test_folder(), channels, side);
+    if (std::filesystem::exists(path)) return path;
+    constexpr uint32_t count = 110;   // the last batch of the evaluation is a short one
+    const uint32_t pixels = channels * side * side;
+    std::vector<uint8_t> images(count * pixels);
+    std::vector<int32_t> labels(count);
+    for (uint32_t i = 0; i < count; ++i) {
+        labels[i] = static_cast<int32_t>(splitmix64(i) % 10);
+        for (uint32_t p = 0; p < pixels; ++p)
+            images[i * pixels + p] = static_cast<uint8_t>(20 * static_cast<uint32_t>(labels[i]) + splitmix64(uint64_t{i} << 32 | p) % 50);
+    }
+    const std::vector<float> mean(channels, 0.4f), std(channels, 0.3f);
+    const DataInfo info{count, channels, side, side, 10, mean, std, "noise"};
+    const Status status = shard_write(path, info, images.data(), labels.data());
+    EXPECT_TRUE(status.ok()) << status.what;
+    return path;
+}
+
+/// What a run leaves that no cut may change.
+struct Outcome {
+    std::string digest, content;        // of the parameters; of the model's file
+    std::vector<std::string> digests;   // by step: of the whole state
+    std::vector<double> losses;
+    double accuracy = 0;
+    bool operator==(const Outcome&) const = default;
+};
+
+struct StagesJob {
+    std::string preset = "lenet5";
+    std::string parallel, algorithm;   // lines of these sections
+    uint32_t steps = 3, blocks = 6, evaluate = 2;
+    uint64_t spend_us = 0;   // of a pass
+    std::string optimiser = "lr = 0.02\nmomentum = 0.9\n";
+    SimConfig sim;
+    std::function<void(Simulator&)> before;
+    std::vector<std::unique_ptr<Engine>> engines;
+    std::unique_ptr<Simulator> simulator;
+    std::vector<std::string> folders;
+
+    Status run() {
+        const bool grey = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
+        const std::string data = shard(grey ? 1 : 3, grey ? 28 : 32);
+        const std::string text = fmt::format(
+            "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\nevaluate = {}\ncheckpoint_keep = 0\n[data]\ntrain = "
+            "\"{}\"\ntest = \"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\n{}[algorithm]\n{}[parallel]\n{}",
+            steps, 2 * blocks, blocks, evaluate, data, data, preset, optimiser, algorithm, parallel);
+        JobConfig job;
+        GC_TRY(job_parse(text, "job.toml", "/", &job));
+        job.text = text;
+        Log log;
+        log_level(Level::error);
+        simulator = Simulator::create(sim);
+        std::vector<Member> roster(sim.ranks);
+        for (Rank r = 0; r < sim.ranks; ++r) roster[r].name = fmt::format("node{}", r);
+        static int runs = 0;
+        const std::string folder = fmt::format("{}/run{}", test_folder(), runs++);
+        for (Rank r = 0; r < sim.ranks; ++r) {
+            EngineConfig engine;
+            engine.job = job;
+            engine.roster = roster;
+            engine.self = NodeId{r};
+            engine.folder = folders.emplace_back(fmt::format("{}-{}", folder, r));
+            engine.lanes = 0;
+            engine.loader_threaded = false;
+            engine.spend_us = spend_us;
+            GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
+            simulator->trainer(r, [this, r](Host& host) { return engines[r]->run(host); });
+        }
+        if (before) before(*simulator);
+        return simulator->run();
+    }
+
+    /// Of rank r.
+    Outcome outcome(Rank r) const {
+        Outcome found;
+        const JobStatus status = engines[r]->status();
+        found.digest = status.digest;
+        found.accuracy = status.accuracy;
+        std::ifstream lines(folders[r] + "/steps.jsonl");
+        for (std::string line; std::getline(lines, line);) {
+            const Json json = Json::parse(line);
+            found.digests.push_back(json["digest"]);
+            found.losses.push_back(json["loss"]);
+        }
+        Model model;
+        ModelVectors state;
+        const Status read = checkpoint_read(folders[0] + "/final.h5", &model, &state);
+        EXPECT_TRUE(read.ok()) << read.what;
+        found.content = fmt::format("{} {:016x} {:016x}", model.digest, model.state,
+                                    digest64(std::span<const float>(state.optimiser)) +
+                                        digest64({reinterpret_cast<const uint32_t*>(state.exponents.data()), state.exponents.size()}));
+        return found;
+    }
+};
+
+/// Of the uncut net on one rank.
+const Outcome& wanted(const std::string& preset) {
+    static std::map<std::string, Outcome> all;
+    if (const auto known = all.find(preset); known != all.end()) return known->second;
+    StagesJob alone;
+    alone.preset = preset;
+    alone.sim.ranks = 1;
+    const Status status = alone.run();
+    EXPECT_TRUE(status.ok()) << status.what;
+    return all[preset] = alone.outcome(0);
+}
+
+void expect_wanted(const StagesJob& job) {
+    for (Rank rank = 0; rank < job.sim.ranks; ++rank) {
+        const Outcome found = job.outcome(rank);
+        const Outcome& right = wanted(job.preset);
+        EXPECT_EQ(found.digest, right.digest);
+        EXPECT_EQ(found.content, right.content);
+        EXPECT_EQ(found.digests, right.digests);
+        EXPECT_EQ(found.losses, right.losses);
+        EXPECT_EQ(found.accuracy, right.accuracy);
+    }
+}
+
+TEST(Stages, GiveTheBitsOfTheWholeNet) {
+    for (const char* preset : {"lenet5", "mlp", "nin", "resnet9"})
+        for (uint32_t stages : {2u, 3u, 4u})
+            for (const char* schedule : {"gpipe", "1f1b", "zero-bubble"}) {
+                const bool large = preset == std::string("nin") || preset == std::string("resnet9");
+                const char* one[] = {"zero-bubble", "1f1b", "gpipe"};   // by stages, of nets that take long
+                if (large && schedule != std::string_view(one[stages - 2])) continue;
+                SCOPED_TRACE(fmt::format("{} in {} stages, {}", preset, stages, schedule));
+                StagesJob job;
+                job.preset = preset;
+                job.parallel = fmt::format("stages = {}\nschedule = \"{}\"\n", stages, schedule);
+                job.sim.ranks = stages;
+                job.sim.jitter_us = 200;
+                const Status status = job.run();
+                ASSERT_TRUE(status.ok()) << status.what;
+                expect_wanted(job);
+            }
+}
+
+TEST(Stages, GiveTheBitsOfTheWholeNetInReplicas) {
+    for (const char* exchange : {"ring", "unicast", "multicast", "ps", "coded", "coded-rs"})
+        for (uint32_t replicas : {2u, 3u}) {
+            SCOPED_TRACE(fmt::format("{} over {} replicas", exchange, replicas));
+            StagesJob job;
+            job.parallel = "stages = 2\nmicro_batch = 2\n";
+            job.algorithm = fmt::format("exchange = \"{}\"\n", exchange);
+            job.sim.ranks = 2 * replicas;
+            const Status status = job.run();
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_wanted(job);
+        }
+}
+
+// The virtual time of a step beside that of the schedule's formula, over a link that takes its time.  Stages have equal times, then one of
+// them is slower.
+TEST(Stages, IdleAsTheirScheduleSays) {
+    constexpr uint64_t pass_us = 20'000;
+    for (const Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble})
+        for (const auto& [stages, blocks] : {std::pair{2u, 4u}, {4u, 8u}})
+            for (const double slower : {1.0, 1.5}) {
+                SCOPED_TRACE(fmt::format("{}, {} stages, {} blocks, {}", pipeline_schedule_names()[static_cast<size_t>(schedule)], stages,
+                                         blocks, slower));
+                auto run_us = [&](uint32_t steps) {
+                    StagesJob job;
+                    job.parallel =
+                        fmt::format("stages = {}\nschedule = \"{}\"\n", stages, pipeline_schedule_names()[static_cast<size_t>(schedule)]);
+                    job.sim.ranks = stages;
+                    job.sim.latency_us = 500;
+                    job.sim.jitter_us = 0;
+                    job.sim.rate_bytes_per_s = 1e9;
+                    job.steps = steps, job.blocks = blocks, job.evaluate = 100;
+                    job.spend_us = pass_us;
+                    job.before = [&](Simulator& sim) { sim.slow(1, slower); };
+                    const Status status = job.run();
+                    EXPECT_TRUE(status.ok()) << status.what;
+                    return static_cast<double>(job.simulator->now_us());
+                };
+                const double step_us = (run_us(4) - run_us(2)) / 2;
+                std::vector<StageTimes> times(stages, {pass_us, pass_us, pass_us});
+                times[1] = {slower * pass_us, slower * pass_us, slower * pass_us};
+                const PipelineCost cost = pipeline_cost(schedule, times, blocks, 500);
+                for (uint32_t stage = 0; stage < stages; ++stage) {
+                    const double idle = 1 - times[stage].sum() * blocks / step_us;
+                    EXPECT_LT(idle, 1.05 * cost.idle[stage] + 0.01) << "stage " << stage;
+                    EXPECT_GT(idle, 0.95 * cost.idle[stage]) << "stage " << stage;
+                }
+            }
+}
+
+void any_cut(uint64_t seed) {
+    for (const char* preset : {"lenet5", "mlp", "nin", "resnet9"}) {
+        NetSpec spec;
+        const bool grey = preset == std::string("lenet5") || preset == std::string("mlp");
+        ASSERT_TRUE(preset_find(preset, grey ? 1 : 3, grey ? 28 : 32, grey ? 28 : 32, 10, &spec).ok());
+        NetOrder order;
+        ASSERT_TRUE(net_cpu_order(spec, &order).ok());
+        uint32_t seen = 0, cuts = 0;
+        for (const uint32_t begin : order.begins) {
+            const bool learns = std::find(order.learns.begin() + begin, order.learns.end(), true) != order.learns.end();
+            if (begin == 0 || !learns || (!grey && ++seen % 4 != seed % 4)) continue;
+            SCOPED_TRACE(fmt::format("{} cut at {}", preset, order.names[begin]));
+            StagesJob job;
+            job.preset = preset;
+            job.parallel = fmt::format("stages = 2\ncuts = [\"{}\"]\n", order.names[begin]);
+            job.sim.ranks = 2;
+            const Status status = job.run();
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_wanted(job);
+            ++cuts;
+        }
+        EXPECT_GE(cuts, 2u) << preset;
+    }
+}
+
+// No bit depends on where a net is cut.  GC_SEEDS=4 tries every cut of the large nets, one seed a fourth of them.
+TEST(SlowStages, AnyAllowedCut) {
+    for_seeds(1, [](uint64_t seed) { any_cut(seed); });
+}
+
+// A node that dies, or never sends, ends the job at the others with an error that names what they lack.
+TEST(Stages, ALostStageEndsTheJob) {
+    StagesJob job;
+    job.parallel = "stages = 2\n";
+    job.sim.ranks = 2;
+    job.sim.lost_after_us = 500'000;
+    job.spend_us = 20'000;
+    job.steps = 20;
+    job.before = [](Simulator& sim) { sim.kill(1, 1'500'000); };
+    const Status status = job.run();
+    EXPECT_EQ(status.code, Code::peer_lost) << status.what;
+    EXPECT_NE(std::string_view(status.what).find("rank 1 (node1)"), std::string_view::npos) << status.what;
+}
+
+}   // namespace
+}   // namespace gradcast
