@@ -126,7 +126,7 @@ private:
 
 }   // namespace
 
-Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, Measured* measured) {
+Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, NetMeasure* measured) {
     NetConfig of_unit{.precision = config.precision, .passes_apart = true};
     for (const ProgramSize& size : program_sizes(config))
         if (size.training) of_unit.block_sizes.push_back(size.samples);
@@ -141,7 +141,7 @@ Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes
     begins.push_back(static_cast<uint32_t>(spec.layers.size()));
     const Numbers numbers;
     const MeasuredBlock made(spec, of_unit.samples_max, numbers);
-    Measured result;
+    NetMeasure result;
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
         of_unit.stage = {begins[i], begins[i + 1]};
         Unit unit;

@@ -13,7 +13,7 @@ struct UnitTimes {
     double forward, data, weights;   // seconds for one block: the fastest pass of each kind
 };
 
-struct Measured {
+struct NetMeasure {
     /// The identity of the kernel set: the sum of the digests of all gradients, values and losses that leave the units, by their places in
     /// the whole net.
     uint64_t digest = 0;
@@ -25,6 +25,6 @@ struct Measured {
 /// crosses cuts are generated, so the digest depends on the kernels, the net, the sizes of blocks and the precision alone; stage, lanes,
 /// slots and seed of `config` are not read.  Each unit has memory of its own, which is free again before the next one.  Costs about
 /// `passes` blocks of the whole net.  Errors: as of net_cpu_plan() and Arena::seal(); Code::cancelled once *stop is true.
-Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, Measured* measured);
+Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, NetMeasure* measured);
 
 }   // namespace gradcast

@@ -7,8 +7,8 @@
 namespace gradcast {
 namespace {
 
-Measured measured(const NetSpec& spec, const NetConfig& config, uint32_t passes = 1) {
-    Measured result;
+NetMeasure measured(const NetSpec& spec, const NetConfig& config, uint32_t passes = 1) {
+    NetMeasure result;
     const Status status = net_measure(spec, config, passes, nullptr, &result);
     EXPECT_TRUE(status.ok()) << status.what;
     return result;
@@ -25,7 +25,7 @@ TEST(Measure, DigestsAreTheSameEachTime) {
 
 TEST(Measure, DigestsDependOnTheKernelsAlone) {
     const NetSpec spec = everything();
-    const Measured wanted = measured(spec, sizes({7, 6}));
+    const NetMeasure wanted = measured(spec, sizes({7, 6}));
     NetConfig config = sizes({7, 6}, 3);
     config.samples_max = 100;
     config.bucket_bytes = 1;
@@ -45,7 +45,7 @@ TEST(Measure, TakesEachUnitApart) {
         SCOPED_TRACE(name);
         const bool grey = name == std::string("lenet5");
         const NetSpec spec = preset(name, grey ? 1 : 3, grey ? 28 : 32);
-        const Measured found = measured(spec, sizes({4}), 2);
+        const NetMeasure found = measured(spec, sizes({4}), 2);
         Rig rig(spec, sizes({4}));
         std::vector<uint32_t> begins;
         for (const UnitTimes& unit : found.units) {
@@ -62,14 +62,14 @@ TEST(Measure, TakesEachUnitApart) {
 
 TEST(Measure, Stops) {
     const std::atomic<bool> stop{true};
-    Measured found;
+    NetMeasure found;
     EXPECT_EQ(net_measure(preset("lenet5"), sizes({4}), 1, &stop, &found).code, Code::cancelled);
 }
 
 TEST(Measure, NamesWhatCannotBePlanned) {
     NetConfig config = sizes({4});
     config.precision = Precision::tf32;
-    Measured found;
+    NetMeasure found;
     EXPECT_STREQ(net_measure(preset("lenet5"), config, 1, nullptr, &found).what,
                  "precision tf32 is for GPUs: take f32 or bf16, or device cuda");
 }

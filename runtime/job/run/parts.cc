@@ -356,7 +356,7 @@ Status JobParts::start(const JobConfig& job, const Log& log) {
 /// It takes memory that is free again before the job's is taken.
 Status JobParts::measure_kernels(const EngineConfig& config) {
     if (!kernels_measured()) return {};
-    Measured measured;
+    NetMeasure measured;
     const NetConfig net{
         .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
     GC_TRY(net_measure(spec, net, 1, config.stop, &measured));
