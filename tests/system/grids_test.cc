@@ -1,0 +1,114 @@
+// Nets in stages on daemons: one digest a net, whatever the cut, the schedule, the number of replicas and their exchange.
+#include <cstdlib>
+
+#include "datasets/shard.h"
+#include "runtime/core/digest.h"
+#include "tests/daemon/processes.h"
+
+namespace gradcast {
+namespace {
+
+struct Net {
+    const char* preset;
+    uint32_t channels, side;
+};
+constexpr Net nets[] = {{"lenet5", 1, 28}, {"mlp", 1, 28}, {"resnet9", 3, 32}};
+
+struct Grid {
+    uint32_t stages = 1, replicas = 1;
+    const char *schedule = "1f1b", *exchange = "ring";
+    uint32_t micro_batch = 1;
+};
+
+std::string data_name(const Net& net) { return fmt::format("data-{}.h5", net.channels); }
+
+void make_data(const std::string& folder, const Net& net) {
+    constexpr uint32_t count = 60;
+    const uint32_t pixels = net.channels * net.side * net.side;
+    std::vector<uint8_t> images(count * pixels);
+    std::vector<int32_t> labels(count);
+    for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(splitmix64(i));
+    for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(i % 10);
+    const DataInfo info{count, net.channels, net.side, net.side, 10, std::vector<float>(net.channels, 0.5f),
+                        std::vector<float>(net.channels, 0.5f), "noise"};
+    const Status status = shard_write(folder + "/" + data_name(net), info, images.data(), labels.data());
+    ASSERT_TRUE(status.ok()) << status.what;
+}
+
+std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3) {
+    const std::string parallel = grid.stages == 1 ? ""
+                                                  : fmt::format("[parallel]\nstages = {}\nschedule = \"{}\"\nmicro_batch = {}\n",
+                                                                grid.stages, grid.schedule, grid.micro_batch);
+    return fmt::format(
+        "[job]\nseed = 3\nsteps = {}\nbatch = 12\nblocks = 6\ndeadline = \"20s\"\ncheckpoint_keep = 0\n[data]\ntrain = \"{}\"\ntest = "
+        "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n[algorithm]\nexchange = \"{}\"\n{}",
+        steps, data_name(net), data_name(net), net.preset, grid.exchange, parallel);
+}
+
+struct SystemGrids : testing::Test {
+    Cluster cluster{8};
+    void SetUp() override {
+        for (const Net& net : nets) ASSERT_NO_FATAL_FAILURE(make_data(cluster.folder, net));
+        for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
+        ASSERT_NO_FATAL_FAILURE(cluster.up());
+    }
+    std::string submitted(const Net& net, const Grid& grid, uint32_t steps = 3) {
+        std::vector<std::string> names;
+        for (uint32_t i = 0; i < grid.stages * grid.replicas; ++i) names.push_back(cluster[i].name);
+        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(net, grid, steps), "job.toml", cluster.folder, names, 0}));
+        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
+        return answer.value("id", "");
+    }
+    JobStatus trained(const Net& net, const Grid& grid) {
+        const std::string id = submitted(net, grid);
+        const JobStatus status = cluster[0].ended(id);
+        EXPECT_EQ(status.state, JobState::done) << status.error;
+        for (uint32_t i = 1; i < grid.stages * grid.replicas; ++i) {
+            const JobStatus other = cluster[i].ended(id);
+            EXPECT_EQ(other.digest, status.digest);
+            EXPECT_EQ(other.step_digest, status.step_digest);
+        }
+        return status;
+    }
+};
+
+// GC_GRIDS=all tries all of them, as `make nightly` does; else a twelfth.
+TEST_F(SystemGrids, OneDigestANet) {
+    const char* wanted = std::getenv("GC_GRIDS");
+    const uint32_t every = wanted && wanted == std::string_view("all") ? 1 : 12;
+    uint32_t number = 0, tried = 0;
+    for (const Net& net : nets) {
+        const JobStatus whole = trained(net, {});
+        for (const auto& [stages, replicas] : {std::pair{2u, 1u}, {4u, 1u}, {2u, 2u}, {2u, 3u}, {4u, 2u}})
+            for (const char* schedule : {"gpipe", "1f1b", "zero-bubble"})
+                for (const char* exchange : {"ring", "multicast", "ps", "coded-rs"}) {
+                    if (replicas == 1 && exchange != std::string_view("ring")) continue;
+                    if (number++ % every != 0) continue;
+                    const Grid grid{stages, replicas, schedule, exchange, 1 + number % 2};
+                    SCOPED_TRACE(fmt::format("{}: {} stages, {} replicas, {}, {}", net.preset, stages, replicas, schedule, exchange));
+                    const JobStatus status = trained(net, grid);
+                    EXPECT_EQ(status.digest, whole.digest);
+                    EXPECT_EQ(status.step_digest, whole.step_digest);
+                    EXPECT_EQ(status.kernel_set, whole.kernel_set);
+                    EXPECT_EQ(status.accuracy, whole.accuracy);
+                    EXPECT_EQ(status.loss, whole.loss);
+                    ++tried;
+                }
+    }
+    EXPECT_EQ(number, 126u);
+    EXPECT_GE(tried, 126 / every);
+}
+
+TEST_F(SystemGrids, ALostStageEndsTheJobByName) {
+    const std::string id = submitted(nets[0], {.stages = 4}, 100'000);
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 5; }));
+    cluster[2].process->kill(SIGKILL);
+    for (const uint32_t node : {0u, 1u, 3u}) {
+        const JobStatus status = cluster[node].ended(id);
+        EXPECT_EQ(status.state, JobState::failed);
+        EXPECT_NE(status.error.find("rank 2 (c) lost in step"), std::string::npos) << status.error;
+    }
+}
+
+}   // namespace
+}   // namespace gradcast
