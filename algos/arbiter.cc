@@ -33,6 +33,7 @@ Status Arbiter::judge(Status found, StepId at) {
         judging_ = false;
         GC_TRY(dispatch_.ended());
         if (at != context_.step && (at + 1 != context_.step || kept_parameters_.empty())) return found;
+        if (context_.pipeline) return found;   // a stage cannot compute a block again by itself
         Record redone;
         GC_TRY(compute_again(*conflict, at, &redone));
         const bool first = conflict->digests[0] == redone.digest, second = conflict->digests[1] == redone.digest;

@@ -8,7 +8,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t cells_tags = uint64_t{1} << 63;   // no other mail has this bit
+constexpr uint64_t cells_tags = uint64_t{3} << 62;   // no other mail has both bits
 
 }   // namespace
 
@@ -17,15 +17,14 @@ Cells::Cells(Context& context, const View& view, const Grid& grid, Rank self)
 
 Status Cells::gather(uint64_t tag, const Word& own, const char* what) {
     Mailbox& mail = *context_.mail;
-    words_[self_] = own;
+    words_[self_] = sent_[tag % 2] = own;
     const uint32_t n = view_.n();
     mail.begin(n + 1);
-    auto buffer = [this](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&words_[rank]), nullptr, sizeof(Word)}; };
+    auto buffer = [](Word& word) { return Buffer{reinterpret_cast<std::byte*>(&word), nullptr, sizeof word}; };
     for (Rank rank = 0; rank < n; ++rank)
-        if (rank != self_) mail.receive(rank, cells_tags | tag, buffer(rank), rank + 1);
-    mail.send({0, others_.data()}, cells_tags | tag, buffer(self_), n + 1);
-    const uint64_t us = (context_.step <= context_.first + 1 ? 10 : context_.patience) * context_.deadline_us;
-    GC_TRY(mail.wait(1, n + 1, us, what));
+        if (rank != self_) mail.receive(rank, cells_tags | tag, buffer(words_[rank]), rank + 1);
+    mail.send({0, others_.data()}, cells_tags | tag, buffer(sent_[tag % 2]), n + 1);
+    GC_TRY(mail.wait(1, n, context_.stage_wait_us(context_.blocks), what));
     for (Rank rank = 0; rank < n; ++rank) {
         if (grid_.is_spare(rank)) continue;
         const Rank first = grid_.rank_of(0, grid_.cell_of(rank));

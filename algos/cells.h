@@ -1,6 +1,7 @@
 // What the ranks of a grid (algos/grid) tell each other in each step, by mail: that all sums are there, and what the parts of the state add
 // up to.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "algos/grid/grid.h"
@@ -36,7 +37,10 @@ private:
     const Grid grid_;
     const Rank self_;
     const std::vector<uint64_t> others_;   // bits of ranks
-    std::vector<Word> words_;              // by rank
+    // The others have this rank's word of a commit when all have told their state, and its state when all commit the next step: nobody
+    // waits for these sends.
+    std::array<Word, 2> sent_;   // commit, state
+    std::vector<Word> words_;    // by rank
 };
 
 }   // namespace gradcast

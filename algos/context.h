@@ -90,6 +90,8 @@ struct Context {
     uint64_t digest(StepId next, uint64_t model) const;
     /// The same of all ranks' parts.
     Status digest(StepId next, uint64_t model, uint64_t* whole) const;
+    /// How long a stage waits for others that compute `count` blocks meanwhile, of which a deadline is at least 8.
+    uint64_t stage_wait_us(uint64_t count) const { return (step <= first + 1 ? 10 : patience) * deadline_us * (1 + count / 8); }
     /// At the end of a round whose parameters and optimiser state are in place.
     void round_done(StepRecord applied);
 };

@@ -18,26 +18,28 @@ Mailbox::Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t de
 
 void Mailbox::send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket) {
     fates_[ticket] = Fate::open;
-    mail_.send(to, tag, message, ticket);
+    mail_.send(to, tag, message, name(ticket));
 }
 
 void Mailbox::receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
     fates_[ticket] = Fate::open;
-    mail_.receive(from, tag, message, ticket);
+    mail_.receive(from, tag, message, name(ticket));
 }
 
 void Mailbox::broadcast(Rank from, uint64_t tag, Buffer message, uint64_t ticket) {
     if (!multicasts_) return self_ == from ? send({0, others_.data()}, tag, message, ticket) : receive(from, tag, message, ticket);
     fates_[ticket] = Fate::open;
-    if (self_ == from) broadcast_.send(message, ticket);
-    else broadcast_.receive(from, message, ticket);
+    if (self_ == from) broadcast_.send(message, name(ticket));
+    else broadcast_.receive(from, message, name(ticket));
 }
 
 Status Mailbox::take(const Completion& completion) {
     const bool lost = completion.status.code == Code::peer_lost && dispatch_.any_lost();
     if (!lost) GC_TRY(completion.status);
-    GC_ASSERT(completion.id < fates_.size());
-    fates_[completion.id] = lost ? Fate::lost : Fate::done;
+    if (completion.id >> 32 != round_) return {};
+    const uint64_t ticket = completion.id & UINT32_MAX;
+    GC_ASSERT(ticket < fates_.size());
+    fates_[ticket] = lost ? Fate::lost : Fate::done;
     return {};
 }
 

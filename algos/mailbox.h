@@ -15,8 +15,12 @@ public:
     /// multicasts: Channel::broadcast is attached.
     Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us, Rank self, uint32_t ranks, bool multicasts);
 
-    /// Begins a round with tickets 1 .. `tickets`.  The previous round has ended.
-    void begin(uint64_t tickets) { fates_.assign(tickets + 1, Fate::done); }
+    /// Begins a round with tickets 1 .. `tickets`.  What the previous round has not waited for ends unseen; its memory must live until
+    /// then.
+    void begin(uint64_t tickets) {
+        fates_.assign(tickets + 1, Fate::done);
+        ++round_;
+    }
     /// As Mail's; never to this rank itself.
     void send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket);
     void receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket);
@@ -49,6 +53,8 @@ private:
     const std::vector<uint64_t> others_;   // bits of ranks
     Mail mail_;
     Broadcast broadcast_;
+    uint64_t name(uint64_t ticket) const { return round_ << 32 | ticket; }   // as the protocol has it
+    uint64_t round_ = 0;
     std::vector<Fate> fates_;   // by ticket
 };
 

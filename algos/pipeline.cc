@@ -128,33 +128,33 @@ Status Pipeline::take(const Completion& completion) {
     return completion.status;
 }
 
-/// For those of values, or of gradients.
 Status Pipeline::wait(std::span<Transfer> transfers, bool gradients) {
     const uint64_t begin_us = context_->host.now_us();
-    const uint64_t us = (context_->step == context_->first ? 10 : context_->patience) * context_->deadline_us;
     for (const Transfer& each : transfers) {
         if (each.fate != Fate::open || each.crossing->gradient != gradients) continue;
         Waiting waiting(context_->progress);
         const Span span(context_->profile, Profile::trainer, StepPhase::edges, each.crossing->layer);
         while (each.fate == Fate::open) {
-            const uint64_t now_us = context_->host.now_us();
-            if (now_us >= begin_us + us) return overdue(each, us);
-            const Status status = dispatch_->collect(std::min(begin_us + us, now_us + context_->deadline_us / 40));
-            if (status.code != Code::deadline || !dispatch_->ended().ok()) GC_TRY(status);
+            const Status status = dispatch_->collect(begin_us + wait_us_);
+            if (status.code == Code::deadline && dispatch_->ended().ok()) return overdue(each);
+            GC_TRY(status);
         }
     }
     waited_us_ += context_->host.now_us() - begin_us;
     return {};
 }
 
-Status Pipeline::overdue(const Transfer& transfer, uint64_t us) {
+Status Pipeline::overdue(const Transfer& transfer) {
     missing_ = {};
     Edges(context_->host, edge_channel).explain(static_cast<uint64_t>(&transfer - transfers_.data()) + 1);
-    (void)dispatch_->collect(context_->host.now_us() + 1'000'000);
-    GC_TRY(dispatch_->ended());
-    return fail(Code::deadline, "step {}: {} waits for {} s for the {} of layer {} in block {}{}{}", step_ + 1,
-                config_.stage_text(config_.own_stage()), static_cast<double>(us) / 1e6, transfer.crossing->gradient ? "gradient" : "value",
-                transfer.crossing->layer, transfer.block, missing_.ok() ? "" : ": ", missing_.what);
+    for (const uint64_t until_us = context_->host.now_us() + 1'000'000; missing_.ok() && context_->host.now_us() < until_us;) {
+        (void)dispatch_->collect(until_us);
+        GC_TRY(dispatch_->ended());
+    }
+    return fail(Code::deadline, "step {}: {} has waited {} s for the {} of layer {} in block {}{}{}", step_ + 1,
+                config_.stage_text(config_.own_stage()), static_cast<double>(wait_us_) / 1e6,
+                transfer.crossing->gradient ? "gradient" : "value", transfer.crossing->layer, transfer.block, missing_.ok() ? "" : ": ",
+                missing_.what);
 }
 
 Status Pipeline::run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink) {
@@ -174,6 +174,7 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     source_ = &source;
     sink_ = &sink;
     waited_us_ = 0;
+    wait_us_ = context_->stage_wait_us(blocks.size());
     if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(static_cast<uint32_t>(blocks.size()));
     blocks_ = blocks;
     for (uint32_t index = 0; index < rooms(); ++index)
@@ -186,10 +187,10 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
 Status Pipeline::run(const StageTask& task) {
     const bool forward = task.pass == StagePass::forward, gradients = takes_gradients(task.pass);
     const uint32_t first = task.micro_batch * config_.micro_batch, end = end_of(task.micro_batch);
-    for (uint32_t index = first; index < end; ++index) {
-        // What has gone from this slot before is free to be written.
-        for (const bool of_gradients : {false, true}) GC_TRY(wait(outgoing(index), of_gradients));
-        if (forward || gradients) GC_TRY(wait(incoming(index), gradients));
+    // What has gone from this slot is free to be written: values by a forward pass, gradients by a data pass.
+    for (uint32_t index = first; index < end && (forward || gradients); ++index) {
+        GC_TRY(wait(outgoing(index), gradients));
+        GC_TRY(wait(incoming(index), gradients));
     }
     struct Work {
         Pipeline& all;
@@ -218,6 +219,8 @@ Status Pipeline::run(const StageTask& task) {
 Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::function<Status(uint32_t, uint32_t)>& evaluate) {
     step_ = context_->step;
     mark_ = mark_evaluation;
+    const uint32_t of_block = *std::ranges::min_element(config_.block_sizes);
+    wait_us_ = context_->stage_wait_us(batches.empty() ? 0 : uint64_t{batches[0].samples} * config_.lanes / of_block);
     for (size_t first = 0; first < batches.size(); first += config_.lanes) {
         const auto count = static_cast<uint32_t>(std::min<size_t>(config_.lanes, batches.size() - first));
         auto each_value = [&](uint32_t lane, bool comes, auto act) {
@@ -251,7 +254,7 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
     return {};
 }
 
-/// One call of the net, on the lane that has the memory.
+/// One call of the net, in the memory of its lane.
 Status Pipeline::pass(const Call& call, StagePass pass) {
     const bool forward = pass == StagePass::forward, gradients = takes_gradients(pass);
     if (context_->spend_us) context_->host.spend(context_->spend_us * (pass == StagePass::backward ? 2 : 1));

@@ -122,8 +122,9 @@ private:
         return std::span(transfers_).last((config_.lanes - lane) * all).first(all);
     }
     void post(Transfer& transfer, const Crossing& crossing, bool comes, uint32_t block, Buffer memory);
+    /// For those of values, or of gradients.
     Status wait(std::span<Transfer> transfers, bool gradients);
-    Status overdue(const Transfer& transfer, uint64_t us);
+    Status overdue(const Transfer& transfer);
     Call call(uint32_t micro_batch, uint32_t number) const;
     Buffer edge(const Call& call, uint32_t index, size_t edge, bool gradient);
     Status run_all(std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink);
@@ -146,6 +147,7 @@ private:
     StepId step_ = 0;
     uint32_t mark_ = 0;   // in the keys' numbers of blocks
     std::span<const uint32_t> blocks_;
+    uint64_t wait_us_ = 0;   // the longest wait for an edge
     BlockSource* source_ = nullptr;
     GradientSink* sink_ = nullptr;
     uint64_t waited_us_ = 0;

@@ -44,7 +44,7 @@ private:
             if (sum->state != context.state)
                 return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step + 1,
                             sum->bucket, sum->state, context.state);
-        int64_t loss = sums_.empty() ? 0 : sums_[0]->loss;
+        int64_t loss = sums_[0]->loss;
         for (const Sum* sum : sums_) record->clipped += sum->clipped;
         if (context.cells) GC_TRY(context.cells->commit(&loss, &record->clipped));
         uint64_t summed_us = context.host.now_us();

@@ -154,14 +154,18 @@ Status SynchronousStep::compute() {
     for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket));
     std::optional<ProfileTrace> trace;
     if (context_.profile && context_.profile->on()) context_.net.trace(&trace.emplace(*context_.profile));
+    Status status;
     if (context_.pipeline) {
         LoaderSource source(context_);
-        GC_TRY(context_.pipeline->run(context_.step, config_.own_blocks, source, sink));
+        status = context_.pipeline->run(context_.step, config_.own_blocks, source, sink);
     } else {
         whole(sink);
     }
     if (trace) context_.net.trace(nullptr);
-    for (const uint32_t block : config_.own_blocks) context_.gradients += context_.sampler.block_size(block);
+    GC_TRY(status);
+    // Those of a replica are its first stage's, like its samples.
+    if (!context_.pipeline || config_.own_samples > 0)
+        for (const uint32_t block : config_.own_blocks) context_.gradients += context_.sampler.block_size(block);
     GC_TRY(sink.status());
     // Blocks that were skipped because the sum is complete without them: no lane writes there any more.
     for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {

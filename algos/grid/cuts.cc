@@ -28,10 +28,11 @@ std::vector<uint32_t> cuts_at(std::span<const double> work, const std::vector<bo
                               uint32_t stages) {
     const std::vector<Unit> units = units_of(work, learns, begins);
     const size_t count = units.size();
+    std::vector<Unit> before(count + 1);   // of the units before this one
+    for (size_t unit = 0; unit < count; ++unit)
+        before[unit + 1] = {before[unit].work + units[unit].work, before[unit].learning + units[unit].learning};
     auto stage = [&](size_t first, size_t end) {
-        Unit all;
-        for (size_t unit = first; unit < end; ++unit) all.work += units[unit].work, all.learning += units[unit].learning;
-        return all.learning > 0 ? all.work : impossible;
+        return before[end].learning > before[first].learning ? before[end].work - before[first].work : impossible;
     };
     // least[s][u]: of units u .. in s + 1 stages, the most work of a stage; next[s][u]: the unit that begins the second of them.
     std::vector least(stages, std::vector<double>(count + 1, impossible));

@@ -1,13 +1,15 @@
 #include "algos/grid/grid.h"
 
+#include <fmt/format.h>
+
 namespace gradcast {
 
 Status Grid::make(uint32_t n, uint32_t stages, uint32_t slice_groups, Grid* grid) {
     GC_ASSERT(n >= 1 && stages >= 1 && slice_groups >= 1);
     const uint64_t cells = uint64_t{stages} * slice_groups;
     if (cells > n)
-        return fail(Code::invalid, "{} stages x {} slice groups need {} nodes, and there {} {}: take fewer stages, or more nodes", stages,
-                    slice_groups, cells, n == 1 ? "is" : "are", n);
+        return fail(Code::invalid, "{} stages{} need {} nodes, and there {} {}: take fewer stages, or more nodes", stages,
+                    slice_groups > 1 ? fmt::format(" x {} slice groups", slice_groups) : "", cells, n == 1 ? "is" : "are", n);
     grid->n_ = n;
     grid->stages_ = stages;
     grid->slice_groups_ = slice_groups;

@@ -19,7 +19,7 @@ class Grid {
 public:
     Grid() = default;
     /// Of n ranks, n >= 1: as many replicas as fit.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it says
-    /// how many ranks that needs.
+    /// how many nodes that needs.
     static Status make(uint32_t n, uint32_t stages, uint32_t slice_groups, Grid* grid);
 
     uint32_t replicas() const { return replicas_; }

@@ -10,9 +10,9 @@ namespace {
 constexpr const char* names[] = {"gpipe", "1f1b", "zero-bubble"};
 
 /// Runs tasks of all stages as soon as what they need is there.
-class Pipeline {
+class Timeline {
 public:
-    Pipeline(uint32_t stages, uint32_t micro_batches, double edge)
+    Timeline(uint32_t stages, uint32_t micro_batches, double edge)
         : stages_(stages),
           edge_(edge),
           ends_(stages, std::vector<std::array<double, 4>>(micro_batches, {none, none, none, none})),
@@ -110,7 +110,7 @@ uint32_t slots_of(std::span<const StageTask> tasks) {
 
 PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> times, uint32_t micro_batches, double edge) {
     const auto stages = static_cast<uint32_t>(times.size());
-    Pipeline pipeline(stages, micro_batches, edge);
+    Timeline timeline(stages, micro_batches, edge);
     std::vector<std::vector<StageTask>> tasks;
     for (uint32_t stage = 0; stage < stages; ++stage) tasks.push_back(stage_tasks(schedule, stages, stage, micro_batches));
     std::vector<size_t> next(stages);
@@ -119,14 +119,14 @@ PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> times,
         for (uint32_t stage = 0; stage < stages; ++stage)
             for (; next[stage] < tasks[stage].size(); ++next[stage], any = true) {
                 const StageTask& task = tasks[stage][next[stage]];
-                if (pipeline.ready(stage, task) == Pipeline::none) break;
-                pipeline.run(stage, task, seconds_of(times[stage], task.pass));
+                if (timeline.ready(stage, task) == Timeline::none) break;
+                timeline.run(stage, task, seconds_of(times[stage], task.pass));
             }
     }
     PipelineCost cost;
     for (uint32_t stage = 0; stage < stages; ++stage) {
-        if (next[stage] < tasks[stage].size()) return {Pipeline::none, {}};   // stages wait for each other
-        cost.step = std::max(cost.step, pipeline.ended(stage));
+        if (next[stage] < tasks[stage].size()) return {Timeline::none, {}};   // stages wait for each other
+        cost.step = std::max(cost.step, timeline.ended(stage));
     }
     for (const StageTimes& each : times) cost.idle.push_back(1 - each.sum() * micro_batches / cost.step);
     return cost;

@@ -41,6 +41,12 @@ public:
             at = end + 1;
         }
         GC_TRY(parts_.plan(config_, report_));
+        if (parts_.pipeline && config_.resume.on)
+            return fail(Code::invalid,
+                        "parallel.stages: a job of stages is not resumed in this version: take stages = 1, or begin a new job");
+        if (parts_.pipeline && job_.micro_batch < parts_.pipeline->lanes)
+            report_.warn(fmt::format("parallel.micro_batch = {} leaves lanes without work: this node has {}", job_.micro_batch,
+                                     parts_.pipeline->lanes));
         GC_TRY(choice_.open(config_, parts_, report_));
         algorithm_ = parts_.exact(job_) ? parts_.algorithm->exact() : parts_.algorithm->create();
         SessionConfig first;
@@ -89,6 +95,7 @@ public:
         if (parts_.algorithm->server && !job_.settings.replay.empty() && config_.until == 0)
             GC_TRY(replay_read(job_.settings.replay, parts_.facts(job_), &order));
         GC_TRY(session_->ready());
+        memory.back() = session_->arena().use("view");   // with what only a net that is ready can plan
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
         if (config_.resume.on && config_.resume.holder == config_.self)
             GC_TRY(resume_load(config_, parts_, *algorithm_, report_, &standing_));

@@ -16,8 +16,9 @@ public:
     /// Of the whole model.
     StateSizes sizes() const;
     /// All ranks call it after the last step.  Rank 0 writes the state to `path` and closes the file with `model`.  *digest, at all ranks:
-    /// SHA-256 of the parameters, in hex.  Blocks until rank 0 has all, or for `us` a piece.
-    Status write(Context& context, const Session& session, const std::string& path, const Model& model, uint64_t us, std::string* digest);
+    /// SHA-256 of the parameters, in hex.  Blocks until rank 0 has all, or for `us` a piece of 4 MiB.  Its messages are in memory of the
+    /// session, because the link may still use it after an error.
+    Status write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us, std::string* digest);
 
 private:
     /// Elements that lie side by side in the whole vector and at their owner.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/memory_room.h"
 #include "runtime/job/run/probe_block.h"
 #include "runtime/view/protocol.h"
 #include "transport/exchange/cost.h"
@@ -201,6 +202,7 @@ Status Session::abort(Status found) {
 Status Session::probe() {
     ProbeSamples samples;
     GC_TRY(samples.read(parts_));
+    GC_TRY(memory_room_for(parts_.compute.net->layout().elements * sizeof(float), "the gradient of the probe block"));
     ProbeSink sink(parts_.compute.net->layout(), job_);
     GC_TRY(pipeline_->probe(samples, sink));
     GC_TRY(sink.finite());
@@ -241,7 +243,7 @@ std::optional<NodeId> Session::waited_for() const {
 
 const Member* Session::deaf() const {
     const uint32_t deaf = bulk_counters_.deaf.load(std::memory_order_relaxed);
-    return deaf > 0 ? &view_.members[deaf - 1] : nullptr;
+    return deaf > 0 ? &exchange_view_.members[deaf - 1] : nullptr;
 }
 
 }   // namespace gradcast

@@ -41,6 +41,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, Rank s
     *about = "parallel.stages";
     GC_TRY(net_cpu_order(spec, &config->order));
     const NetOrder& order = config->order;
+    if (order.reads.size() > UINT16_MAX) return fail(Code::invalid, "a net of {} layers is too large to be cut", order.names.size());
     if (const uint32_t most = cuts_most(order.learns, order.begins); job.stages > most)
         return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", job.stages, most);
     GC_TRY(Grid::make(n, job.stages, 1, &config->grid));

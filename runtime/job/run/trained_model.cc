@@ -43,9 +43,10 @@ const Model& TrainedModel::of(const Context& context, const Standing& standing) 
 }
 
 Status TrainedModel::reserve(Algorithm& algorithm) {
-    const uint64_t values = parts_.compute.net->layout().elements + parts_.compute.optimiser->state_size();
-    GC_TRY(
-        model_reserve(part(), model_, values * sizeof(float) + parts_.compute.codec->exponents().size_bytes() + algorithm.state().size()));
+    const StateSizes sizes = parts_.pipeline ? GatheredModel(parts_).sizes() : parts_.state(algorithm.state()).sizes();
+    uint64_t bytes = 0;
+    for (const StateVector which : state_vectors) bytes += sizes[which] * kind_of(which).width;
+    GC_TRY(model_reserve(part(), model_, bytes));
     reserved_ = true;
     return {};
 }
@@ -60,7 +61,7 @@ Status TrainedModel::write(const Context& context, const Standing& standing, Alg
     return {};
 }
 
-Status TrainedModel::gather(Context& context, const Session& session, const Standing& standing) {
+Status TrainedModel::gather(Context& context, Session& session, const Standing& standing) {
     of(context, standing);
     model_.agreed = true;
     GC_TRY(GatheredModel(parts_).write(context, session, part(), model_, parts_.deadline_us, &digest_));

@@ -30,7 +30,7 @@ public:
     const std::string& digest() const { return digest_; }   // SHA-256 of the parameters in hex; empty: not computed
     Status write(const Context& context, const Standing& standing, Algorithm& algorithm, bool agreed);
     /// In place of compute_digest() and write(), of a net in stages: all ranks call it, and rank 0 writes what they have.
-    Status gather(Context& context, const Session& session, const Standing& standing);
+    Status gather(Context& context, Session& session, const Standing& standing);
     bool written() const { return written_; }
     Status name();
     /// Removes what was written and has no name.
