@@ -45,8 +45,7 @@ TEST(Grid, NeedsAWholeReplica) {
     Grid grid;
     EXPECT_STREQ(Grid::make(5, 3, 2, &grid).what,
                  "3 stages x 2 slice groups need 6 nodes, and there are 5: take fewer stages, or more nodes");
-    EXPECT_STREQ(Grid::make(1, 2, 1, &grid).what,
-                 "2 stages need 2 nodes, and there is 1: take fewer stages, or more nodes");
+    EXPECT_STREQ(Grid::make(1, 2, 1, &grid).what, "2 stages need 2 nodes, and there is 1: take fewer stages, or more nodes");
     EXPECT_EQ(Grid::make(8, 1u << 31, 1u << 31, &grid).code, Code::invalid);
 }
 

@@ -29,8 +29,9 @@ void make_data(const std::string& folder, const Net& net) {
     std::vector<int32_t> labels(count);
     for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(splitmix64(i));
     for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(i % 10);
-    const DataInfo info{count, net.channels, net.side, net.side, 10, std::vector<float>(net.channels, 0.5f),
-                        std::vector<float>(net.channels, 0.5f), "noise"};
+    const DataInfo info{
+        count,  net.channels, net.side, net.side, 10, std::vector<float>(net.channels, 0.5f), std::vector<float>(net.channels, 0.5f),
+        "noise"};
     const Status status = shard_write(folder + "/" + data_name(net), info, images.data(), labels.data());
     ASSERT_TRUE(status.ok()) << status.what;
 }

@@ -7,7 +7,8 @@
 // they were sent; the others wait in the kernel.  A peer is up when all its rails are open.  A rail that breaks is opened again over the
 // next interface and repeats what was not acknowledged; until then packets behind those wait.
 //
-// With LinkConfig::express the last rail has the packets of channels without words, in their order; its bytes are not weighed against those of the others.
+// With LinkConfig::express the last rail has the packets of channels without words, in their order; its bytes are not weighed against those
+// of the others.
 //
 // Times of a rail: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
 // of the handshake), down_us (when the stream broke; a deadline later the peer is lost), ack_us (when received packets must be
