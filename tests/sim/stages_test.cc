@@ -196,6 +196,22 @@ TEST(Stages, GiveTheBitsOfTheWholeNetInReplicas) {
         }
 }
 
+TEST(Stages, AutoChoosesOneExchangeForAllStages) {
+    StagesJob job;
+    job.parallel = "stages = 2\n";
+    job.exchange = "auto";
+    job.steps = 40, job.evaluate = 20;
+    job.sim.ranks = 6;
+    job.sim.jitter_us = 100;
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_wanted(job);
+    for (const auto& engine : job.engines) {
+        ASSERT_TRUE(engine->status().choice.has_value());
+        EXPECT_EQ(exchange_report_text(*engine->status().choice), exchange_report_text(*job.engines[0]->status().choice));
+    }
+}
+
 // What a stage, a replica or a micro-batch may have less of than others.
 TEST(Stages, GiveTheBitsOfTheWholeNetInUnequalParts) {
     struct Case {

@@ -13,7 +13,7 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
     const uint32_t n = parts.pipeline ? parts.pipeline->grid.replicas() : config.nodes();
     name_ = job.exchange;
     datagram_bytes_ = config.datagram_bytes;
-    asked_ = {.layout = &codec.words(),
+    asked_ = {.layout = parts.pipeline ? &parts.largest_stage : &codec.words(),   // that predictions are for, the same at all ranks
               .blocks = static_cast<uint32_t>(parts.block_sizes.size()),
               .quantiser = job.quantiser,
               .m = job.m,
@@ -24,6 +24,8 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
               .deadline_us = job.deadline_us,
               .device = codec.device()};
     GC_TRY(alternatives_find(job.exchange, asked_, n, config.datagram_bytes, &alternatives_));
+    if (parts.pipeline)
+        std::erase_if(alternatives_, [](const Alternative& each) { return each.kind->shares; });   // sums may lack a replica
     std::vector<std::string> notes;
     GC_TRY(tolerance_check(job.exchange, {.quantiser = job.quantiser, .m = job.m, .s = job.s}, n, &notes));
     for (const std::string& note : notes) report.warn(note);
@@ -125,8 +127,8 @@ Status ExchangeChoice::choose(Context& context, const Session& session, uint64_t
     if (tried_.empty()) {
         GC_TRY(measure(context, session, lanes, report, &measured));
         first_ = measured;
-        best = &alternatives_choose(alternatives_, first_, session.view().n());
-        tried_ = alternatives_to_try(alternatives_, session.view().n());
+        best = &alternatives_choose(alternatives_, first_, session.summing());
+        tried_ = alternatives_to_try(alternatives_, session.summing());
         if (steps_ - context.step < tried_least) tried_.resize(1);
     } else {
         GC_TRY(agree(context, session, &measured));

@@ -218,6 +218,10 @@ Status JobParts::check_stages(const EngineConfig& config) {
     GC_TRY(stages_plan(config.job, spec, config.nodes(), static_cast<Rank>(config.self), std::max(config.lanes, 1u), &pipeline.emplace(),
                        &about));
     pipeline->block_sizes = block_sizes;
+    for (uint32_t stage = 0; stage < pipeline->grid.stages(); ++stage) {
+        Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->stage(stage));
+        if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
+    }
     return {};
 }
 

@@ -84,6 +84,7 @@ struct JobParts {
     NetSpec spec;
     std::vector<Layer> layers;
     std::optional<PipelineConfig> pipeline;   // of a net that is cut into stages
+    Layout largest_stage;                     // likewise: of the stage with the most parameters
     StateRuns runs;                           // likewise: what this node has of a state
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;

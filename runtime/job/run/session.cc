@@ -53,6 +53,7 @@ Status Session::plan() {
     const View& view = exchange_view_;
     ExchangeConfig config = config_.exchange.config;
     config.self = exchange_self_;
+    config.layout = &parts_.compute.codec->words();
     config.first_step = config_.first_step * parts_.sums();
     exchange_ = config_.exchange.kind->create(config);
     placement_ = exchange_->place(view, parts_.block_sizes);
@@ -215,6 +216,7 @@ void Session::post(Host& host, const JobCommand& command) { host.post(on(Channel
 uint64_t Session::bytes_bound() const {
     ExchangeConfig config = config_.exchange.config;
     config.self = exchange_self_;
+    config.layout = &parts_.compute.codec->words();
     return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, exchange_view_.n(), {}).words_sent) * parts_.sums();
 }
 

@@ -67,6 +67,7 @@ public:
     const SessionConfig& config() const { return config_; }
     Rank self() const { return self_; }
     const View& view() const { return view_; }
+    uint32_t summing() const { return exchange_view_.n(); }   // ranks that the exchange sums over
     RankSet others() const { return {0, others_.data()}; }
     const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
     uint32_t targets() const { return exchange_->targets(); }

@@ -56,9 +56,9 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, Rank s
     config->self = self;
     config->micro_batch = job.micro_batch;
     config->lanes = lanes;
-    const ExchangeKind* kind = nullptr;
-    GC_TRY(exchange_find(job.exchange, job.quantiser, &kind));
-    const uint32_t each = kind->codes ? job.m + job.s : kind->shares ? job.r : 1;   // replicas that compute a block
+    uint32_t each = config->grid.replicas();   // that compute a block; of `auto` as many as there are
+    if (const ExchangeKind* kind = nullptr; exchange_find(job.exchange, job.quantiser, &kind).ok())
+        each = kind->codes ? job.m + job.s : kind->shares ? job.r : 1;
     config->blocks_most = std::min(job.blocks, each * ((job.blocks + config->grid.replicas() - 1) / config->grid.replicas()));
     return {};
 }
