@@ -43,9 +43,20 @@ SumPlaces Build::sum(Place place, const SumSize& size) {
     return {reserve(place, size.scratch * sizeof(double), 0), {Place::tickets, memory.append(Place::tickets, tickets)}};
 }
 
-bool Build::before(const LayerKind& kind) const {
-    return layer->takers == 1 && number + 1 < layers.size() && layers[number + 1].is(kind) && layers[number + 1].input == number;
+// A ReLU is computed by the layer before it, and the bias of products by a max pooling behind them.
+std::vector<Fusion> Build::fusions() {
+    std::vector<Fusion> all;
+    for (const LayerKind* products : {&conv_kind, &inner_product_kind}) {
+        all.push_back({{products, &max_pool_kind, &relu_kind}, nullptr});
+        all.push_back({{products, &max_pool_kind}, nullptr});
+        all.push_back({{products, &relu_kind}, nullptr});
+    }
+    all.push_back({{&batch_norm_kind, &relu_kind}, nullptr});
+    all.push_back({{&max_pool_kind, &relu_kind}, nullptr});
+    return all;
 }
+
+bool Build::before(const LayerKind& kind) const { return number + 1 < layers.size() && fused_[number + 1] && layers[number + 1].is(kind); }
 
 Activation Build::flows(bool learns) {
     const uint64_t size = rows(layer->out) * layer->out.C * value_bytes();
@@ -54,7 +65,7 @@ Activation Build::flows(bool learns) {
     // A ReLU passes the gradient on in place.  If the reader is not the next layer, the gradient is `kept`: layers between use even and
     // odd.
     uint32_t last = number;
-    if (before(relu_kind)) ++last;
+    if (layer->takers == 1 && number + 1 < layers.size() && layers[number + 1].is(relu_kind) && layers[number + 1].input == number) ++last;
     const bool waits = layers[last].takers == 1 && last + 1 < layers.size() && layers[last + 1].input != last;
     const Place place = memory.turn();
     made.gradient = waits ? kept(size) : reserve(place, size, 0);

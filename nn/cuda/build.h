@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nn/cuda/kernels.h"
+#include "nn/graph/fusions.h"
 #include "nn/graph/planner.h"
 #include "runtime/core/cuda/device.h"
 
@@ -78,7 +79,14 @@ struct Activation {
 class Build {
 public:
     Build(const NetConfig& net, std::span<const Layer> all, CudaDevice& computer)
-        : config(net), layers(all), device(computer), bf16(net.precision == Precision::bf16), copies(all.size()) {}
+        : config(net),
+          layers(all),
+          device(computer),
+          bf16(net.precision == Precision::bf16),
+          copies(all.size()),
+          fused_(layers_fused(all, fusions())) {}
+    /// Runs of layers in which one computes a part of the next one.
+    static std::vector<Fusion> fusions();
     const NetConfig& config;
     const std::span<const Layer> layers;
     CudaDevice& device;
@@ -109,7 +117,7 @@ public:
         const Layer& l = *layer;
         return {samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad};
     }
-    /// True if only one layer reads this one's output, and it is the next one and of that kind.
+    /// The next layer is of that kind, and the builder of this one computes a part of it (fusions()).
     bool before(const LayerKind& kind) const;
     /// This layer's output, with a gradient if `learns`.
     Activation flows(bool learns);
@@ -150,6 +158,7 @@ public:
 private:
     Tensor reserve(Place place, uint64_t size, uint64_t offset) { return memory.reserve(place, size, offset), Tensor{place, offset}; }
     std::vector<Operations>* all_ = nullptr;
+    const std::vector<bool> fused_;   // by layer: the one before it computes a part of it
 };
 
 /// Layers: each appends to b.operations and replaces b.activation.
