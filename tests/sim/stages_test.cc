@@ -13,6 +13,7 @@
 #include "runtime/core/channel.h"
 #include "runtime/core/digest.h"
 #include "runtime/job/model/model_file.h"
+#include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/engine.h"
 #include "tests/sim/seeds.h"
 #include "tests/wrapped_host.h"
@@ -58,7 +59,7 @@ struct Outcome {
 
 struct StagesJob {
     std::string preset = "lenet5";
-    std::string parallel, exchange = "ring", quantiser = "auto32", precision = "f32";
+    std::string parallel, exchange = "ring", quantiser = "auto32", precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0;
     bool tested = true, resumes = false;
     uint64_t spend_us = 0;   // of a pass
@@ -76,9 +77,10 @@ struct StagesJob {
         const std::string test = tested ? fmt::format("test = \"{}\"\n", data) : "";
         const std::string text = fmt::format(
             "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}checkpoint_keep = 0\n[data]\ntrain = \"{}\"\n{}"
-            "[net]\npreset = \"{}\"\nprecision = \"{}\"\n[optimiser]\n{}[algorithm]\nexchange = \"{}\"\nquantiser = \"{}\"\n"
+            "[net]\npreset = \"{}\"\nprecision = \"{}\"\nstart = \"{}\"\n[optimiser]\n{}[algorithm]\nexchange = \"{}\"\nquantiser = "
+            "\"{}\"\n"
             "[parallel]\n{}",
-            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", data, test, preset, precision, optimiser,
+            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", data, test, preset, precision, start, optimiser,
             exchange, quantiser, parallel);
         JobConfig job;
         GC_TRY(job_parse(text, "job.toml", "/", &job));
@@ -138,12 +140,12 @@ struct StagesJob {
 /// Of the uncut net on one rank.
 const Outcome& wanted(const StagesJob& job) {
     static std::map<std::string, Outcome> all;
-    const std::string key = fmt::format("{} {} {} {} {} {} {} {}", job.preset, job.quantiser, job.precision, job.steps, job.blocks,
-                                        job.batch, job.tested, job.optimiser);
+    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", job.preset, job.quantiser, job.precision, job.steps, job.blocks,
+                                        job.batch, job.tested, job.optimiser, job.start);
     if (const auto known = all.find(key); known != all.end()) return known->second;
     StagesJob alone;
     alone.preset = job.preset, alone.quantiser = job.quantiser, alone.precision = job.precision, alone.optimiser = job.optimiser;
-    alone.exchange = "unicast";
+    alone.exchange = "unicast", alone.start = job.start;
     alone.steps = job.steps, alone.blocks = job.blocks, alone.batch = job.batch, alone.tested = job.tested;
     alone.sim.ranks = 1;
     const Status status = alone.run();
@@ -194,6 +196,27 @@ TEST(Stages, GiveTheBitsOfTheWholeNetInReplicas) {
             ASSERT_TRUE(status.ok()) << status.what;
             expect_wanted(job);
         }
+}
+
+// Of a net with batch norm: a stage's statistics are apart from its weights.
+TEST(Stages, BeginWithParametersOfAFile) {
+    StagesJob first;
+    first.preset = "resnet9", first.steps = 1, first.blocks = 2, first.batch = 4;
+    first.sim.ranks = 1;
+    ASSERT_TRUE(first.run().ok());
+    Model model;
+    std::vector<float> parameters;
+    ASSERT_TRUE(model_read(first.folders[0] + "/final.h5", &model, &parameters).ok());
+    const std::string start = test_folder() + "/start.safetensors";
+    ASSERT_TRUE(safetensors_write(start, model, parameters).ok());
+    StagesJob job;
+    job.preset = "resnet9", job.start = start, job.steps = 1, job.blocks = 2, job.batch = 4;
+    job.parallel = "stages = 3\n";
+    job.sim.ranks = 3;
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_wanted(job);
+    EXPECT_NE(job.outcome(0).digest, first.outcome(0).digest);
 }
 
 TEST(Stages, AutoChoosesOneExchangeForAllStages) {

@@ -163,8 +163,6 @@ constexpr JobRule rules[] = {
      "a job of stages does not survive a lost node in this version: leave survive out"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && keys.job.checkpoint_keep > 0; },
      "a job of stages writes no checkpoints in this version: set checkpoint_keep = 0 in [job]"},
-    {"parallel.stages", [](Keys keys) { return staged(keys) && !keys.job.start.empty(); },
-     "a job of stages begins with the seed's parameters in this version: leave net.start out"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && ((keys.exchange && keys.exchange->shares) || keys.job.s > 0); },
      "no replica of the stages can be missed in this version: take s = 0, and not {sharing exchanges}"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && (keys.job.balance || !keys.job.weights.empty()); },

@@ -130,7 +130,8 @@ private:
 
 class Reader {
 public:
-    Reader(File& file, const NetSpec& net, std::span<float> parameters) : file_(file), net_(net), parameters_(parameters) {}
+    Reader(File& file, const NetSpec& net, std::span<float> parameters, const Layout* own = nullptr)
+        : file_(file), net_(net), parameters_(parameters), own_(own) {}
 
     Status read(std::string* notes) {
         std::vector<Layer> layers;
@@ -144,17 +145,21 @@ public:
                                                    [dtype = dtype](const Entry& each) { return each.tensor && each.dtype == dtype; }))
                 *notes += fmt::format("{}{} converted to F32 exactly", notes->empty() ? "" : ", ", name);
         for (const Entry& entry : entries_) GC_TRY(data(entry));
-        for (const NetTensor& tensor : tensors_)
-            for (uint64_t i = 0; i < tensor.count && tensor.variance; ++i) {
-                float &held = parameters_[tensor.offset + i], mean = parameters_[tensor.offset + i - tensor.count];
+        for (const NetTensor& tensor : tensors_) {
+            const uint64_t offset = offset_of(tensor);
+            for (uint64_t i = 0; i < tensor.count && tensor.variance && offset != Layout::none; ++i) {
+                float &held = parameters_[offset + i], mean = parameters_[offset + i - tensor.count];
                 if (held < 0) return wrong(fmt::format("tensor {}: its variance {} is below 0", tensor.name, held));
                 held = static_cast<float>(double{held} + double{mean} * double{mean});
                 if (!std::isfinite(held)) return wrong(fmt::format("tensor {}: it is too large with its mean {}", tensor.name, mean));
             }
+        }
         return {};
     }
 
 private:
+    /// In `parameters_`; Layout::none: they do not have the tensor.
+    uint64_t offset_of(const NetTensor& tensor) const { return own_ ? own_->offset_of(tensor.offset) : tensor.offset; }
     Status wrong(std::string_view what) const { return file_.wrong(what); }
     Status bytes(void* to, uint64_t count) { return file_.bytes(to, count); }
 
@@ -258,7 +263,12 @@ private:
                 GC_TRY(bytes(passed, count = std::min<uint64_t>(entry.end - at, sizeof passed)));
             return {};
         }
-        std::span<float> values = parameters_.subspan(entry.tensor->offset, entry.tensor->count);
+        const uint64_t offset = offset_of(*entry.tensor), count = entry.tensor->count;
+        if (offset == Layout::none) {
+            GC_TRY(memory_room_for(count * sizeof(float), file_.path()));
+            dropped_.resize(count);
+        }
+        const std::span<float> values = offset == Layout::none ? std::span(dropped_) : parameters_.subspan(offset, count);
         if (entry.dtype == Dtype::f32) GC_TRY(bytes(values.data(), values.size_bytes()));
         else GC_TRY(converted(entry, values));
         if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return {};
@@ -299,6 +309,8 @@ private:
     File& file_;
     const NetSpec& net_;
     const std::span<float> parameters_;
+    const Layout* const own_;
+    std::vector<float> dropped_;   // the last tensor that `parameters_` do not have
     std::string prefix_;
     std::vector<NetTensor> tensors_;
     std::vector<Entry> entries_;
@@ -403,10 +415,11 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     return file_write(path, std::string(reinterpret_cast<const char*>(length.bytes), sizeof length) + text + data);
 }
 
-Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* notes) {
+Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* notes,
+                        const Layout* own) {
     File file(path, "start from");
     GC_TRY(file.open());
-    GC_TRY(Reader(file, net, parameters).read(notes));
+    GC_TRY(Reader(file, net, parameters, own).read(notes));
     *digest = file.digest();
     return {};
 }

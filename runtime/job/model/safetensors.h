@@ -13,8 +13,10 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
 /// Reads such a file, whoever wrote it, into the flat vector of the net.  It must hold the net's tensors, all of them, in the net's shapes,
 /// and nothing else but PyTorch's count of batches (LAYER.num_batches_tracked).  A prefix that all names share is omitted ("module.").
 /// F16, BF16 and F64 are converted to float32; an F64 value that float32 does not hold is an error.  Errors name file and tensor.
-/// *digest: SHA-256 of the file.  *notes: what was omitted or converted, for people.
-Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* notes);
+/// *digest: SHA-256 of the file.  *notes: what was omitted or converted, for people.  own: of a stage, whose elements `parameters` are;
+/// other tensors are checked and dropped, one at a time in memory.  Null: `parameters` are those of the whole net.
+Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* notes,
+                        const Layout* own = nullptr);
 /// Reads a model from what safetensors_write() wrote: net, sample, mean, std and class names from the metadata.  It has no job, id, step or
 /// kernel set.  Its digest is of the parameters as read: batch norm's variances were rounded.
 Status safetensors_model(const std::string& path, Model* model, std::vector<float>* parameters);

@@ -351,7 +351,7 @@ void JobParts::refresh() {
 Status JobParts::start(const JobConfig& job, const Log& log) {
     if (job.start.empty()) return {};
     std::string notes;
-    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &notes));
+    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &notes, &compute.net->layout()));
     compute.net->refresh();
     log.info("begins with the parameters of {}, digest {}{}{}", job.start, start_digest, notes.empty() ? "" : "; ", notes);
     return {};
