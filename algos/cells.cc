@@ -13,17 +13,14 @@ constexpr uint64_t cells_tags = uint64_t{3} << 62;   // no other mail has both b
 }   // namespace
 
 Cells::Cells(Context& context, const View& view, const Grid& grid, Rank self)
-    : context_(context), view_(view), grid_(grid), self_(self), others_(ranks_but(self, view.n())), words_(view.n()) {}
+    : context_(context), view_(view), grid_(grid), self_(self), words_(view.n()) {}
 
 Status Cells::gather(uint64_t tag, const Word& own, const char* what) {
     Mailbox& mail = *context_.mail;
     words_[self_] = sent_[tag % 2] = own;
     const uint32_t n = view_.n();
-    mail.begin(n + 1);
     auto buffer = [](Word& word) { return Buffer{reinterpret_cast<std::byte*>(&word), nullptr, sizeof word}; };
-    for (Rank rank = 0; rank < n; ++rank)
-        if (rank != self_) mail.receive(rank, cells_tags | tag, buffer(words_[rank]), rank + 1);
-    mail.send({0, others_.data()}, cells_tags | tag, buffer(sent_[tag % 2]), n + 1);
+    mail.exchange(cells_tags | tag, buffer(sent_[tag % 2]), [&](Rank rank) { return buffer(words_[rank]); });
     GC_TRY(mail.wait(1, n, context_.stage_wait_us(context_.blocks), what));
     for (Rank rank = 0; rank < n; ++rank) {
         if (grid_.is_spare(rank)) continue;

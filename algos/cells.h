@@ -1,5 +1,5 @@
-// What the ranks of a grid (algos/grid) tell each other in each step, by mail: that all sums are there, and what the parts of the state add
-// up to.
+// What the ranks of a grid (algos/grid) report to each other in each step, by mail: that all sums are there, and the digest of their part
+// of the state.
 #pragma once
 #include <array>
 #include <vector>
@@ -19,7 +19,7 @@ public:
     /// Blocks until every rank holds all sums of its cell of context.step, and gives the sums over the cells in place of this cell's.
     /// No rank applies a step before, so no two ranks are more than one step apart.
     Status commit(int64_t* loss, uint64_t* clipped);
-    /// Blocks until every rank has told the digest of its part of the state before step `next`; *state: the digest of all of it.  Error:
+    /// Blocks until every rank has reported the digest of its part of the state before step `next`; *state: the digest of all of it. Error:
     /// Code::conflict, two ranks with the same cell differ.
     Status state(StepId next, uint64_t part, uint64_t* state);
 
@@ -36,9 +36,8 @@ private:
     const View& view_;
     const Grid grid_;
     const Rank self_;
-    const std::vector<uint64_t> others_;   // bits of ranks
-    // The others have this rank's word of a commit when all have told their state, and its state when all commit the next step: nobody
-    // waits for these sends.
+    // The others have this rank's word of a commit when all have reported their state, and its state when all commit the next step:
+    // nobody waits for these sends.
     std::array<Word, 2> sent_;   // commit, state
     std::vector<Word> words_;    // by rank
 };

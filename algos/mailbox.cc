@@ -8,6 +8,7 @@ Mailbox::Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t de
       progress_(progress),
       deadline_us_(deadline_us),
       self_(self),
+      ranks_(ranks),
       multicasts_(multicasts),
       others_(ranks_but(self, ranks)),
       mail_(host, static_cast<uint16_t>(Channel::mail)),

@@ -24,6 +24,15 @@ public:
     /// As Mail's; never to this rank itself.
     void send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket);
     void receive(Rank from, uint64_t tag, Buffer message, uint64_t ticket);
+    /// Begins a round in which each rank sends `own` to all others and receives theirs into place(rank), of the same size: ticket rank + 1
+    /// is what comes from that rank, ranks + 1 is what goes.
+    template <typename Place>
+    void exchange(uint64_t tag, Buffer own, Place place) {
+        begin(ranks_ + 1);
+        for (Rank rank = 0; rank < ranks_; ++rank)
+            if (rank != self_) receive(rank, tag, place(rank), rank + 1);
+        send({0, others_.data()}, tag, own, ranks_ + 1);
+    }
     /// A message of `from` to all others, of 1 byte at least: sends it there, receives it elsewhere.  All ranks call it in the same order
     /// for each `from`.
     void broadcast(Rank from, uint64_t tag, Buffer message, uint64_t ticket);
@@ -49,6 +58,7 @@ private:
     Progress& progress_;
     const uint64_t deadline_us_;
     const Rank self_;
+    const uint32_t ranks_;
     const bool multicasts_;
     const std::vector<uint64_t> others_;   // bits of ranks
     Mail mail_;

@@ -175,15 +175,11 @@ Status ExchangeChoice::agree(Context& context, const Session& session, Measured*
     measured_.resize(n);
     auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&measured_[rank]), nullptr, sizeof(Measured)}; };
     for (uint32_t round = 0; round <= session.losses_tolerated(); ++round) {
-        const uint64_t tag = uint64_t{1} << 63 | agreements_++, first = 1, last = n + 1;   // tickets: by rank, and of what is sent
-        context.mail->begin(last);
         measured_[self] = *measured;
+        context.mail->exchange(uint64_t{1} << 63 | agreements_++, part(self), part);
+        GC_TRY(context.mail->wait(1, n + 1, session.first_step_us(), "measurements to choose an exchange by"));
         for (Rank rank = 0; rank < n; ++rank)
-            if (rank != self) context.mail->receive(rank, tag, part(rank), first + rank);
-        context.mail->send(session.others(), tag, part(self), last);
-        GC_TRY(context.mail->wait(first, last, session.first_step_us(), "measurements to choose an exchange by"));
-        for (Rank rank = 0; rank < n; ++rank)
-            if (rank != self && !context.mail->lost(first + rank)) measured->merge(measured_[rank]);
+            if (rank != self && !context.mail->lost(rank + 1)) measured->merge(measured_[rank]);
     }
     return {};
 }
