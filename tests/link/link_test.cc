@@ -515,6 +515,19 @@ TEST_P(Link, RefusalsSayWhy) {
     }
 }
 
+TEST_P(Link, APeerThatWasGivenUpLearnsWhy) {
+    Two two;
+    const std::vector<std::string> addresses = two.listen();
+    LinkConfig config = test_config(kind(), protect(), 1, addresses);
+    config.deadline_us = 300'000;
+    two.open(1, config);
+    EXPECT_FALSE(two.wait(1).ok());
+    two.open(0, test_config(kind(), protect(), 0, addresses));
+    const Status status = two.wait(0);
+    EXPECT_TRUE(holds(status.what, "'node1' refuses us: it has given up 'node0': peer 'node0' (rank 0")) << status.what;
+    EXPECT_TRUE(holds(status.what, "it did not come within 0.3 s")) << status.what;
+}
+
 // ---- the driver alone ----------------------------------------------------------------------------------------------------------
 
 TEST_P(Link, OneRankNeedsNoSocket) {

@@ -101,6 +101,9 @@ void Streams::invite(std::unique_ptr<Accepted> stream) {
             }
         }
     if (why.empty() && hello.name == config_.self.name) why = fmt::format("'{}' is our own name: two daemons have it", hello.name);
+    const auto lost = std::ranges::find_if(
+        peers_, [&](const auto& peer) { return peer && !peer->active && peer->final && peer->identity.name == hello.name; });
+    if (why.empty() && lost != peers_.end()) why = fmt::format("it has given up '{}': {}", hello.name, (*lost)->last.what);
     if (why.empty())
         why = config_.job == JobId{}
                   ? fmt::format("'{}' is not a member at '{}': the lists of members differ", hello.name, config_.self.name)
