@@ -25,7 +25,7 @@ Status Cells::gather(uint64_t tag, const Word& own, const char* what) {
     for (Rank rank = 0; rank < n; ++rank) {
         if (grid_.is_spare(rank)) continue;
         const Rank first = grid_.rank_of(0, grid_.cell_of(rank));
-        if (words_[rank] == words_[first]) continue;
+        if (words_[rank].agrees(words_[first])) continue;
         return fail(Code::conflict, "step {}: {} and {} compute the same stage and differ in its {}", context_.step + 1,
                     view_.members[first].name, view_.members[rank].name, what);
     }
@@ -43,7 +43,9 @@ Status Cells::commit(int64_t* loss, uint64_t* clipped) {
 }
 
 Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
-    GC_TRY(gather(2 * next + 1, {.digest = part}, "state"));
+    const CheckpointNews news = context_.checkpoints ? (*context_.checkpoints)() : CheckpointNews{};
+    next_ = next;
+    GC_TRY(gather(2 * next + 1, {.digest = part, .named = news.named, .busy = news.busy}, "state"));
     *state = splitmix64(next);
     for (Rank rank = 0; rank < grid_.cells(); ++rank) *state += words_[rank].digest;
     return {};

@@ -19,6 +19,7 @@
 namespace gradcast {
 
 class Cells;
+struct CheckpointNews;
 class Pipeline;
 class SynchronousStep;
 class WorkerSum;
@@ -65,6 +66,9 @@ struct Context {
 
     /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.
     const std::function<Status(uint32_t worker)>* try_worker = nullptr;
+
+    /// Of a net in stages: what this rank reports of its checkpoints.  Null: it writes none.
+    const std::function<CheckpointNews()>* checkpoints = nullptr;
 
     const char* advice = "lower the learning rate, or look at the data";   // where a worker diverges
 

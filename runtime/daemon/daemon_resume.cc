@@ -176,10 +176,10 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
         std::lock_guard lock(mutex_);
         if (const auto& before = submitted_.at(id).before) GC_TRY(others_check(*before, answers));
     }
-    size_t best = 0;
+    SearchChoice choice;
     std::vector<std::string> notes;
-    GC_TRY(search_choose(job_id_text(id), answers, &best, &notes));
-    const SearchAnswer& from = answers[best];
+    GC_TRY(search_choose(job_id_text(id), answers, &choice, &notes));
+    const SearchAnswer& from = answers[choice.holders[0]];
     Submission submission = search.submission;
     if (submission.text.empty()) {
         submission.text = from.found.text;
@@ -191,14 +191,20 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     plan->id = id;
     plan->submitted_unix = search.submitted_unix;
     plan->resumes = true;
-    plan->resume_steps = from.found.steps;
-    plan->resume_state = from.found.state;
-    auto holder = std::find_if(plan->members.begin(), plan->members.begin() + plan->first_nodes(),
-                               [&](const Member& each) { return each.name == from.node; });
-    if (holder == plan->members.begin() + plan->first_nodes())
-        return fail(Code::peer_lost, "node {}, which has the newest checkpoint, is not alive any more", from.node);
-    plan->resume_holder = static_cast<Rank>(holder - plan->members.begin());
-    notes.insert(notes.begin(), fmt::format("goes on from the checkpoint of node {} after {} steps", from.node, from.found.steps));
+    plan->resume_steps = choice.steps;
+    plan->resume_state = choice.state;
+    std::vector<std::string> names;
+    for (const size_t answer : choice.holders) {
+        const std::string& node = answers[answer].node;
+        auto holder = std::find_if(plan->members.begin(), plan->members.begin() + plan->first_nodes(),
+                                   [&](const Member& each) { return each.name == node; });
+        if (holder == plan->members.begin() + plan->first_nodes())
+            return fail(Code::peer_lost, "node {}, which has the newest checkpoint, is not alive any more", node);
+        plan->resume_holders.push_back(static_cast<Rank>(holder - plan->members.begin()));
+        if (std::ranges::find(names, node) == names.end()) names.push_back(node);
+    }
+    notes.insert(notes.begin(), fmt::format("goes on from the checkpoint of node{} {} after {} steps", names.size() > 1 ? "s" : "",
+                                            fmt::join(names, ", "), choice.steps));
     plan->notes += fmt::format("{}", fmt::join(notes, "\n"));
     std::lock_guard lock(mutex_);
     JobSummary& summary = submitted_.at(id).detail.summary;

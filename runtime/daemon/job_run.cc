@@ -52,7 +52,7 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, std::ve
     detail_.folder = host_.folder + "/" + detail_.summary.id;
     if (JobDetail before; plan_->resumes && job_record_read(detail_.folder, &before).ok()) before_ = std::move(before);
     ran_before_ =
-        before_ || plan_->joins || (plan_->resumes && (!checkpoints_in(detail_.folder).empty() || !model_kept(detail_.folder).empty()));
+        before_ || plan_->joins || (plan_->resumes && (!checkpoint_files(detail_.folder).empty() || !model_kept(detail_.folder).empty()));
     if (const Status made = worker_.start([this] { work(); }); !made.ok()) host_.membership.opened(plan_->id, made, "", "", "", 0);
 }
 
@@ -225,13 +225,13 @@ Status JobRun::prepare() {
     config.self = self_;
     config.folder = detail_.folder;
     if (plan_->resumes) {
-        const std::string path = checkpoint_path(detail_.folder, plan_->resume_steps);
-        config.resume = {.on = true,
-                         .steps = plan_->resume_steps,
-                         .state = plan_->resume_state,
-                         .holder = NodeId{plan_->resume_holder},
-                         .path = ::access(path.c_str(), F_OK) == 0 ? path : detail_.folder + "/final.h5",
-                         .notes = {}};
+        config.resume = {.on = true, .steps = plan_->resume_steps, .state = plan_->resume_state, .holders = {}, .paths = {}, .notes = {}};
+        const auto cells = static_cast<uint32_t>(plan_->resume_holders.size());
+        for (uint32_t cell = 0; cell < cells; ++cell) {
+            const std::string path = checkpoint_path(detail_.folder, {plan_->resume_steps, cell, cells});
+            config.resume.holders.push_back(NodeId{plan_->resume_holders[cell]});
+            config.resume.paths.push_back(::access(path.c_str(), F_OK) == 0 ? path : detail_.folder + "/final.h5");
+        }
     }
     config.resume.notes = plan_->notes;
     config.join = plan_->joins;
@@ -432,7 +432,7 @@ std::vector<JobDetail> job_records_read(const std::string& folder, const Log& lo
         const std::string path = folder + "/" + name;
         if (name.size() != 32 || name.find_first_not_of("0123456789abcdef") != name.npos) continue;
         // A job may have trained on a disk that had no room for job.json.
-        if (::access((path + "/job.json").c_str(), F_OK) != 0 && checkpoints_in(path).empty() && model_kept(path).empty()) {
+        if (::access((path + "/job.json").c_str(), F_OK) != 0 && checkpoint_files(path).empty() && model_kept(path).empty()) {
             std::filesystem::remove_all(path, error);
             continue;
         }

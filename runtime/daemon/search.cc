@@ -5,16 +5,47 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/core/digest.h"
 #include "runtime/job/file/job_file.h"
 #include "runtime/job/run/resume.h"
 
 namespace gradcast {
 
-Status search_choose(const std::string& id, std::span<const SearchAnswer> answers, size_t* best, std::vector<std::string>* notes) {
+namespace {
+
+/// A state of one part that a member has.
+struct Candidate {
+    size_t answer;
+    FoundState found;
+};
+
+/// One of them all, which have the same steps and cell; null: nobody knows which is right.
+const Candidate* settled(std::span<const SearchAnswer> answers, const std::vector<Candidate>& all, std::vector<std::string>* notes) {
+    const auto differ = [&](const Candidate& each) { return each.found.state != all[0].found.state; };
+    if (std::ranges::none_of(all, differ)) return &all[0];
+    std::vector<std::string> nodes;
+    const Candidate* agreed = nullptr;
+    bool several = false;
+    for (const Candidate& each : all) {
+        nodes.push_back(answers[each.answer].node);
+        if (!each.found.agreed) continue;
+        several |= agreed && agreed->found.state != each.found.state;
+        if (!agreed) agreed = &each;
+    }
+    if (several) agreed = nullptr;
+    notes->push_back(
+        fmt::format("nodes {} have different states after {} steps: {}", fmt::join(nodes, ", "), all[0].found.steps,
+                    agreed ? fmt::format("that of node {} is taken, which all nodes had", answers[agreed->answer].node) : "none is taken"));
+    return agreed;
+}
+
+}   // namespace
+
+Status search_choose(const std::string& id, std::span<const SearchAnswer> answers, SearchChoice* choice, std::vector<std::string>* notes) {
     std::vector<std::string> asked;
-    uint64_t elsewhere = 0;   // steps, of the newest at a node that is no member
+    std::map<std::pair<uint64_t, uint32_t>, std::map<uint32_t, std::vector<Candidate>>, std::greater<>> all;   // by steps, cells and cell
+    FoundState elsewhere;   // the newest at a node that is no member
     std::string where;
-    std::map<uint64_t, std::vector<size_t>, std::greater<>> by_steps;   // of members
     for (size_t i = 0; i < answers.size(); ++i) {
         const SearchAnswer& each = answers[i];
         if (!each.answered) {
@@ -28,34 +59,42 @@ Status search_choose(const std::string& id, std::span<const SearchAnswer> answer
             notes->push_back(fmt::format("node {}: {}", each.node, each.found.notes.substr(at, end - at)));
             at = end + 1;
         }
-        if (each.found.steps == 0) continue;
-        if (each.member) by_steps[each.found.steps].push_back(i);
-        else if (each.found.steps > elsewhere) {
-            elsewhere = each.found.steps;
-            where = each.node;
+        for (const FoundState& found : each.found.states) {
+            if (each.member) all[{found.steps, found.cells}][found.cell].push_back({i, found});
+            else if (found.steps > elsewhere.steps) elsewhere = found, where = each.node;
         }
     }
-    for (const auto& [steps, all] : by_steps) {
-        std::vector<size_t> fit = all;
-        auto differ = [&](size_t i) { return answers[i].found.state != answers[fit[0]].found.state; };
-        if (std::any_of(fit.begin(), fit.end(), differ)) {
-            std::vector<std::string> nodes;
-            for (const size_t i : fit) nodes.push_back(answers[i].node);
-            std::erase_if(fit, [&](size_t i) { return !answers[i].found.agreed; });
-            const bool settled = !fit.empty() && std::none_of(fit.begin(), fit.end(), differ);
-            notes->push_back(fmt::format(
-                "nodes {} have different states after {} steps: {}", fmt::join(nodes, ", "), steps,
-                settled ? fmt::format("that of node {} is taken, which all nodes had", answers[fit[0]].node) : "none is taken"));
-            if (!settled) continue;
+    const std::string there =
+        elsewhere.cells == 1 ? "a checkpoint" : fmt::format("part {} of {} of a checkpoint", elsewhere.cell + 1, elsewhere.cells);
+    for (const auto& [of, parts] : all) {
+        const auto& [steps, cells] = of;
+        SearchChoice found{.steps = steps, .state = cells > 1 ? splitmix64(steps) : 0, .holders = {}};
+        std::vector<uint32_t> missing;
+        for (uint32_t cell = 0; cell < cells; ++cell) {
+            const auto its = parts.find(cell);
+            if (its == parts.end()) {
+                missing.push_back(cell + 1);
+                continue;
+            }
+            const Candidate* taken = settled(answers, its->second, notes);
+            if (!taken) break;
+            found.state += taken->found.state;
+            found.holders.push_back(taken->answer);
         }
-        *best = fit[0];
-        if (elsewhere > steps)
+        if (!missing.empty())
+            notes->push_back(fmt::format("of the checkpoint after {} steps part {} of {} is at none of these nodes", steps,
+                                         fmt::join(missing, ", "), cells));
+        if (found.holders.size() < cells) continue;
+        *choice = found;
+        if (elsewhere.steps > steps)
             notes->push_back(
-                fmt::format("node {} has a checkpoint after {} steps, but it is not among the nodes of this run", where, elsewhere));
+                fmt::format("node {} has {} after {} steps, but it is not among the nodes of this run", where, there, elsewhere.steps));
         return {};
     }
     return fail(Code::data, "no checkpoint of job {} at {}{}{}", id, asked.empty() ? "any node" : fmt::format("{}", fmt::join(asked, ", ")),
-                elsewhere > 0 ? fmt::format("; node {} has one after {} steps: take it among the nodes", where, elsewhere) : "",
+                elsewhere.steps == 0 ? ""
+                                     : fmt::format("; node {} has {} after {} steps: take it among the nodes", where,
+                                                   elsewhere.cells == 1 ? "one" : there, elsewhere.steps),
                 notes->empty() ? "" : fmt::format("; {}", fmt::join(*notes, "; ")));
 }
 
@@ -76,17 +115,13 @@ bool Lookers::start(const Look& look, const std::string& folder) {
     const Status made = looker.thread.start([&looker, folder] {
         Found& found = looker.look.found;
         Model model;
-        std::string path;
         std::vector<std::string> notes;
-        if (resume_find(folder, &model, &path, &notes).ok()) {
-            found.steps = model.step;
-            found.state = model.state;
-            found.agreed = model.agreed;
+        if (resume_find(folder, &found.states, &model, &notes).ok()) {
             found.text = model.job;
             found.base = model.base;
             JobConfig config;
             std::vector<JobMistake> mistakes;
-            if (job_parse(model.job, path, model.base, &config, &mistakes)) found.name = config.name;
+            if (job_parse(model.job, folder, model.base, &config, &mistakes)) found.name = config.name;
         }
         found.notes = fmt::format("{}", fmt::join(notes, "\n"));
         looker.done.store(true, std::memory_order_release);

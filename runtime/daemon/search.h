@@ -1,4 +1,5 @@
-// Which checkpoint a job goes on from: every node is asked for its newest one that is whole, and the one of the most steps is taken.
+// Which checkpoint a job goes on from: every node is asked for what it has, and the checkpoint of the most steps is taken.  One in parts
+// counts where all its parts are there.
 #pragma once
 #include <atomic>
 #include <list>
@@ -23,10 +24,14 @@ struct SearchAnswer {
     std::string why;   // it did not: the last error
     Found found = {};
 };
-/// The answer to go on from, by index, and what the user should know: nodes that did not answer, files that are not whole, a newer
+struct SearchChoice {
+    uint64_t steps = 0, state = 0;
+    std::vector<size_t> holders;   // by cell: index of the answer
+};
+/// What to go on from, and what the user should know: nodes that did not answer, files that are damaged, parts that no member has, a newer
 /// checkpoint at a node that is no member.  Where nodes have different states of one step, agreed ones count, and else none of that step.
-/// Errors: the job runs somewhere; no member has a checkpoint.
-Status search_choose(const std::string& id, std::span<const SearchAnswer> answers, size_t* best, std::vector<std::string>* notes);
+/// Errors: the job runs somewhere; members have no checkpoint.
+Status search_choose(const std::string& id, std::span<const SearchAnswer> answers, SearchChoice* choice, std::vector<std::string>* notes);
 
 /// A search at the node that coordinates the run to come.
 struct Search {

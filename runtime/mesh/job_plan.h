@@ -32,8 +32,8 @@ struct JobPlan {
     std::vector<std::string> addresses;            // by rank, with more than one rail: as PeerState's; else empty
     bool resumes = false;                          // a run of the job before this one has a checkpoint:
     uint64_t resume_steps = 0, resume_state = 0;   // see Resume
-    Rank resume_holder = 0;
-    std::string notes;      // of the coordinator about this run, a line each; the job reports them
+    std::vector<Rank> resume_holders;              // by cell
+    std::string notes;                             // of the coordinator about this run, a line each; the job reports them
     bool survive = false;   // job.survive: the job goes on without lost members, and a member that is started anew rejoins it
     bool joins = false;     // the receiver does: the job runs, and what it computes with must be these
     std::string kernel_set, data_digest, start_digest;   // as Membership::opened() takes them

@@ -31,18 +31,10 @@
 #include "runtime/core/isa.h"
 #include "runtime/core/protocol.h"
 #include "runtime/mesh/departed_jobs.h"
+#include "runtime/mesh/found.h"
 #include "runtime/mesh/job_plan.h"
 
 namespace gradcast {
-
-/// What a node has of a job that has run.
-struct Found {
-    bool active = false;             // it runs, or is being prepared
-    uint64_t steps = 0, state = 0;   // of its newest checkpoint that is whole; steps 0: there is none
-    bool agreed = false;             // see Model
-    std::string name, text, base;    // of the job file
-    std::string notes;               // newer checkpoints that are not whole, a line each
-};
 
 struct MembershipConfig {
     Rank self = 0;                    // peer number of this daemon

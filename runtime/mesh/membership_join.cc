@@ -150,7 +150,7 @@ void Membership::invite(Session& session, Actions& actions) {
         JobPlan plan = *session.plan;
         plan.joins = true;
         plan.resumes = false;
-        plan.resume_holder = 0;
+        plan.resume_holders.clear();
         plan.notes.clear();
         const Part& own = session.parts[session.self];
         plan.kernel_set = own.kernel_set;

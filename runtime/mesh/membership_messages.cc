@@ -38,7 +38,8 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     writer.number(plan.resumes ? 1 : 0);
     writer.number(plan.resume_steps);
     writer.number(plan.resume_state);
-    writer.number(plan.resume_holder);
+    writer.number(plan.resume_holders.size());
+    for (const Rank holder : plan.resume_holders) writer.number(holder);
     writer.text(std::string_view(plan.notes).substr(0, reason_max));
     for (const uint64_t number : {uint64_t{plan.survive}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}})
         writer.number(number);
@@ -49,7 +50,10 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
 std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Found& found) {
     MessageWriter writer;
     writer.id(id);
-    for (const uint64_t number : {request, uint64_t{found.active}, found.steps, found.state, uint64_t{found.agreed}}) writer.number(number);
+    for (const uint64_t number : {request, uint64_t{found.active}, uint64_t{found.states.size()}}) writer.number(number);
+    for (const FoundState& each : found.states)
+        for (const uint64_t number : {each.steps, each.state, uint64_t{each.agreed}, uint64_t{each.cell}, uint64_t{each.cells}})
+            writer.number(number);
     for (const std::string* text : {&found.name, &found.text, &found.base}) writer.text(*text);
     writer.text(std::string_view(found.notes).substr(0, reason_max));
     return std::move(writer.bytes);
@@ -58,14 +62,23 @@ std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Foun
 bool found_parse(MessageReader reader, uint64_t* request, Found* found) {
     *request = reader.number();
     found->active = reader.number() != 0;
-    found->steps = reader.number();
-    found->state = reader.number();
-    found->agreed = reader.number() != 0;
+    const uint64_t states = reader.number();
+    if (states > found_states_max) return false;
+    for (uint64_t i = 0; i < states && reader.good; ++i) {
+        FoundState& each = found->states.emplace_back();
+        each.steps = reader.number();
+        each.state = reader.number();
+        each.agreed = reader.number() != 0;
+        const uint64_t cell = reader.number(), cells = reader.number();
+        if (each.steps == 0 || each.steps > UINT32_MAX || cells > ranks_max || cell >= cells) return false;
+        each.cell = static_cast<uint32_t>(cell);
+        each.cells = static_cast<uint32_t>(cells);
+    }
     found->name = reader.text(reason_max);
     found->text = reader.text(job_text_max);
     found->base = reader.text(path_max);
     found->notes = reader.text(reason_max);
-    return reader.whole() && found->steps <= UINT32_MAX;
+    return reader.whole();
 }
 
 bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
@@ -88,7 +101,11 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     const uint64_t resumes = reader.number();
     result.resume_steps = reader.number();
     result.resume_state = reader.number();
-    const uint64_t holder = reader.number();
+    const uint64_t holders = reader.number();
+    if (holders > ranks_max) return false;
+    for (uint64_t i = 0; i < holders && reader.good; ++i)
+        if (const uint64_t holder = reader.number(); holder < members) result.resume_holders.push_back(static_cast<Rank>(holder));
+        else return false;
     result.notes = reader.text(reason_max);
     const uint64_t survive = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
     for (std::string* text : {&result.kernel_set, &result.data_digest, &result.start_digest}) *text = reader.text(reason_max);
@@ -98,9 +115,9 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     result.survive = survive == 1;
     result.joins = joins == 1;
     if (!reader.whole() || datagram_bytes != datagram_bytes_of(datagram_bytes)) return false;
-    if (resumes > 1 || holder >= result.first_nodes() || result.resume_steps > UINT32_MAX) return false;
+    if (resumes > 1 || (resumes == 1) == result.resume_holders.empty() || result.resume_steps > UINT32_MAX) return false;
+    if (std::ranges::any_of(result.resume_holders, [&](Rank holder) { return holder >= result.first_nodes(); })) return false;
     result.resumes = resumes == 1;
-    result.resume_holder = static_cast<Rank>(holder);
     if (rdma > 1) return false;
     result.rdma = rdma == 1;
     result.datagram_bytes = static_cast<uint32_t>(datagram_bytes);

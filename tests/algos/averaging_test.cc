@@ -83,7 +83,7 @@ TEST_F(AveragingTest, MaGoesOnFromACheckpoint) {
     ASSERT_EQ(whole.digest().size(), 64u) << whole.digest();
     std::map<uint64_t, std::string> all;
     for (const std::string& folder : whole.folders)
-        for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+        for (const auto& [steps, path] : checkpoints_in(folder)) all[steps] = path;
     ASSERT_EQ(all.size(), 2u);
     for (const auto& [steps, path] : all) EXPECT_EQ(run(six, {.ranks = 2}, false, {}, from(path)).digest(), whole.digest()) << steps;
     // Without a number in the job file the nodes are the workers.
@@ -97,7 +97,7 @@ TEST_F(AveragingTest, MaGoesOnFromACheckpoint) {
     const Run three = run(nodes, 3);
     all.clear();
     for (const std::string& folder : three.folders)
-        for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+        for (const auto& [steps, path] : checkpoints_in(folder)) all[steps] = path;
     EXPECT_EQ(run(nodes, {.ranks = 3}, false, {}, from(all[2])).digest(), three.digest());
     EXPECT_EQ(run(nodes, {.ranks = 2}, false, {}, from(all[2])).digest(),
               all[2] + ": trained by 3 workers, and 2 are to go on: set algorithm.workers = 3");
@@ -116,7 +116,7 @@ TEST_F(AveragingTest, WorkersWithStatesGoOnFromACheckpoint) {
             EXPECT_EQ(whole.digest(), alone);
             std::map<uint64_t, std::string> all;
             for (const std::string& folder : whole.folders)
-                for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+                for (const auto& [steps, path] : checkpoints_in(folder)) all[steps] = path;
             ASSERT_EQ(all.size(), 2u) << kind;
             for (const auto& [steps, path] : all)
                 for (const uint32_t n : {1u, 3u}) EXPECT_EQ(run(six, {.ranks = n}, false, {}, from(path)).digest(), alone) << kind << steps;
@@ -140,7 +140,7 @@ TEST_F(AveragingTest, WorkersWithStatesLoseANode) {
     for (const Rank rank : {0u, 1u, 3u}) EXPECT_EQ(lossy.ranks[rank].digest, quiet.digest()) << lossy.ranks[rank].error;
     std::map<uint64_t, std::string> all;
     for (const Rank rank : {0u, 1u, 3u})
-        for (const uint64_t steps : checkpoints_in(lossy.folders[rank])) all[steps] = checkpoint_path(lossy.folders[rank], steps);
+        for (const auto& [steps, path] : checkpoints_in(lossy.folders[rank])) all[steps] = path;
     ASSERT_TRUE(all.contains(7) || all.contains(6));
     EXPECT_EQ(run(job, {.ranks = 2}, false, {}, from(all.rbegin()->second)).digest(), quiet.digest());
 }

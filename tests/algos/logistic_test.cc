@@ -73,7 +73,7 @@ TEST_F(LogisticTest, OneDigestOnAnyNumberOfNodes) {
         EXPECT_EQ(one.ranks[0].gradients, three.ranks[0].gradients + three.ranks[1].gradients + three.ranks[2].gradients);
         std::string path;
         for (const std::string& folder : three.folders)
-            for (const uint64_t rounds : checkpoints_in(folder)) path = checkpoint_path(folder, rounds);
+            for (const CheckpointHere& each : checkpoints_in(folder)) path = each.path;
         EXPECT_EQ(iterate(run(text, {.ranks = 2}, false, {}, from(path))), iterate(one));
     }
 }

@@ -161,7 +161,7 @@ TEST_F(RidgeTest, OneDigestOnAnyNumberOfNodes) {
         const std::string kept = with_job(text, "checkpoint_every = 3\n");
         std::string path;
         for (const std::string& folder : run(kept, 3).folders)
-            for (const uint64_t rounds : checkpoints_in(folder)) path = checkpoint_path(folder, rounds);
+            for (const CheckpointHere& each : checkpoints_in(folder)) path = each.path;
         const Run two = run(kept, {.ranks = 2}, false, {}, from(path));
         EXPECT_EQ(two.digest(), one.digest());
         EXPECT_EQ(error(two), error(one));

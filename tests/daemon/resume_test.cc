@@ -1,6 +1,7 @@
 // Jobs that go on from their checkpoints, on real daemons.
 #include <fstream>
 
+#include "runtime/core/digest.h"
 #include "runtime/daemon/search.h"
 #include "runtime/job/model/checkpoint_files.h"
 #include "tests/daemon/jobs.h"
@@ -12,31 +13,29 @@ TEST(Search, TakesTheCheckpointOfTheMostSteps) {
     std::vector<SearchAnswer> answers(4);
     auto give = [&](size_t i, uint64_t steps, uint64_t state, bool agreed = true) {
         answers[i].answered = answers[i].member = true;
-        answers[i].found.steps = steps;
-        answers[i].found.state = state;
-        answers[i].found.agreed = agreed;
+        answers[i].found.states = {{steps, state, agreed}};
     };
     for (size_t i = 0; i < answers.size(); ++i) answers[i].node = std::string(1, static_cast<char>('a' + i));
     answers[3].why = "not reached yet";
     give(0, 10, 1);
     give(1, 30, 3);
     give(2, 20, 2);
-    size_t best = 9;
+    SearchChoice best;
     std::vector<std::string> notes;
     ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
-    EXPECT_EQ(best, 1u);
+    EXPECT_EQ(best.holders, std::vector<size_t>{1});
     EXPECT_EQ(notes, std::vector<std::string>{"node d was not asked for its checkpoints: not reached yet"});
 
     // Two states of one step: that which all nodes had, else the step before.
     give(0, 30, 4, false);
     notes.clear();
     ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
-    EXPECT_EQ(best, 1u);
+    EXPECT_EQ(best.holders, std::vector<size_t>{1});
     EXPECT_EQ(notes[1], "nodes a, b have different states after 30 steps: that of node b is taken, which all nodes had");
     give(1, 30, 3, false);
     notes.clear();
     ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
-    EXPECT_EQ(best, 2u);
+    EXPECT_EQ(best.holders, std::vector<size_t>{2});
     EXPECT_EQ(notes[1], "nodes a, b have different states after 30 steps: none is taken");
 
     // The newest is elsewhere.
@@ -46,11 +45,11 @@ TEST(Search, TakesTheCheckpointOfTheMostSteps) {
     answers[2].found.notes = "x.h5: torn\ny.h5: torn";
     notes.clear();
     ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
-    EXPECT_EQ(best, 2u);
+    EXPECT_EQ(best.holders, std::vector<size_t>{2});
     EXPECT_EQ(notes[0], "node c: x.h5: torn");
     EXPECT_EQ(notes[1], "node c: y.h5: torn");
     EXPECT_EQ(notes[3], "node b has a checkpoint after 30 steps, but it is not among the nodes of this run");
-    answers[2].found.steps = 0;
+    answers[2].found.states.clear();
     answers[2].found.notes.clear();
     notes.clear();
     EXPECT_STREQ(
@@ -59,6 +58,45 @@ TEST(Search, TakesTheCheckpointOfTheMostSteps) {
         "not reached yet");
     answers[0].found.active = true;
     EXPECT_EQ(std::string(search_choose("j", answers, &best, &notes).what), "job j runs at node a: cancel it there, or wait for its end");
+}
+
+TEST(Search, TakesPartsThatAreAllThere) {
+    std::vector<SearchAnswer> answers(4);
+    for (size_t i = 0; i < answers.size(); ++i) {
+        answers[i].node = std::string(1, static_cast<char>('a' + i));
+        answers[i].answered = answers[i].member = true;
+    }
+    auto part = [](uint64_t steps, uint64_t state, uint32_t cell, bool agreed = true) { return FoundState{steps, state, agreed, cell, 2}; };
+    answers[0].found.states = {part(30, 10, 0), part(20, 1, 0)};
+    answers[1].found.states = {part(20, 2, 1), {10, 5, true}};
+    answers[2].found.states = {part(20, 2, 1)};
+    SearchChoice best;
+    std::vector<std::string> notes;
+    ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
+    EXPECT_EQ(best.holders, (std::vector<size_t>{0, 1}));
+    EXPECT_EQ(best.steps, 20u);
+    EXPECT_EQ(best.state, splitmix64(20) + 3);
+    EXPECT_EQ(notes, std::vector<std::string>{"of the checkpoint after 30 steps part 2 of 2 is at none of these nodes"});
+
+    // At a node that is no member.
+    answers[3].member = false;
+    answers[3].found.states = {part(30, 11, 1)};
+    notes.clear();
+    ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
+    EXPECT_EQ(notes[1], "node d has part 2 of 2 of a checkpoint after 30 steps, but it is not among the nodes of this run");
+    answers[3].member = true;
+    notes.clear();
+    ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
+    EXPECT_EQ(best.holders, (std::vector<size_t>{0, 3}));
+
+    // Two different states of one part: the agreed one, else that of fewer steps.
+    answers[2].found.states = {part(30, 12, 1, false)};
+    ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
+    EXPECT_EQ(best.holders, (std::vector<size_t>{0, 3}));
+    answers[3].found.states[0].agreed = false;
+    ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
+    EXPECT_EQ(best.holders, (std::vector<size_t>{0, 1}));
+    EXPECT_EQ(best.steps, 20u);
 }
 
 std::string often(std::string text) { return text.insert(text.find("[data]"), "checkpoint_every = 20\n"); }
@@ -104,9 +142,9 @@ TEST(SystemResume, AJobGoesOnOnTheNodesThatAreLeft) {
     // c comes back: it has lines of the first run alone.  The newest checkpoint at b is torn, so the one before is taken, and a note says
     // so.
     const std::string folder = cluster[1].folder + "/state/jobs/" + id;
-    const std::vector<uint64_t> kept = checkpoints_in(folder);
+    const std::vector<CheckpointHere> kept = checkpoints_in(folder);
     ASSERT_GE(kept.size(), 2u);
-    const std::string torn = checkpoint_path(folder, kept.back());
+    const std::string torn = kept.back().path;
     std::filesystem::resize_file(torn, std::filesystem::file_size(torn) / 3);
     answer = cluster[2].post("/v1/jobs/" + id + "/resume", Json{{"nodes", {"b", "c"}}});
     ASSERT_EQ(answer.value("id", ""), id) << answer.dump();

@@ -280,17 +280,17 @@ TEST_F(TranscriptTest, TheChainOfAResumedRunGoesOn) {
     const Run broken = run(job_text(), 3, {}, [](Simulator& simulator) { simulator.kill(1, 6'000); });
     ASSERT_TRUE(quiet.status.ok() && !broken.status.ok());
     EXPECT_FALSE(std::filesystem::exists(broken.folders[0] + "/transcript.json"));
-    const std::vector<uint64_t> all = checkpoints_in(broken.folders[0]);
+    const std::vector<CheckpointHere> all = checkpoints_in(broken.folders[0]);
     ASSERT_FALSE(all.empty());
     ASSERT_TRUE(file_write(broken.folders[0] + "/transcript.json", "of an earlier run").ok());
-    const Run second = run(job_text(), 2, from(checkpoint_path(broken.folders[0], all.back())), {}, {broken.folders[0]});
+    const Run second = run(job_text(), 2, from(all.back().path), {}, {broken.folders[0]});
     ASSERT_TRUE(second.status.ok()) << second.status.what;
     EXPECT_EQ(transcript(second.folders[0]).chain, transcript(quiet.folders[0]).chain);
     // The other one has begun with the second run.
     const Transcript late = transcript(second.folders[1]);
-    EXPECT_EQ(late.first, all.back() + 1);
-    EXPECT_EQ(late.lines, 50 - all.back());
-    EXPECT_EQ(late.views.front().first_step, all.back() + 1);
+    EXPECT_EQ(late.first, all.back().steps + 1);
+    EXPECT_EQ(late.lines, 50 - all.back().steps);
+    EXPECT_EQ(late.views.front().first_step, all.back().steps + 1);
     EXPECT_TRUE(findings(second.folders[1]).empty());
 }
 

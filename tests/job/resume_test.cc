@@ -2,10 +2,12 @@
 #include "runtime/job/run/resume.h"
 
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "datasets/hdf5.h"
 #include "runtime/core/crypto.h"
+#include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/audit/audit.h"
 #include "runtime/job/report/transcript.h"
@@ -14,7 +16,33 @@
 namespace gradcast {
 namespace {
 
-class ResumeTest : public RunsTest {};
+class ResumeTest : public RunsTest {
+protected:
+    /// The newest checkpoint in a folder, as resume_find() has it.
+    static Status newest(const std::string& folder, Model* model, std::string* path, std::vector<std::string>* notes) {
+        std::vector<FoundState> states;
+        GC_TRY(resume_find(folder, &states, model, notes));
+        *path = checkpoint_path(folder, model->step);
+        if (!std::filesystem::exists(*path)) *path = folder + "/final.h5";
+        return {};
+    }
+    /// The state after so many steps, whose parts lie in the folders of a run; the holders are these ranks in turn.
+    static Resume from_parts(const Run& run, uint64_t steps, uint32_t cells, uint32_t ranks) {
+        Resume resume{.on = true, .steps = steps, .state = splitmix64(steps), .holders = {}, .paths = {}, .notes = {}};
+        for (uint32_t cell = 0; cell < cells; ++cell) {
+            std::string path;
+            for (const std::string& folder : run.folders)
+                if (const std::string each = checkpoint_path(folder, {steps, cell, cells}); std::filesystem::exists(each)) path = each;
+            ModelPart part;
+            const Status status = part.open(path);
+            EXPECT_TRUE(status.ok()) << status.what;
+            resume.state += part.model().state;
+            resume.holders.push_back(NodeId{(cell + 1) % ranks});
+            resume.paths.push_back(path);
+        }
+        return resume;
+    }
+};
 
 /// Every kind of training with a state of its own: optimisers, schedules, batch norm, dropout, augmentation, quantisers.
 TEST_F(ResumeTest, AnyCheckpointGoesOnToTheSameModel) {
@@ -58,6 +86,126 @@ TEST_F(ResumeTest, AnyCheckpointGoesOnToTheSameModel) {
     }
 }
 
+/// A net in stages writes parts, and any grid goes on from them.
+TEST_F(ResumeTest, AnyGridGoesOnFromThePartsOfAnother) {
+    struct Shape {
+        uint32_t nodes, stages;
+        const char* more;
+    };
+    const std::string often = "checkpoint_every = 7\ncheckpoint_keep = 100\n";
+    auto text_of = [](const std::string& text, const Shape& shape) {
+        return text + fmt::format("[parallel]\nstages = {}\n{}", shape.stages, shape.more);
+    };
+    struct Job {
+        const char* name;
+        std::string text;
+        uint32_t stages_most;
+    };
+    const Job jobs[] = {
+        {"adam, auto16",
+         replaced(replaced(job_text("[algorithm]\nquantiser = \"auto16\"\n"), "momentum = 0.9\n", ""), "[optimiser]\n",
+                  "[optimiser]\nkind = \"adam\"\n"),
+         2},
+        {"batch norm and dropout", job_text_of_all(), 4},
+    };
+    for (const auto& [name, text, stages_most] : jobs) {
+        SCOPED_TRACE(name);
+        const Run quiet = run(text, 1);
+        ASSERT_TRUE(quiet.status.ok()) << quiet.status.what;
+        const auto quiet_digests = digests(quiet.folders[0]);
+        const Shape first_shape{4, 2, "schedule = \"zero-bubble\"\n"};
+        const Run first = run(with_job(text_of(text, first_shape), often), first_shape.nodes);
+        ASSERT_TRUE(first.status.ok()) << first.status.what;
+        EXPECT_EQ(first.digest(), quiet.digest());
+        uint64_t steps = 7;
+        for (const Shape& shape : {Shape{1, 1, ""}, Shape{2, 1, ""}, Shape{2, 2, ""}, Shape{3, 3, ""}, Shape{6, 3, ""}, Shape{4, 4, ""}}) {
+            if (shape.stages > stages_most) continue;
+            SCOPED_TRACE(fmt::format("{} nodes, {} stages after {} steps", shape.nodes, shape.stages, steps));
+            const Run second = run(text_of(text, shape), shape.nodes, from_parts(first, steps, 2, shape.nodes));
+            ASSERT_EQ(second.digest(), quiet.digest());
+            EXPECT_EQ(second.ranks[0].accuracy, quiet.ranks[0].accuracy);
+            for (const auto& [step, digest] : digests(second.folders[0])) EXPECT_EQ(digest, quiet_digests.at(step)) << step;
+            steps += 7;
+        }
+        // And from a whole state.
+        const Run alone = run(with_job(text, often), 1);
+        const Run second = run(text_of(text, {4, 2, ""}), 4, from(checkpoint_path(alone.folders[0], 21), 3));
+        EXPECT_EQ(second.digest(), quiet.digest());
+    }
+}
+
+// Every part is one of three nodes', in turn, and the newest checkpoints stay whole.
+TEST_F(ResumeTest, PartsAreTakenAndRemovedTogether) {
+    const std::string text = with_job(job_text("[parallel]\nstages = 2\n"), "checkpoint_every = 5\naudit_every = 100\n");
+    const Run run = this->run(text, 6);
+    ASSERT_TRUE(run.status.ok()) << run.status.what;
+    std::map<uint64_t, std::set<uint32_t>> all;
+    for (const std::string& folder : run.folders)
+        for (const CheckpointName& name : checkpoint_files(folder)) {
+            EXPECT_EQ(name.cells, 2u);
+            EXPECT_TRUE(all[name.steps].insert(name.cell).second) << "twice";
+        }
+    EXPECT_EQ(all, (std::map<uint64_t, std::set<uint32_t>>{{40, {0, 1}}, {45, {0, 1}}}));
+    EXPECT_EQ(run.ranks[0].checkpoint, 45u);
+
+    // A part that is damaged: a node finds the others, and says which is not whole.
+    const std::string &folder = run.folders[0], to = folder + "/parts";
+    std::filesystem::create_directories(to);
+    for (const std::string& each : run.folders)
+        for (const CheckpointName& name : checkpoint_files(each))
+            std::filesystem::copy_file(checkpoint_path(each, name), checkpoint_path(to, name));
+    const std::string damaged = checkpoint_path(to, {45, 1, 2});
+    std::filesystem::resize_file(damaged, std::filesystem::file_size(damaged) / 2);
+    std::vector<FoundState> states;
+    Model model;
+    std::vector<std::string> notes;
+    ASSERT_TRUE(resume_find(to, &states, &model, &notes).ok());
+    EXPECT_EQ(states.size(), 3u);
+    ASSERT_EQ(notes.size(), 1u);
+    EXPECT_EQ(notes[0].substr(0, notes[0].find(": ")), damaged);
+    ASSERT_TRUE(checkpoint_check(checkpoint_path(to, {40, 1, 2}), &model).ok());
+    EXPECT_EQ(fmt::format("{:016x}", model.state), digests(run.folders[0]).at(40));
+    EXPECT_FALSE(checkpoint_check(checkpoint_path(to, {45, 0, 2}), &model).ok());
+    std::filesystem::remove(damaged);
+    EXPECT_EQ(checkpoint_check(checkpoint_path(to, {45, 0, 2}), &model).what,
+              fmt::format("{}: holds a part of a state: {} is missing beside it, which another node of the job has",
+                          checkpoint_path(to, {45, 0, 2}), damaged));
+}
+
+// Where one node cannot write its parts, those of the other do not pile up.
+TEST_F(ResumeTest, PartsThatNeverBecomeWholeGo) {
+    const std::string text = with_job(job_text("[parallel]\nstages = 2\n"), "checkpoint_every = 3\naudit_every = 100\n");
+    const std::vector<std::string> folders = {folder_ + "/first", folder_ + "/second"};
+    for (uint64_t steps = 3; steps < 50; steps += 3)   // folders are in the way
+        std::filesystem::create_directories(checkpoint_path(folders[1], {steps, 1, 2}) + ".part/x");
+    const Run run = this->run(text, 2, {}, {}, folders);
+    ASSERT_TRUE(run.status.ok()) << run.status.what;
+    EXPECT_TRUE(checkpoint_files(run.folders[1]).empty());
+    EXPECT_EQ(checkpoint_files(run.folders[0]).size(), 3u);
+    EXPECT_EQ(run.ranks[0].checkpoint, 0u);
+    ASSERT_EQ(run.ranks[1].warnings.size(), 1u);
+    EXPECT_EQ(run.ranks[1].warnings[0].find("no checkpoint after 3 steps: cannot write "), 0u) << run.ranks[1].warnings[0];
+}
+
+// Who has applied a step keeps the state after it, also where the others have not reported theirs: all had the sums.
+TEST_F(ResumeTest, WhereverAJobOfStagesEndsItsNodesKeepTheirParts) {
+    const std::string text = job_text("[parallel]\nstages = 2\n");
+    const Run quiet = run(text, 2);
+    ASSERT_TRUE(quiet.status.ok()) << quiet.status.what;
+    uint32_t whole = 0, tried = 0;
+    for (uint64_t at_us = 4'000; at_us < 11'000; at_us += 311, ++tried) {
+        const Run broken = run(text, 2, {}, [&](Simulator& simulator) { simulator.kill(1, at_us); });
+        ASSERT_FALSE(broken.status.ok());
+        std::vector<CheckpointName> parts = checkpoint_files(broken.folders[0]);
+        if (parts.empty() && broken.ranks[0].step == 0) continue;
+        ASSERT_EQ(parts.size(), 1u) << at_us;
+        EXPECT_GE(parts[0].steps, broken.ranks[0].step);
+        EXPECT_LE(parts[0].steps, broken.ranks[0].step + 1);
+        whole += parts[0].steps == broken.ranks[0].step;
+    }
+    EXPECT_GT(whole, tried / 2);
+}
+
 TEST_F(ResumeTest, WhatADeathLeavesBehindGoesOnOnFewerNodes) {
     const Run quiet = run(job_text(), 3);
     ASSERT_TRUE(quiet.status.ok()) << quiet.status.what;
@@ -67,7 +215,7 @@ TEST_F(ResumeTest, WhatADeathLeavesBehindGoesOnOnFewerNodes) {
     Model model;
     std::string path;
     std::vector<std::string> notes;
-    ASSERT_TRUE(resume_find(broken.folders[0], &model, &path, &notes).ok());
+    ASSERT_TRUE(newest(broken.folders[0], &model, &path, &notes).ok());
     EXPECT_EQ(model.step, broken.ranks[0].step);
     EXPECT_EQ(broken.ranks[0].checkpoint, model.step);
     EXPECT_GT(model.step, 0u);
@@ -129,18 +277,18 @@ TEST_F(ResumeTest, ACheckpointThatIsNotWholeIsToldAndTheOneBeforeIsTaken) {
     Model model;
     std::string path;
     std::vector<std::string> notes;
-    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    ASSERT_TRUE(newest(folder, &model, &path, &notes).ok());
     EXPECT_EQ(path, checkpoint_path(folder, 20));
     ASSERT_EQ(notes.size(), 3u);
     EXPECT_EQ(notes[0].substr(0, notes[0].find(": ")), checkpoint_path(folder, 40));
     EXPECT_EQ(notes[1], checkpoint_path(folder, 30) + ": the digest of its content differs: the file is damaged");
     for (const uint64_t steps : {10, 20}) std::filesystem::remove(checkpoint_path(folder, steps));
-    EXPECT_EQ(resume_find(folder, &model, &path, &notes).what, folder + " holds no checkpoint that is whole");
+    EXPECT_EQ(newest(folder, &model, &path, &notes).what, folder + " holds no checkpoint that is whole");
     notes.clear();
-    EXPECT_EQ(resume_find(folder_ + "/nothing", &model, &path, &notes).what, folder_ + "/nothing holds no checkpoint");
+    EXPECT_EQ(newest(folder_ + "/nothing", &model, &path, &notes).what, folder_ + "/nothing holds no checkpoint");
     EXPECT_EQ(notes.size(), 0u);
     ASSERT_TRUE(file_write(folder_ + "/file", "").ok());
-    EXPECT_FALSE(resume_find(folder_ + "/file", &model, &path, &notes).ok());
+    EXPECT_FALSE(newest(folder_ + "/file", &model, &path, &notes).ok());
     EXPECT_EQ(notes, std::vector<std::string>{"cannot read " + folder_ + "/file: Not a directory"});
 }
 
@@ -153,16 +301,16 @@ TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
         Hdf5Lock lock;
         Hid file(H5Fopen(checkpoint_path(folder, 40).c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
         Hid version(H5Aopen(file.get(), "version", H5P_DEFAULT));
-        const uint64_t newer = 6;
+        const uint64_t newer = 7;
         ASSERT_GE(H5Awrite(version.get(), H5T_NATIVE_UINT64, &newer), 0);
     }
     Model model;
     std::string path;
     std::vector<std::string> notes;
-    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    ASSERT_TRUE(newest(folder, &model, &path, &notes).ok());
     EXPECT_EQ(path, checkpoint_path(folder, 30));
     EXPECT_EQ(notes,
-              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 6, this one reads 5"});
+              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 7, this one reads 6"});
 }
 
 TEST_F(ResumeTest, ACheckpointOfBeforeTheElementaryFunctionsGoesOnWithAWarning) {
@@ -306,11 +454,11 @@ TEST_F(ResumeTest, ACheckpointAfterTheModelIsOfALongerJob) {
     Model model;
     std::string path;
     std::vector<std::string> notes;
-    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    ASSERT_TRUE(newest(folder, &model, &path, &notes).ok());
     EXPECT_EQ(path, checkpoint_path(folder, 60));
     EXPECT_EQ(notes.size(), 1u);
     std::filesystem::remove(path);
-    ASSERT_TRUE(resume_find(folder, &model, &path, &notes).ok());
+    ASSERT_TRUE(newest(folder, &model, &path, &notes).ok());
     EXPECT_EQ(path, folder + "/final.h5");
     EXPECT_EQ(model.step, 50u);
 }
@@ -358,7 +506,7 @@ TEST_F(ResumeTest, TheRecordsGoAsFarAsTheCheckpoint) {
     host.swallow = 15;
     std::thread trainer([&] { (void)engine->run(host).ok(); });
     for (const uint64_t end = clock_us() + 15'000'000; clock_us() < end && checkpoints_in(c.folder).empty();) std::this_thread::yield();
-    EXPECT_EQ(checkpoints_in(c.folder), std::vector<uint64_t>{14});
+    EXPECT_EQ(checkpoints_in(c.folder)[0].steps, 14u);
     EXPECT_TRUE(digests(c.folder).contains(14));
     engine->cancel("enough");
     trainer.join();

@@ -67,13 +67,13 @@ protected:
         ModelVectors state;
         const Status read = checkpoint_read(path, &model, &state);
         EXPECT_TRUE(read.ok()) << read.what;
-        return {.on = true, .steps = model.step, .state = model.state, .holder = NodeId{holder}, .path = path, .notes = {}};
+        return {.on = true, .steps = model.step, .state = model.state, .holders = {NodeId{holder}}, .paths = {path}, .notes = {}};
     }
     /// All checkpoints of a run, by steps.
     static std::map<uint64_t, std::string> checkpoints(const Run& run) {
         std::map<uint64_t, std::string> all;
         for (const std::string& folder : run.folders)
-            for (const uint64_t steps : checkpoints_in(folder)) all[steps] = checkpoint_path(folder, steps);
+            for (const auto& [steps, path] : checkpoints_in(folder)) all[steps] = path;
         return all;
     }
     static std::map<uint64_t, std::string> digests(const std::string& folder) {

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <map>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_reader.h"
 #include "runtime/job/model/model_writer.h"
 #include "tests/datasets/support.h"
@@ -281,6 +283,95 @@ TEST(StateRanges, WhatDoesNotCoverTheWholeIsNamed) {
     std::vector<ModelVectors> found;
     EXPECT_EQ(read_cells(cut, path, &found).what, fmt::format("{}: elements 0 to {} of its optimiser are wanted, it has 0", path,
                                                               cut.cells[0].runs[StateVector::optimiser][0].count - 1));
+}
+
+// Each stage writes its own part, and they are read together as one file is.
+TEST(StateRanges, PartsAreReadAsTheWholeIs) {
+    const TestFolder folder;
+    for (const NetSpec& spec : {lenet5(), everything()}) {
+        Cut cut(spec);
+        cut.whole.algorithm.clear();
+        const StateSizes sizes = ModelState(cut.whole).sizes();
+        const auto path = [&](uint32_t cell) { return checkpoint_path(folder.path.string(), {7, cell, 3}); };
+        for (uint32_t cell = 0; cell < 3; ++cell) {
+            cut.model.state = cell + 1;
+            ASSERT_TRUE(model_write(path(cell), cut.model, cut.cells[cell].state, sizes, cut.cells[cell].runs).ok());
+            ModelPart part;
+            ASSERT_TRUE(part.open(path(cell)).ok());
+            ASSERT_TRUE(part.read({}).ok());
+            EXPECT_FALSE(part.whole());
+            EXPECT_EQ(part.sizes(), sizes);
+            EXPECT_EQ(part.model().digest, sha256_hex(std::as_bytes(std::span(cut.cells[cell].state.parameters))));
+        }
+        for (uint32_t cell = 0; cell < 3; ++cell) {
+            Model model;
+            ModelVectors read;
+            const Status status = checkpoint_read(path(cell), &model, &read);
+            ASSERT_TRUE(status.ok()) << status.what;
+            EXPECT_TRUE(same(read, cut.whole));
+            EXPECT_EQ(model.digest, sha256_hex(std::as_bytes(std::span(cut.whole.parameters))));
+            EXPECT_EQ(model.state, splitmix64(7) + 1 + 2 + 3);
+        }
+        std::vector<ModelVectors> found;
+        const Status status = read_cells(cut, path(1), &found);
+        ASSERT_TRUE(status.ok()) << status.what;
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same(found[i], cut.cells[i].state)) << i;
+        ModelReader reader;
+        ASSERT_TRUE(reader.open(path(0)).ok());
+        std::vector<float> all(sizes[StateVector::optimiser]);   // over the bounds of all parts
+        ASSERT_TRUE(reader.range(StateVector::optimiser, 0, std::as_writable_bytes(std::span(all))).ok());
+        EXPECT_EQ(all, cut.whole.optimiser);
+        ASSERT_TRUE(reader.open_alone(path(2)).ok());
+        EXPECT_PRED2([](std::string_view text, std::string_view part) { return text.find(part) != text.npos; },
+                     reader.range(StateVector::parameters, 0, std::as_writable_bytes(std::span(all).first(1))).what,
+                     ": its parameters from element 0 on are missing");
+    }
+}
+
+TEST(StateRanges, PartsThatDoNotFitAreNamed) {
+    const TestFolder folder;
+    Cut cut(everything());
+    cut.whole.algorithm.clear();
+    const StateSizes sizes = ModelState(cut.whole).sizes();
+    auto path = [&](uint32_t cell) { return checkpoint_path(folder.path.string(), {7, cell, 3}); };
+    auto write = [&](uint32_t cell, uint32_t of) {
+        ASSERT_TRUE(model_write(path(cell), cut.model, cut.cells[of].state, sizes, cut.cells[of].runs).ok());
+    };
+    Model model;
+    for (uint32_t cell = 0; cell < 3; ++cell) write(cell, cell);
+    ASSERT_TRUE(checkpoint_check(path(0), &model).ok());
+    write(1, 2);   // another cut
+    const auto missing = cut.cells[1].runs[StateVector::parameters][0].place;
+    EXPECT_EQ(checkpoint_check(path(0), &model).what,
+              fmt::format("{}: its parameters from element {} on are missing, and no part beside it has them", path(0), missing));
+    cut.model.id = std::string(32, 'e');
+    write(1, 1);
+    EXPECT_EQ(checkpoint_check(path(0), &model).what, fmt::format("{}: step 7 of job {}, not of the same state as {}, step 7 of job {}",
+                                                                  path(1), std::string(32, 'e'), path(0), std::string(32, 'd')));
+    std::filesystem::rename(path(0), folder.file("first.h5"));
+    EXPECT_EQ(checkpoint_check(folder.file("first.h5"), &model).what,
+              folder.file("first.h5") +
+                  ": holds a part of a state; under its name, as checkpoint-0000000100-cell-1-of-2.h5, it is found with the "
+                  "others");
+
+    // Ranges that lie outside, overlap or are more than the vectors have.
+    cut.model.id = std::string(32, 'd');
+    for (const size_t wrong : {0, 1, 2}) {
+        write(0, 0);
+        {
+            const Hdf5Lock lock;
+            const Hid file(H5Fopen(path(0).c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
+            const Hid data(H5Dopen2(file.get(), "ranges", H5P_DEFAULT));
+            std::vector<uint64_t> values = ranges_values(cut.cells[0].runs);
+            if (wrong == 0) values[1] = ~uint64_t{0} - 3;
+            if (wrong == 1) values[2] += 1;
+            if (wrong == 2) values[0] = 9;
+            ASSERT_GE(H5Dwrite(data.get(), H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+        }
+        EXPECT_EQ(checkpoint_check(path(0), &model).what,
+                  fmt::format("{}: not a gradcast model: ranges {}", path(0),
+                              wrong == 1 ? "are not those of its vectors" : "is not a list of ranges"));
+    }
 }
 
 TEST(StateRanges, ADiskThatFillsUpLeavesNoFile) {

@@ -61,7 +61,7 @@ struct StagesJob {
     std::string preset = "lenet5";
     std::string parallel, exchange = "ring", quantiser = "auto32", precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0;
-    bool tested = true, resumes = false;
+    bool tested = true;
     uint64_t spend_us = 0;   // of a pass
     std::string optimiser = "lr = 0.02\nmomentum = 0.9\n";
     SimConfig sim;
@@ -102,7 +102,6 @@ struct StagesJob {
             engine.loader_threaded = false;
             engine.spend_us = spend_us;
             engine.datagram_bytes = datagram_bytes;
-            engine.resume.on = resumes;
             GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
             simulator->trainer(r, [this, r](Host& host) {
                 WrappedHost wrapped(
@@ -375,14 +374,6 @@ TEST(Stages, DivergeTogether) {
     const Status status = job.run();
     EXPECT_EQ(status.code, Code::diverged) << status.what;
     for (Rank rank = 0; rank < 3; ++rank) EXPECT_EQ(job.simulator->result(rank).code, Code::diverged);
-}
-
-TEST(Stages, AreNotResumed) {
-    StagesJob job;
-    job.parallel = "stages = 2\n";
-    job.sim.ranks = 2;
-    job.resumes = true;
-    EXPECT_STREQ(job.run().what, "parallel.stages: a job of stages is not resumed in this version: take stages = 1, or begin a new job");
 }
 
 // A node that dies ends the job at the others.

@@ -276,18 +276,18 @@ TEST(JobViews, AMinorityKeepsItsStateAndSaysSo) {
     const Status status = job.sim->result(1);
     EXPECT_EQ(status.code, Code::peer_lost);
     EXPECT_NE(std::string(status.what).find("minority"), std::string::npos) << status.what;
-    const std::vector<uint64_t> kept = checkpoints_in(job.own_folder(1));
+    const std::vector<CheckpointHere> kept = checkpoints_in(job.own_folder(1));
     ASSERT_FALSE(kept.empty());
-    EXPECT_EQ(kept.back(), job.engines[1]->status().step);
+    EXPECT_EQ(kept.back().steps, job.engines[1]->status().step);
     EXPECT_LT(job.sim->now_us(), 3 * D);
 
     // The job goes on from there, on other nodes too.
     Model model;
     ModelVectors state;
-    const std::string path = checkpoint_path(job.own_folder(1), kept.back());
+    const std::string& path = kept.back().path;
     ASSERT_TRUE(checkpoint_read(path, &model, &state).ok());
     Lossy rest(3);
-    rest.resume = {.on = true, .steps = model.step, .state = model.state, .holder = NodeId{1}, .path = path, .notes = {}};
+    rest.resume = {.on = true, .steps = model.step, .state = model.state, .holders = {NodeId{1}}, .paths = {path}, .notes = {}};
     rest.run();
     rest.expect(quiet().digest);
 }

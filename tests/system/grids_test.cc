@@ -36,14 +36,14 @@ void make_data(const std::string& folder, const Net& net) {
     ASSERT_TRUE(status.ok()) << status.what;
 }
 
-std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3) {
+std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3, const char* checkpoints = "checkpoint_keep = 0") {
     const std::string parallel = grid.stages == 1 ? ""
                                                   : fmt::format("[parallel]\nstages = {}\nschedule = \"{}\"\nmicro_batch = {}\n",
                                                                 grid.stages, grid.schedule, grid.micro_batch);
     return fmt::format(
-        "[job]\nseed = 3\nsteps = {}\nbatch = 12\nblocks = 6\ndeadline = \"20s\"\ncheckpoint_keep = 0\n[data]\ntrain = \"{}\"\ntest = "
+        "[job]\nseed = 3\nsteps = {}\nbatch = 12\nblocks = 6\ndeadline = \"20s\"\n{}\n[data]\ntrain = \"{}\"\ntest = "
         "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n[algorithm]\nexchange = \"{}\"\n{}",
-        steps, data_name(net), data_name(net), net.preset, grid.exchange, parallel);
+        steps, checkpoints, data_name(net), data_name(net), net.preset, grid.exchange, parallel);
 }
 
 struct SystemGrids : testing::Test {
@@ -98,6 +98,47 @@ TEST_F(SystemGrids, OneDigestANet) {
     }
     EXPECT_EQ(number, 126u);
     EXPECT_GE(tried, 126 / every);
+}
+
+// Two stages on four nodes, of which one is killed; then three stages on the others; then one node alone: the digest of a quiet run.
+TEST_F(SystemGrids, AKilledGridGoesOnAsAnotherOne) {
+    constexpr uint32_t steps = 900;
+    const Net& net = nets[0];
+    auto text = [&](uint32_t stages) { return job_text(net, {.stages = stages}, steps, "checkpoint_every = 20"); };
+    auto begun = [&](const std::string& path, uint32_t stages, const std::vector<std::string>& names) {
+        const Json answer = cluster[0].post(path, Json(Submission{text(stages), "job.toml", cluster.folder, names, 0}));
+        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
+        return answer.value("id", "");
+    };
+    const JobStatus quiet = cluster[0].ended(begun("/v1/jobs", 1, {"a"}));
+    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
+    const std::string id = begun("/v1/jobs", 2, {"a", "b", "c", "d"});
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 100; }));
+    cluster[2].process->kill(SIGKILL);
+    EXPECT_EQ(cluster[0].ended(id).state, JobState::failed);
+    for (const uint32_t node : {1u, 3u}) EXPECT_EQ(cluster[node].ended(id).state, JobState::failed);
+    ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b d e f g h"; }));
+
+    EXPECT_EQ(begun("/v1/jobs/" + id + "/resume", 3, {"b", "d", "a"}), id);
+    uint64_t resumed = 0;
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 300 || cluster[0].job(id)["status"]["state"] == "failed"; }));
+    resumed = cluster[0].job(id)["status"].value("resumed", uint64_t{0});
+    EXPECT_GE(resumed, 80u) << cluster[0].job(id).dump(2);
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    EXPECT_EQ(cluster[0].ended(id).state, JobState::cancelled);
+    for (const uint32_t node : {1u, 3u}) EXPECT_EQ(cluster[node].ended(id).state, JobState::cancelled);
+
+    // The parts come from all three, the job goes on at one.
+    const Json lonely = cluster[0].post("/v1/jobs/" + id + "/resume", Json(Submission{text(1), "job.toml", cluster.folder, {"a"}, 0}));
+    EXPECT_EQ(lonely.value("id", ""), id) << lonely.dump();
+    const JobStatus failed = cluster[0].ended(id);
+    EXPECT_NE(failed.error.find("take it among the nodes"), std::string::npos) << failed.error;
+    EXPECT_EQ(begun("/v1/jobs/" + id + "/resume", 1, {"a", "b", "d"}), id);
+    const JobStatus last = cluster[0].ended(id);
+    EXPECT_EQ(last.state, JobState::done) << last.error;
+    EXPECT_GT(last.resumed, resumed);
+    EXPECT_EQ(last.digest, quiet.digest);
+    EXPECT_EQ(last.accuracy, quiet.accuracy);
 }
 
 TEST_F(SystemGrids, ALostStageEndsTheJobByName) {

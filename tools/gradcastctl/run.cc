@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -58,22 +59,35 @@ Status keep_results(const std::string& job, const std::string& folder, std::vect
 const std::vector<std::string> results_of_a_job = {"job.toml", "job.json",        "log",       "steps.jsonl",
                                                    "final.h5", "transcript.json", "replay.log"};
 
-/// Keeps the folder of an unfinished job at the node that has its newest checkpoint.  Returns how it goes on, for people; "":
-/// there is no checkpoint.
+/// Keeps the newest checkpoint of an unfinished job, and the folder of a node that has it or its first part.  Returns how it goes on, for
+/// people; "": there is no checkpoint.
 std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const std::string& folder) {
-    std::string from;
-    uint64_t steps = 0;
-    for (uint32_t i = 0; i < cluster.count(); ++i) {
-        const std::vector<uint64_t> all = checkpoints_in(cluster.job_folder(i, id));
-        if (all.empty() || all.back() <= steps) continue;
-        steps = all.back();
-        from = cluster.job_folder(i, id);
-    }
-    if (from.empty()) return {};
-    const std::string name = checkpoint_path("", steps).substr(1);
-    if (Status status = keep_results(from, folder, {"job.toml", "job.json", "log", "steps.jsonl", name}); !status.ok()) return status.what;
-    return fmt::format("its state after {} steps is kept: gradcastctl run --resume {}/{} --local {} goes on", steps, folder, name,
+    std::map<std::pair<uint64_t, uint32_t>, std::map<uint32_t, std::string>> all;   // by steps and cells: by cell, a node's folder
+    for (uint32_t i = 0; i < cluster.count(); ++i)
+        for (const CheckpointName& name : checkpoint_files(cluster.job_folder(i, id)))
+            all[{name.steps, name.cells}].emplace(name.cell, cluster.job_folder(i, id));
+    std::erase_if(all, [](const auto& each) { return each.second.size() < each.first.second; });
+    if (all.empty()) return {};
+    const auto& [of, parts] = *all.rbegin();
+    const auto& [steps, cells] = of;
+    const auto file = [&](uint32_t cell) { return checkpoint_path("", {steps, cell, cells}).substr(1); };
+    Status status = keep_results(parts.at(0), folder, {"job.toml", "job.json", "log", "steps.jsonl"});
+    for (const auto& [cell, from] : parts)
+        if (status.ok()) status = keep_results(from, folder, {file(cell)});
+    if (!status.ok()) return status.what;
+    return fmt::format("its state after {} steps is kept: gradcastctl run --resume {}/{} --local {} goes on", steps, folder, file(0),
                        cluster.count());
+}
+
+/// The files of a checkpoint of which `path` is one, with their names in another folder.
+std::vector<std::pair<std::string, std::string>> checkpoint_copies(const std::string& path, const Model& model, const std::string& to) {
+    const std::filesystem::path from(path);
+    CheckpointName name;
+    if (!checkpoint_parse(from.filename().string(), &name) || name.cells == 1) return {{path, checkpoint_path(to, {model.step})}};
+    std::vector<std::pair<std::string, std::string>> all;
+    for (name.cell = 0; name.cell < name.cells; ++name.cell)
+        all.emplace_back(checkpoint_path(from.parent_path().empty() ? "." : from.parent_path().string(), name), checkpoint_path(to, name));
+    return all;
 }
 
 /// Puts a checkpoint, and what its run has written beside it, where the first daemon finds it.
@@ -81,8 +95,10 @@ Status place_checkpoint(const Cluster& cluster, const std::string& path, const M
     const std::filesystem::path to = cluster.job_folder(0, model.id), beside = std::filesystem::absolute(path).parent_path();
     GC_TRY(make_directories(to));
     std::error_code error;
-    std::filesystem::copy_file(path, checkpoint_path(to, model.step), error);
-    if (error) return fail(Code::node_io, "cannot copy {} to {}: {}", path, to.string(), error.message());
+    for (const auto& [file, copy] : checkpoint_copies(path, model, to)) {
+        std::filesystem::copy_file(file, copy, error);
+        if (error) return fail(Code::node_io, "cannot copy {} to {}: {}", file, to.string(), error.message());
+    }
     for (const auto& each : std::filesystem::directory_iterator(beside, error)) {
         const std::string name = each.path().filename();   // event files: the new one is named above them
         if (name == "log" || name == "steps.jsonl" || name.starts_with(event_file_prefix))
@@ -101,8 +117,7 @@ Status keep_check(const std::string& folder, const std::string& resume, const Mo
     };
     if (std::filesystem::exists(folder + "/final.h5", error))
         return fail(Code::invalid, "--keep {}: there is a model already, choose another folder", folder);
-    for (const uint64_t steps : checkpoints_in(folder)) {
-        const std::string path = checkpoint_path(folder, steps);
+    for (const auto& [steps, path] : checkpoints_in(folder)) {
         Model model;
         if (!from || (checkpoint_check(path, &model).ok() && model.id != from->id)) return of_another(path);
     }
@@ -167,8 +182,8 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         // Its daemon may have ended after the job was accepted, and the others go on.
         if (id.empty() || (dead.ok() && reply.exit != exit_unreachable)) {
             if (from) {   // the private cluster's copy is gone with it
-                const std::string copy = checkpoint_path(cluster.job_folder(0, from->id), from->step);
-                for (size_t at; (at = reply.error.find(copy)) != std::string::npos;) reply.error.replace(at, copy.size(), resume);
+                for (const auto& [file, copy] : checkpoint_copies(resume, *from, cluster.job_folder(0, from->id)))
+                    for (size_t at; (at = reply.error.find(copy)) != std::string::npos;) reply.error.replace(at, copy.size(), file);
             }
             return complain(reply.exit, "{}", reply.error);
         }

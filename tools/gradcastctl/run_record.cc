@@ -288,8 +288,8 @@ int describe_folder(const Options& options, const std::string& folder) {
     const bool done = ::access(path.c_str(), F_OK) == 0;
     if (done)
         if (const Status status = model_check(path, &model); !status.ok()) return complain(exit_failed, "{}", status.what);
-    const std::vector<uint64_t> checkpoints = checkpoints_in(folder);
-    const std::string checkpoint = checkpoints.empty() ? "" : checkpoint_path(folder, checkpoints.back());
+    const std::vector<CheckpointHere> checkpoints = checkpoints_in(folder);
+    const std::string checkpoint = checkpoints.empty() ? "" : checkpoints.back().path;
     Json json{{"folder", folder},  {"name", run.name},       {"state", done ? "done" : "no model"},
               {"step", run.steps}, {"seconds", run.seconds}, {"bytes_sent", run.bytes}};
     if (std::isfinite(run.last_loss)) json["loss"] = run.last_loss;

@@ -11,8 +11,7 @@
 #include "algos/algorithm.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/thread.h"
-#include "runtime/job/model/checkpoint_files.h"
-#include "runtime/job/model/model_file.h"
+#include "runtime/job/model/model_reader.h"
 #include "runtime/job/run/alone.h"
 #include "runtime/job/run/engine.h"
 
@@ -64,7 +63,7 @@ std::string state_differs(const AuditFolder& folder, const std::string& path, co
 /// Finds where to begin, and looks at all checkpoints on the way.
 Status choose_start(const AuditFolder& folder, const AuditConfig& config, AuditResult* result, Resume* start) {
     auto take = [&](const std::string& path, const Model& model) {
-        *start = {.on = true, .steps = model.step, .state = model.state, .holder = NodeId{0}, .path = path, .notes = {}};
+        *start = {.on = true, .steps = model.step, .state = model.state, .holders = {NodeId{0}}, .paths = {path}, .notes = {}};
         if (!line_of(folder, model.step)) result->notes.push_back(fmt::format("{}: steps.jsonl has no line of its step", path));
     };
     Model model;
@@ -78,9 +77,8 @@ Status choose_start(const AuditFolder& folder, const AuditConfig& config, AuditR
         return {};
     }
     for (size_t i = folder.checkpoints.size(); i-- > 0 && result->finding.empty();) {
-        const uint64_t steps = folder.checkpoints[i];
+        const auto& [steps, path] = folder.checkpoints[i];
         if (steps > result->last) continue;
-        const std::string path = checkpoint_path(folder.path, steps);
         if (!checkpoint_check(path, &model).ok() || model.step != steps) continue;   // audit_read() has named it
         result->finding = state_differs(folder, path, model);
         if (steps >= result->first) continue;
@@ -151,15 +149,18 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
     std::string text, newest_base;
     GC_TRY(file_read(path + "/job.toml", &text));
     // All are read whole.  The data is where the newest whole one says.
-    std::vector<std::string> files;
+    std::vector<std::pair<std::string, CheckpointName>> files;
     const std::string final = path + "/final.h5";
-    if (::access(final.c_str(), F_OK) == 0) files.push_back(final);
-    for (size_t i = read.checkpoints.size(); i-- > 0;) files.push_back(checkpoint_path(path, read.checkpoints[i]));
-    for (const std::string& file : files) {
-        Model model;
-        Status status = checkpoint_check(file, &model);
-        if (status.ok() && file != final && checkpoint_path(path, model.step) != file)
-            status = fail(Code::data, "{}: holds step {}", file, model.step);
+    if (::access(final.c_str(), F_OK) == 0) files.emplace_back(final, CheckpointName());
+    const std::vector<CheckpointName> names = checkpoint_files(path);
+    for (size_t i = names.size(); i-- > 0;) files.emplace_back(checkpoint_path(path, names[i]), names[i]);
+    for (const auto& [file, name] : files) {
+        ModelReader reader;   // of one file, also where it is a part
+        Status status = reader.open_alone(file);
+        if (status.ok()) status = reader.read();
+        if (status.ok()) status = reader.resumable();
+        const Model& model = reader.model();
+        if (status.ok() && file != final && model.step != name.steps) status = fail(Code::data, "{}: holds step {}", file, model.step);
         if (!status.ok()) {
             // A job that runs removes old checkpoints.
             if (::access(file.c_str(), F_OK) == 0) read.findings.emplace_back(status.what);
@@ -246,7 +247,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
     // A forged checkpoint is found before the first step, and a state from which no step follows in it.
     std::string_view why = run.what;
     if (const size_t at = why.find("): "); why.starts_with("rank 0 (") && at != why.npos) why.remove_prefix(at + 3);   // this machine
-    if (run.code == Code::conflict) result->finding = fmt::format("{}: {}", start.path, why);
+    if (run.code == Code::conflict) result->finding = fmt::format("{}: {}", start.paths[0], why);
     else if (run.code == Code::diverged) result->finding = fmt::format("step {} differs: {}", comparison.step() + 1, why);
     else if (!run.ok()) return fail(run.code, "{}", why);
     return {};
@@ -256,7 +257,7 @@ std::vector<AuditStretch> audit_sample(const AuditFolder& folder, double share, 
     const uint64_t first = folder.lines.front().step, last = folder.lines.back().step;
     std::vector<AuditStretch> all;
     uint64_t from = first;
-    for (const uint64_t steps : folder.checkpoints) {
+    for (const auto& [steps, path] : folder.checkpoints) {
         if (steps < from || steps >= last) continue;
         all.push_back({from, steps});
         from = steps + 1;

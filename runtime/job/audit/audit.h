@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/job/file/job_file.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/report/transcript.h"
 
 namespace gradcast {
@@ -15,16 +16,16 @@ namespace gradcast {
 /// What the folder of a job holds for audits.
 struct AuditFolder {
     std::string path;
-    JobConfig job;                       // of job.toml
-    std::vector<StepLine> lines;         // of steps.jsonl, at least one
-    std::string kernels, kernel_set;     // that its first line names
-    std::string kernel_set_last;         // that its last line names
-    std::vector<uint64_t> checkpoints;   // their steps, ascending
-    std::string data_digest;             // of a checkpoint or the model; empty: none has it
-    std::string digest;                  // of the model in final.h5; empty: there is none
-    uint64_t model_steps = 0;            // of that model
-    std::vector<std::string> notes;      // for people: gaps in steps.jsonl
-    std::vector<std::string> findings;   // the model and checkpoints that are not whole, by name
+    JobConfig job;                             // of job.toml
+    std::vector<StepLine> lines;               // of steps.jsonl, at least one
+    std::string kernels, kernel_set;           // that its first line names
+    std::string kernel_set_last;               // that its last line names
+    std::vector<CheckpointHere> checkpoints;   // ascending
+    std::string data_digest;                   // of a checkpoint or the model; empty: none has it
+    std::string digest;                        // of the model in final.h5; empty: there is none
+    uint64_t model_steps = 0;                  // of that model
+    std::vector<std::string> notes;            // for people: gaps in steps.jsonl
+    std::vector<std::string> findings;         // the model and checkpoints that are not whole, by name
 };
 /// base: of the job file's relative paths; empty: what a checkpoint says, else the folder.  Errors name the file: no job.toml or
 /// steps.jsonl, or one that is broken.

@@ -16,9 +16,10 @@ struct Resume {
     bool on = false;
     uint64_t steps = 0;   // that are done
     uint64_t state = 0;   // digest of the state after them (Model::state)
-    NodeId holder{};      // whose checkpoint it is; the others get the state from it
-    std::string path;     // of the checkpoint, at the holder
-    std::string notes;    // for people, a line each: what is otherwise than they may think
+    /// Who has the checkpoint, or by cell who has the part of each; the others get the state from them.
+    std::vector<NodeId> holders;
+    std::vector<std::string> paths;   // by cell, at its holder: of the file
+    std::string notes;                // for people, a line each: what is otherwise than they may think
 };
 
 struct EngineConfig {

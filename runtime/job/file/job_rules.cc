@@ -161,8 +161,6 @@ constexpr JobRule rules[] = {
      "stages compute on CPUs in this version: take device = \"cpu\""},
     {"parallel.stages", [](Keys keys) { return staged(keys) && keys.job.survive; },
      "a job of stages does not survive a lost node in this version: leave survive out"},
-    {"parallel.stages", [](Keys keys) { return staged(keys) && keys.job.checkpoint_keep > 0; },
-     "a job of stages writes no checkpoints in this version: set checkpoint_keep = 0 in [job]"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && ((keys.exchange && keys.exchange->shares) || keys.job.s > 0); },
      "no replica of the stages can be missed in this version: take s = 0, and not {sharing exchanges}"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && (keys.job.balance || !keys.job.weights.empty()); },

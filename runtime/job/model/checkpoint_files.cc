@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <string_view>
 
 namespace gradcast {
@@ -36,22 +37,49 @@ bool CheckpointPlan::audited(uint64_t steps) const {
     return of > 0 && of % audit_ == 0;
 }
 
-std::string checkpoint_path(const std::string& folder, uint64_t steps) {
-    return fmt::format("{}/{}{:010}{}", folder, checkpoint_prefix, steps, suffix);
+std::string checkpoint_path(const std::string& folder, const CheckpointName& name) {
+    const std::string cell = name.cells > 1 ? fmt::format("-cell-{}-of-{}", name.cell + 1, name.cells) : "";
+    return fmt::format("{}/{}{:010}{}{}", folder, checkpoint_prefix, name.steps, cell, suffix);
 }
 
-std::vector<uint64_t> checkpoints_in(const std::string& folder) {
-    std::vector<uint64_t> all;
-    std::error_code error;
-    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-        const std::string name = at->path().filename().string();
-        if (!name.starts_with(checkpoint_prefix) || !name.ends_with(suffix)) continue;
-        uint64_t steps = 0;
-        const char* first = name.data() + checkpoint_prefix.size();
-        const char* last = name.data() + name.size() - suffix.size();
-        if (std::from_chars(first, last, steps).ptr == last && checkpoint_path("", steps).substr(1) == name) all.push_back(steps);
+bool checkpoint_parse(std::string_view file, CheckpointName* name) {
+    if (!file.starts_with(checkpoint_prefix)) return false;
+    const char *at = file.data() + checkpoint_prefix.size(), *end = file.data() + file.size();
+    auto number = [&](auto* value) { at = std::from_chars(at, end, *value).ptr; };
+    auto word = [&](std::string_view text) {
+        if (!std::string_view(at, end).starts_with(text)) return false;
+        at += text.size();
+        return true;
+    };
+    CheckpointName found;
+    number(&found.steps);
+    if (word("-cell-")) {
+        number(&found.cell);
+        if (!word("-of-") || found.cell-- == 0) return false;
+        number(&found.cells);
+        if (found.cell >= found.cells) return false;
     }
-    std::sort(all.begin(), all.end());
+    if (checkpoint_path("", found).substr(1) != file) return false;   // other digits for the same numbers
+    *name = found;
+    return true;
+}
+
+std::vector<CheckpointName> checkpoint_files(const std::string& folder) {
+    std::vector<CheckpointName> all;
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+        if (CheckpointName name; checkpoint_parse(at->path().filename().string(), &name)) all.push_back(name);
+    std::ranges::sort(all);
+    return all;
+}
+
+std::vector<CheckpointHere> checkpoints_in(const std::string& folder) {
+    std::map<std::pair<uint64_t, uint32_t>, uint32_t> parts;   // by steps and cells
+    for (const CheckpointName& name : checkpoint_files(folder)) ++parts[{name.steps, name.cells}];
+    std::vector<CheckpointHere> all;
+    for (const auto& [of, count] : parts)
+        if (const auto [steps, cells] = of; count == cells && (all.empty() || all.back().steps != steps))
+            all.push_back({steps, checkpoint_path(folder, {steps, 0, cells})});
     return all;
 }
 

@@ -25,9 +25,25 @@ private:
 };
 
 inline constexpr std::string_view checkpoint_prefix = "checkpoint-";
-/// "<folder>/checkpoint-0000000123.h5", after 123 steps.
-std::string checkpoint_path(const std::string& folder, uint64_t steps);
-/// The steps of all checkpoints in a folder, ascending.
-std::vector<uint64_t> checkpoints_in(const std::string& folder);
+/// A checkpoint is one file with a whole state, or of a net in `cells` parts one file a part.
+struct CheckpointName {
+    uint64_t steps = 0;             // that are done
+    uint32_t cell = 0, cells = 1;   // which part, of how many
+    auto operator<=>(const CheckpointName&) const = default;
+};
+/// "<folder>/checkpoint-0000000123.h5", after 123 steps, or "<folder>/checkpoint-0000000123-cell-1-of-2.h5".
+std::string checkpoint_path(const std::string& folder, const CheckpointName& name);
+inline std::string checkpoint_path(const std::string& folder, uint64_t steps) { return checkpoint_path(folder, CheckpointName{steps}); }
+/// Of the name of a file; false: it is none of a checkpoint.
+bool checkpoint_parse(std::string_view file, CheckpointName* name);
+/// All files of checkpoints in a folder, ascending.
+std::vector<CheckpointName> checkpoint_files(const std::string& folder);
+/// A checkpoint whose files all lie in one folder.
+struct CheckpointHere {
+    uint64_t steps = 0;
+    std::string path;   // of one of them; ModelReader finds the others
+};
+/// Those of a folder, ascending, one for each number of steps.
+std::vector<CheckpointHere> checkpoints_in(const std::string& folder);
 
 }   // namespace gradcast

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/job/model/model_format.h"
@@ -37,10 +38,18 @@ Status model_reserve(const std::string& path, const Model& model, uint64_t state
 }
 
 Status model_write(const std::string& path, const Model& model, const ModelState& state) {
+    return model_write(path, model, state, state.sizes(), state_runs_whole(state.sizes()));
+}
+
+Status model_write(const std::string& path, const Model& model, const ModelState& state, const StateSizes& sizes, const StateRuns& runs) {
     ModelWriter writer;
-    GC_TRY(writer.open(path, state.sizes()));
+    GC_TRY(writer.open(path, sizes, runs));
     const auto all = state.bytes();
-    for (const StateVector which : state_vectors) GC_TRY(writer.add(which, 0, all[which]));
+    for (const StateVector which : state_vectors)
+        for (const auto& [offset, count, place] : runs[which]) {
+            const uint64_t width = kind_of(which).width;
+            GC_TRY(writer.add(which, place, all[which].subspan(offset * width, count * width)));
+        }
     return writer.close(model);
 }
 
@@ -77,6 +86,7 @@ Status model_read(const std::string& path, Model* model, std::vector<float>* par
     const StateTarget target{StateVector::parameters, {&all, 1}, std::as_writable_bytes(std::span(values))};
     GC_TRY(reader.read({&target, 1}));
     *model = reader.model();
+    model->digest = sha256_hex(std::as_bytes(std::span(values)));
     *parameters = std::move(values);
     return {};
 }
@@ -99,6 +109,7 @@ Status checkpoint_read(const std::string& path, Model* model, ModelVectors* stat
     GC_TRY(reader.read(targets));
     GC_TRY(reader.resumable());
     *model = reader.model();
+    model->digest = sha256_hex(std::as_bytes(std::span(values.parameters)));
     *state = std::move(values);
     return {};
 }

@@ -8,6 +8,8 @@
 //                           data_digest, id of the job, base (folder of the job file's relative paths), state (digest of what the next step
 //                           begins from), agreed, content (SHA-256 of all of this, as model_content() puts it); target_scale of a
 //                           regression
+// A part of a checkpoint has version 6 and the vectors' elements of one cell: ranges uint64 [k, 3], each (vector, place, elements), and the
+// attribute whole [4], the sizes of the whole vectors.
 // Version 1 has no attributes after kernel_set and no algorithm: a model, but no checkpoint.  Versions before 5 were trained with the C
 // library's elementary functions.
 #pragma once
@@ -27,7 +29,7 @@ struct Model {
     std::string class_names;                // of the classes that it distinguishes, as in DataInfo; empty: not known
     std::string id;                         // of the job, 32 hex digits; empty in version 1
     uint64_t step = 0;                      // that are done
-    uint64_t state = 0;                     // Context::state
+    uint64_t state = 0;                     // Context::state; of a part Context::part()
     double accuracy = -1, test_loss = -1;   // of the last evaluation
     uint64_t evaluated = 0;                 // the step after which that was; 0: none
     bool agreed = false;                    // all ranks that took part had this state
@@ -41,6 +43,8 @@ Status model_reserve(const std::string& path, const Model& model, uint64_t state
 /// Writes into what model_reserve() made, else into a new file; the caller renames.  Error: names the file; also where model.digest is
 /// not empty and not that of the parameters.  After an error no file remains.
 Status model_write(const std::string& path, const Model& model, const ModelState& state);
+/// A part of the state with these sizes; state: the elements of `runs`.
+Status model_write(const std::string& path, const Model& model, const ModelState& state, const StateSizes& sizes, const StateRuns& runs);
 /// final.h5 in the folder of a job that does not run any more, also where it was ended before the model got that name.  Empty: there is
 /// none, and no room is reserved for it any more.
 std::string model_kept(const std::string& folder);

@@ -70,7 +70,8 @@ bool layers_parse(const std::string& text, uint64_t version, NetSpec* net) {
     return !net->layers.empty();
 }
 
-std::string model_content(const Model& model, const PerVector<std::string>& digests, uint64_t version) {
+std::string model_content(const Model& model, const PerVector<std::string>& digests, uint64_t version, const StateSizes& sizes,
+                          const StateRuns& runs) {
     const NetSpec& net = model.net;
     std::string text = fmt::format(
         "sample {} {} {} pad {} classes {} target_scale {}\nmean {}\nstd {}\nstep {} state {:016x} agreed {:d}\naccuracy {} test_loss {} "
@@ -82,6 +83,8 @@ std::string model_content(const Model& model, const PerVector<std::string>& dige
         digests[StateVector::parameters], digests[StateVector::optimiser], digests[StateVector::exponents],
         digests[StateVector::algorithm]);
     if (!model.class_names.empty()) text += fmt::format("class_names {}\n", digest_of(std::span(model.class_names)));
+    if (version >= model_part_version)
+        text += fmt::format("whole {}\nranges {}\n", fmt::join(sizes, " "), fmt::join(ranges_values(runs), " "));
     return digest_of(std::span(text));
 }
 

@@ -11,6 +11,8 @@ constexpr char model_format_name[] = "gradcast model";
 // 2: with the states that a training goes on from; 3: with class_names; 4: layers by layer_text(); 5: trained with
 // runtime/core/elementary.h
 constexpr uint32_t model_format_version = 5, model_elementary_version = 5;
+// 6: a part of a state.  Whole states keep version 5, which earlier versions of gradcast read.
+constexpr uint32_t model_part_version = 6;
 
 constexpr uint64_t model_piece_bytes = 1 << 20;   // of a vector, at a time; others may use HDF5 between two pieces
 
@@ -21,7 +23,9 @@ hid_t stored_type(StateVector which);
 std::string layers_text(const NetSpec& net, uint64_t version);
 bool layers_parse(const std::string& text, uint64_t version, NetSpec* net);
 
-/// The attribute "content": SHA-256 of a text that has all that a file holds.  digests: SHA-256 in hex of each vector.
-std::string model_content(const Model& model, const PerVector<std::string>& digests, uint64_t version);
+/// The attribute "content": SHA-256 of a text that has all that a file holds.  digests: SHA-256 in hex of each vector; sizes and runs are
+/// in it where the file is a part.
+std::string model_content(const Model& model, const PerVector<std::string>& digests, uint64_t version, const StateSizes& sizes,
+                          const StateRuns& runs);
 
 }   // namespace gradcast

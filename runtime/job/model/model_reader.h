@@ -1,57 +1,47 @@
-// Reads a model's file or a checkpoint by ranges, so that nobody needs to hold a whole state.
+// Reads a state by ranges, so that nobody needs to hold a whole one: of a model's file or a checkpoint, or of the parts of a checkpoint
+// that lie in one folder.
 //
 //     open     the description and the sizes of the vectors
 //     read     all vectors once, in pieces, with their digests; the elements that the caller wants are kept
 //     range    some elements once more, after read()
 //
-// Errors name the file and the thing: not a model, damaged.  Every type and size is checked before memory is taken.
+// Errors name the file and the thing: not a model, damaged, a part that is missing.
 #pragma once
-#include "datasets/hdf5.h"
-#include "runtime/core/fd.h"
-#include "runtime/job/model/model_file.h"
+#include <memory>
+
+#include "runtime/job/model/model_part.h"
 
 namespace gradcast {
-
-/// Elements of a vector that a caller wants: those of `runs`, at their offsets in `to`.
-struct StateTarget {
-    StateVector which;
-    std::span<const Layout::Run> runs;
-    std::span<std::byte> to;
-};
 
 /// One thread at a time.
 class ModelReader {
 public:
-    ModelReader() = default;
-    ModelReader(const ModelReader&) = delete;
-    ModelReader& operator=(const ModelReader&) = delete;
-    ~ModelReader();
-
+    /// A file with a whole state; or any part of a checkpoint, beside which all others lie.
     Status open(const std::string& path);
+    /// One file, whatever it has.
+    Status open_alone(const std::string& path);
+    /// Of several parts the digest is empty, and the state is that of all of them.
     const Model& model() const { return model_; }
-    /// As many parameters as the net's layers have.
-    const StateSizes& sizes() const { return sizes_; }
-    /// Error: no training can go on from this file.
-    Status resumable() const;
-    /// Checks the digests of the whole file, whatever the targets; reads it once and holds a piece of it at a time.  Error: also where the
-    /// file lacks wanted elements; after an error the targets hold anything.
+    /// Of the whole state: as many parameters as the net's layers have.
+    const StateSizes& sizes() const { return parts_[0]->sizes(); }
+    /// What is there of a vector; the offsets mean nothing.
+    std::vector<Layout::Run> has(StateVector which) const;
+    /// Error: no training can go on from this state.
+    Status resumable() const { return parts_[0]->resumable(); }
+    /// Checks the digests of all that is there, whatever the targets; reads it once and holds a piece of it at a time.  Error: also where
+    /// wanted elements are missing; after an error the targets hold anything.
     Status read(std::span<const StateTarget> targets = {});
-    /// The elements from `place` on, of a file that read() has found whole.  O(elements).
+    /// The elements from `place` on, of a state that read() has found whole.  O(elements).
     Status range(StateVector which, uint64_t place, std::span<std::byte> to) const;
 
-private:
-    Status describe(uint64_t file_bytes);
-    Status check_net() const;
+    /// Error: names what is not there of these elements.
     Status holds(StateVector which, uint64_t place, uint64_t count) const;
 
-    std::string path_;
-    Fd fd_;
-    Hid file_;
-    PerVector<Hid> data_;   // of vectors that the file has
+private:
+    Status add(const std::string& path);
+
+    std::vector<std::unique_ptr<ModelPart>> parts_;
     Model model_;
-    StateSizes sizes_{};
-    uint64_t version_ = 0;
-    std::string content_;   // digest of all that the file holds; empty in version 1
 };
 
 }   // namespace gradcast

@@ -44,9 +44,18 @@ bool make_vector(hid_t file, StateVector which, hsize_t count) {
     return static_cast<bool>(data);
 }
 
-bool put_description(hid_t h, const Model& model, const std::string& digest, const std::string& content) {
-    const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, version = model_format_version, pad = model.net.pad,
-                   classes = model.net.classes, agreed = model.agreed ? 1 : 0;
+bool put_ranges(hid_t h, const StateSizes& sizes, const StateRuns& runs) {
+    const std::vector<uint64_t> values = ranges_values(runs);
+    const hsize_t shape[] = {values.size() / ranges_width, ranges_width};
+    Hid space(H5Screate_simple(2, shape, nullptr));
+    Hid data(H5Dcreate2(h, "ranges", H5T_STD_U64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    return put_numbers(h, "whole", H5T_NATIVE_UINT64, std::span<const uint64_t>(sizes.data(), sizes.size())) && data &&
+           H5Dwrite(data.get(), H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0;
+}
+
+bool put_description(hid_t h, const Model& model, const uint64_t version, const std::string& digest, const std::string& content) {
+    const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, pad = model.net.pad, classes = model.net.classes,
+                   agreed = model.agreed ? 1 : 0;
     return put_text(h, "format", model_format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
            put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
            put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
@@ -61,15 +70,17 @@ bool put_description(hid_t h, const Model& model, const std::string& digest, con
            put_text(h, "data_digest", model.data_digest) && put_text(h, "id", model.id) && put_text(h, "base", model.base) &&
            put_numbers(h, "state", H5T_NATIVE_UINT64, std::span(&model.state, 1)) &&
            put_numbers(h, "agreed", H5T_NATIVE_UINT64, std::span(&agreed, 1)) && put_text(h, "content", content) &&
-           put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net, model_format_version)) &&
+           put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net, version)) &&
            (model.class_names.empty() || put_long_text(h, "class_names", model.class_names));
 }
 
 }   // namespace
 
-Status ModelWriter::open(const std::string& path, const StateSizes& sizes) {
+Status ModelWriter::open(const std::string& path, const StateSizes& sizes, const StateRuns& runs) {
     path_ = path;
     sizes_ = sizes;
+    runs_ = runs;
+    has_ = state_sizes(runs);
     bool good = true;
     {
         Hdf5Lock lock;
@@ -84,11 +95,11 @@ Status ModelWriter::open(const std::string& path, const StateSizes& sizes) {
             file_ = Hid(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()));
         }
         good = static_cast<bool>(file_);
-        for (const StateVector which : state_vectors) good = good && make_vector(file_.get(), which, sizes[which]);
+        for (const StateVector which : state_vectors) good = good && make_vector(file_.get(), which, has_[which]);
     }
     if (!good) return wrong("");
     for (const StateVector which : state_vectors)
-        if (sizes[which] == 0) digests_[which] = sha_[which].hex();
+        if (has_[which] == 0) digests_[which] = sha_[which].hex();
     return {};
 }
 
@@ -109,8 +120,14 @@ void ModelWriter::drop() {
     path_.clear();
 }
 
-bool ModelWriter::write(StateVector which, uint64_t place, std::span<const std::byte> elements) {
-    const hsize_t first = place, count = elements.size() / kind_of(which).width;
+uint64_t ModelWriter::next_place(StateVector which) const {
+    for (const Layout::Run& run : runs_[which])
+        if (next_[which] < run.offset + run.count) return run.place + next_[which] - run.offset;
+    return runs_[which].empty() ? 0 : runs_[which].back().place + runs_[which].back().count;
+}
+
+bool ModelWriter::write(StateVector which, uint64_t offset, std::span<const std::byte> elements) {
+    const hsize_t first = offset, count = elements.size() / kind_of(which).width;
     Hdf5Lock lock;
     Hid data(H5Dopen2(file_.get(), kind_of(which).name, H5P_DEFAULT)), from(H5Screate_simple(1, &count, nullptr));
     Hid to(H5Dget_space(data.get()));
@@ -123,32 +140,38 @@ Status ModelWriter::add(StateVector which, uint64_t place, std::span<const std::
     const auto [name, width] = kind_of(which);
     const uint64_t count = elements.size() / width;
     uint64_t& next = next_[which];
+    const uint64_t expected = next_place(which);
     GC_ASSERT(elements.size() % width == 0);
     if (count == 0) return {};
-    if (place < next) return wrong(fmt::format("element {} of its {} comes twice", place, name));
-    if (place > next) return wrong(fmt::format("elements {} to {} of its {} are missing", next, place - 1, name));
-    if (count > sizes_[which] - next) return wrong(fmt::format("its {} have {} elements, not {}", name, sizes_[which], next + count));
+    if (place < expected) return wrong(fmt::format("element {} of its {} comes twice", place, name));
+    if (place > expected) return wrong(fmt::format("elements {} to {} of its {} are missing", expected, place - 1, name));
+    if (count > has_[which] - next) return wrong(fmt::format("its {} have {} elements, not {}", name, has_[which], next + count));
     for (uint64_t at = 0; at < elements.size(); at += model_piece_bytes) {
         const auto piece = elements.subspan(at, std::min(model_piece_bytes, elements.size() - at));
         sha_[which].add(piece);
-        if (!write(which, place + at / width, piece)) return wrong("");
+        if (!write(which, next + at / width, piece)) return wrong("");
     }
     next += count;
-    if (next == sizes_[which]) digests_[which] = sha_[which].hex();
+    GC_ASSERT(next == has_[which] || next_place(which) >= place + count);   // they lie in one run
+    if (next == has_[which]) digests_[which] = sha_[which].hex();
     return {};
 }
 
 Status ModelWriter::close(const Model& model) {
     GC_ASSERT(!path_.empty());
     for (const StateVector which : state_vectors)
-        if (next_[which] < sizes_[which])
-            return wrong(fmt::format("elements {} to {} of its {} are missing", next_[which], sizes_[which] - 1, kind_of(which).name));
+        if (next_[which] < has_[which])
+            return wrong(fmt::format("elements {} to {} of its {} are missing", next_place(which),
+                                     runs_[which].back().place + runs_[which].back().count - 1, kind_of(which).name));
     if (!model.digest.empty() && model.digest != digest())
         return wrong(fmt::format("its parameters have the digest {}, not {}", digest(), model.digest));
     bool good = false;
     {
         Hdf5Lock lock;
-        good = put_description(file_.get(), model, digest(), model_content(model, digests_, model_format_version)) && file_.close();
+        const bool part = has_ != sizes_;
+        const uint64_t version = part ? model_part_version : model_format_version;
+        good = put_description(file_.get(), model, version, digest(), model_content(model, digests_, version, sizes_, runs_)) &&
+               (!part || put_ranges(file_.get(), sizes_, runs_)) && file_.close();
     }
     if (!good) return wrong("");
     path_.clear();

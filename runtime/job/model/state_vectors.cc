@@ -14,9 +14,48 @@ StateRuns state_runs(const Layout& own, const Layout& whole, uint32_t vectors) {
     for (uint64_t group = 0; group < own.groups.size(); ++group) {
         while (number < whole.groups.size() && whole.groups[number].place() != own.groups[group].place()) ++number;
         GC_ASSERT(number < whole.groups.size());
-        all[StateVector::exponents].push_back({group, 1, number});
+        auto& runs = all[StateVector::exponents];
+        if (!runs.empty() && runs.back().place + runs.back().count == number) ++runs.back().count;
+        else runs.push_back({group, 1, number});
     }
     return all;
+}
+
+StateRuns state_runs_whole(const StateSizes& sizes) {
+    StateRuns all;
+    for (const StateVector which : state_vectors)
+        if (sizes[which] > 0) all[which].push_back({0, sizes[which], 0});
+    return all;
+}
+
+StateSizes state_sizes(const StateRuns& runs) {
+    StateSizes sizes{};
+    for (const StateVector which : state_vectors)
+        for (const Layout::Run& run : runs[which]) sizes[which] += run.count;
+    return sizes;
+}
+
+std::vector<uint64_t> ranges_values(const StateRuns& runs) {
+    std::vector<uint64_t> values;
+    for (const StateVector which : state_vectors)
+        for (const auto& [offset, count, place] : runs[which])
+            for (const uint64_t value : {static_cast<uint64_t>(which), place, count}) values.push_back(value);
+    return values;
+}
+
+bool ranges_parse(std::span<const uint64_t> values, const StateSizes& sizes, StateRuns* runs) {
+    StateSizes next{}, end{};   // in the file, and in the whole vector
+    uint64_t last = 0;
+    for (size_t i = 0; i + ranges_width <= values.size(); i += ranges_width) {
+        const uint64_t vector = values[i], place = values[i + 1], count = values[i + 2];
+        if (vector < last || vector >= state_vector_count) return false;
+        last = vector;
+        if (place < end[vector] || count == 0 || count > sizes[vector] || place > sizes[vector] - count) return false;
+        (*runs)[vector].push_back({next[vector], count, place});
+        next[vector] += count;
+        end[vector] = place + count;
+    }
+    return values.size() % ranges_width == 0;
 }
 
 }   // namespace gradcast

@@ -1,5 +1,6 @@
 // The vectors of a state, in memory and in a model's file, and the ranges of them that one node has.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/status.h"
 #include "runtime/core/types.h"
 
 namespace gradcast {
@@ -54,5 +56,23 @@ struct ModelVectors {
 using StateRuns = PerVector<std::vector<Layout::Run>>;
 /// own: of the node's stage; whole: of the whole net, in any buckets; vectors: OptimiserKind::vectors().
 StateRuns state_runs(const Layout& own, const Layout& whole, uint32_t vectors);
+/// Of a node that has everything.
+StateRuns state_runs_whole(const StateSizes& sizes);
+/// Elements of each vector that these runs have.
+StateSizes state_sizes(const StateRuns& runs);
+/// As numbers: vector (as StateVector), place, elements; ascending.  Their offsets are those of elements one behind the other.
+constexpr uint32_t ranges_width = 3;
+std::vector<uint64_t> ranges_values(const StateRuns& runs);
+/// False: they are no ranges of vectors of these sizes.
+bool ranges_parse(std::span<const uint64_t> values, const StateSizes& sizes, StateRuns* runs);
+/// Calls act(offset, place, count) for each stretch of the elements place .. place + count - 1 that the runs have.  Stops at an error.
+template <typename Act>
+Status each_stretch(std::span<const Layout::Run> runs, uint64_t place, uint64_t count, Act act) {
+    for (const Layout::Run& run : runs) {
+        const uint64_t first = std::max(run.place, place), end = std::min(run.place + run.count, place + count);
+        if (first < end) GC_TRY(act(run.offset + first - run.place, first, end - first));
+    }
+    return {};
+}
 
 }   // namespace gradcast

@@ -25,6 +25,10 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
     keep_ = config.job.checkpoint_keep;
     threaded_ = config.lanes > 0;
     if (keep_ == 0) return {};
+    if (parts.pipeline) {
+        cell_ = parts.pipeline->own_stage();
+        cells_ = parts.pipeline->grid.stages();
+    }
     plan_ = CheckpointPlan(config.job, *parts.sampler, parts.steps);
     arena_.plan("checkpoint", parts.compute.net->layout().elements * sizeof(float), &parameters_);
     arena_.plan("checkpoint", parts.compute.optimiser->state_size() * sizeof(float), &optimiser_);
@@ -35,13 +39,42 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
 
 void Checkpoints::begin(uint64_t steps) {
     std::error_code ignored;
-    for (const uint64_t each : checkpoints_in(folder_))
-        if (each > steps) std::filesystem::remove(checkpoint_path(folder_, each), ignored);
+    for (const CheckpointName& each : checkpoint_files(folder_))
+        if (each.steps > steps) std::filesystem::remove(checkpoint_path(folder_, each), ignored);
     for (std::filesystem::directory_iterator at(folder_, ignored), end; !ignored && at != end; at.increment(ignored))
         if (at->path().filename().string().starts_with(checkpoint_prefix) && at->path().extension() == ".part")
             ::unlink(at->path().c_str());
-    if (const std::vector<uint64_t> all = checkpoints_in(folder_); !all.empty())
-        report_->update([&](JobStatus& now) { now.checkpoint = all.back(); });
+    if (const std::vector<CheckpointHere> all = checkpoints_in(folder_); !all.empty())
+        report_->update([&](JobStatus& now) { now.checkpoint = all.back().steps; });
+    expected_.clear();
+    complete_.clear();
+    if (steps > 0) complete_.push_back(steps);
+}
+
+CheckpointNews Checkpoints::news() {
+    std::lock_guard lock(mutex_);
+    return {named_, phase_ != Phase::idle};
+}
+
+void Checkpoints::expect(uint64_t steps, const std::vector<Rank>& writers, bool busy) {
+    if (busy) return late(steps);
+    expected_.push_back({steps, writers});
+    if (expected_.size() <= keep_ + 1) return;
+    // Some node cannot write: the parts of the others do not fill their disks.
+    if (const uint64_t oldest = expected_.front().steps; !plan_.audited(oldest)) ::unlink(path_of(oldest).c_str());
+    expected_.erase(expected_.begin());
+}
+
+void Checkpoints::reported(const std::function<CheckpointNews(Rank)>& of) {
+    for (Expected& each : expected_) std::erase_if(each.missing, [&](Rank rank) { return of(rank).named == each.steps; });
+    const auto done = std::ranges::find_if(expected_, [](const Expected& each) { return each.missing.empty(); });
+    if (done == expected_.end()) return;
+    const uint64_t steps = done->steps;
+    expected_.erase(expected_.begin(), done + 1);   // some part of the ones before could not be written
+    report_->update([&](JobStatus& now) { now.checkpoint = steps; });
+    if (plan_.audited(steps)) return;
+    complete_.push_back(steps);
+    trim(complete_);
 }
 
 void Checkpoints::applied(uint64_t steps) {
@@ -56,14 +89,7 @@ void Checkpoints::applied(uint64_t steps) {
 void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algorithm) {
     {
         std::lock_guard lock(mutex_);
-        if (phase_ != Phase::idle) {
-            if (!std::exchange(late_, true))
-                report_->warn(
-                    fmt::format("checkpoint after {} steps left out: that of step {} is still being written; the disk is slower "
-                                "than job.checkpoint_every asks for",
-                                model.step, steps_));
-            return;
-        }
+        if (phase_ != Phase::idle) return late(model.step);
     }
     model_ = model;         // takes no memory: all texts are as long as those before
     model_.agreed = true;   // when it gets its name
@@ -91,6 +117,18 @@ void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algori
     else write();
 }
 
+void Checkpoints::late(uint64_t steps) {
+    if (std::exchange(late_, true)) return;
+    report_->warn(fmt::format(
+        "checkpoint after {} steps left out: the one before is still being written; the disk is slower than job.checkpoint_every asks for",
+        steps));
+}
+
+Status Checkpoints::write_file(const ModelState& state) const {
+    const std::string path = path_of(model_.step) + ".part";
+    return cells_ == 1 ? model_write(path, model_, state) : model_write(path, model_, state, parts_->state_sizes(), parts_->runs);
+}
+
 /// Without the lock.
 void Checkpoints::write() {
     const ModelState state{{parameters_.as<float>(), parameters_.bytes / sizeof(float)},
@@ -98,7 +136,7 @@ void Checkpoints::write() {
                            {exponents_.as<int32_t>(), exponents_.bytes / sizeof(int32_t)},
                            algorithm_};
     model_.digest.clear();   // the file gets that of the snapshot
-    const Status status = model_write(checkpoint_path(folder_, model_.step) + ".part", model_, state);
+    const Status status = write_file(state);
     if (!status.ok()) failed(status);
     std::lock_guard lock(mutex_);
     phase_ = status.ok() ? Phase::written : Phase::idle;
@@ -106,29 +144,26 @@ void Checkpoints::write() {
 
 /// Of one that is written and confirmed; without the lock.
 void Checkpoints::name() {
-    const std::string path = checkpoint_path(folder_, steps_);
+    const std::string path = path_of(steps_);
     // The records of all its steps are on the disk before.  Where that takes too long, there is no checkpoint: the job does not wait.
     Status status = report_->sync(sync_deadlines * parts_->deadline_us);
     (void)file_sync(folder_ + "/replay.log");   // what asgd, softsync and bsda have kept until then, should the machine fail
     if (status.ok()) status = file_rename(path + ".part", path);
-    if (status.ok()) {
-        trim();
-        report_->update([&](JobStatus& now) { now.checkpoint = steps_; });
-    } else {
-        failed(status);
-    }
+    if (!status.ok()) failed(status);
+    else if (cells_ == 1) trim_own(steps_);
     std::lock_guard lock(mutex_);
+    if (status.ok()) named_ = steps_;
     phase_ = Phase::idle;
 }
 
 void Checkpoints::failed(const Status& status) {
-    const std::vector<uint64_t> all = checkpoints_in(folder_);
-    const std::string text = fmt::format(
-        "no checkpoint after {} steps: {}; {}", model_.step, status.what,
-        all.empty() ? "there is none before it at this node" : fmt::format("the last one at this node is that of step {}", all.back()));
+    const std::vector<CheckpointName> all = checkpoint_files(folder_);
+    const std::string text = fmt::format("no checkpoint after {} steps: {}; {}", model_.step, status.what,
+                                         all.empty() ? "there is none before it at this node"
+                                                     : fmt::format("the last one at this node is that of step {}", all.back().steps));
     if (std::exchange(failed_, true)) report_->log().error("{}", text);   // shown with the job once
     else report_->warn(text);
-    ::unlink((checkpoint_path(folder_, model_.step) + ".part").c_str());
+    ::unlink((path_of(model_.step) + ".part").c_str());
 }
 
 /// The writer runs while no lane does: SCHED_IDLE, because a lane that wakes up does not preempt a thread that is only nice at once.
@@ -162,27 +197,34 @@ void Checkpoints::close() {
         changed_.notify_all();
         thread_.join();
     }
-    if (std::exchange(phase_, Phase::idle) == Phase::written) ::unlink((checkpoint_path(folder_, steps_) + ".part").c_str());
+    if (std::exchange(phase_, Phase::idle) == Phase::written) ::unlink((path_of(steps_) + ".part").c_str());
 }
 
 void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorithm) {
     close();
     if (keep_ == 0 || model.step == 0) return;
-    const std::string path = checkpoint_path(folder_, model.step);
+    const std::string path = path_of(model.step);
     if (::access(path.c_str(), F_OK) == 0) return;
     model_ = model;
     model_.digest.clear();
-    Status status = model_write(path + ".part", model_, parts_->state(algorithm));
+    Status status = write_file(parts_->state(algorithm));
     if (status.ok()) status = file_rename(path + ".part", path);
     if (!status.ok()) return failed(status);
-    trim();
-    report_->update([&](JobStatus& now) { now.checkpoint = model_.step; });
+    if (cells_ == 1) trim_own(model.step);
 }
 
-void Checkpoints::trim() const {
-    std::vector<uint64_t> all = checkpoints_in(folder_);
-    std::erase_if(all, [this](uint64_t steps) { return plan_.audited(steps); });
-    for (size_t i = 0; i + keep_ < all.size(); ++i) ::unlink(checkpoint_path(folder_, all[i]).c_str());
+void Checkpoints::trim_own(uint64_t newest) const {
+    std::vector<uint64_t> steps;
+    for (const CheckpointName& each : checkpoint_files(folder_))
+        if (!plan_.audited(each.steps) && (steps.empty() || steps.back() != each.steps)) steps.push_back(each.steps);
+    trim(steps);
+    report_->update([&](JobStatus& now) { now.checkpoint = newest; });
+}
+
+void Checkpoints::trim(std::span<const uint64_t> steps) const {
+    if (steps.size() <= keep_) return;
+    for (const CheckpointName& each : checkpoint_files(folder_))
+        if (each.steps < steps[steps.size() - keep_] && !plan_.audited(each.steps)) ::unlink(checkpoint_path(folder_, each).c_str());
 }
 
 }   // namespace gradcast

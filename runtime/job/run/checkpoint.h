@@ -5,11 +5,17 @@
 //     confirm    all ranks have computed the next step from this state: the file gets its name
 //
 // The last `keep` of a rank stay, and every `audit`-th of the job.
+//
+// Of a net in stages each stage's file is a part of the checkpoint (CheckpointName), by the rank whose turn it is among those of the stage.
+// All parts are taken or none, because ranks report with each state whether they still write; a part is removed when `keep` newer
+// checkpoints have all their parts.
 #pragma once
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 
+#include "algos/cells.h"
 #include "runtime/core/thread.h"
 #include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
@@ -38,6 +44,12 @@ public:
     uint64_t number(uint64_t steps) const { return keep_ > 0 ? plan_.number(steps) : 0; }
     /// Of the present state.  Never waits for the disk: where the one before is still being written this one is skipped, with a warning.
     void snapshot(const Model& model, std::span<const std::byte> algorithm);
+    // Of a net in stages.
+    CheckpointNews news();
+    /// Of the state after so many steps these ranks write the parts; none where `busy`: some rank still writes the one before.
+    void expect(uint64_t steps, const std::vector<Rank>& writers, bool busy);
+    /// All ranks have reported these with the last state.
+    void reported(const std::function<CheckpointNews(Rank)>& of);
     /// The job ends with an error before its last step: writes the present state, which the other ranks may not have had.
     void rescue(const Model& model, std::span<const std::byte> algorithm);
     /// Waits for what is being written; a snapshot that is not confirmed goes.
@@ -49,13 +61,20 @@ private:
     void write();
     void name();
     void failed(const Status& status);
-    void trim() const;
+    void late(uint64_t steps);
+    Status write_file(const ModelState& state) const;
+    std::string path_of(uint64_t steps) const { return checkpoint_path(folder_, {steps, cell_, cells_}); }
+    /// After a file of a whole state got its name.
+    void trim_own(uint64_t newest) const;
+    /// Removes the files of all but the newest `keep_` of these numbers of steps, ascending.
+    void trim(std::span<const uint64_t> steps) const;
 
     JobParts* parts_ = nullptr;
     Report* report_ = nullptr;
     std::string folder_;
     CheckpointPlan plan_;
     uint32_t keep_ = 0;
+    uint32_t cell_ = 0, cells_ = 1;   // which part of a checkpoint this rank has
     bool threaded_ = false;
     bool late_ = false, failed_ = false;   // a snapshot was skipped, or could not be written: warned once
     Arena arena_;
@@ -63,11 +82,19 @@ private:
     std::vector<std::byte> algorithm_;
     Model model_;   // of the snapshot
 
+    struct Expected {
+        uint64_t steps;
+        std::vector<Rank> missing;   // that have not reported their part
+    };
+    std::vector<Expected> expected_;
+    std::vector<uint64_t> complete_;   // steps of checkpoints that have all parts, ascending
+
     std::mutex mutex_;   // all below; the snapshot belongs to the writer in Phase::writing and ::naming
     std::condition_variable changed_;
     Phase phase_ = Phase::idle;
     bool confirmed_ = false, stop_ = false;
     uint64_t steps_ = 0;   // of the snapshot
+    uint64_t named_ = 0;   // steps of the last file that got its name
     Thread thread_;
 };
 

@@ -41,9 +41,6 @@ public:
             at = end + 1;
         }
         GC_TRY(parts_.plan(config_, report_));
-        if (parts_.pipeline && config_.resume.on)
-            return fail(Code::invalid,
-                        "parallel.stages: a job of stages is not resumed in this version: take stages = 1, or begin a new job");
         if (parts_.pipeline && job_.micro_batch < parts_.pipeline->lanes)
             report_.warn(fmt::format("parallel.micro_batch = {} leaves lanes without work: this node has {}", job_.micro_batch,
                                      parts_.pipeline->lanes));
@@ -97,8 +94,7 @@ public:
         GC_TRY(session_->ready());
         memory.back() = session_->arena().use("view");   // with what only a net that is ready can plan
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
-        if (config_.resume.on && config_.resume.holder == config_.self)
-            GC_TRY(resume_load(config_, parts_, *algorithm_, report_, &standing_));
+        if (config_.resume.on) GC_TRY(resume_load(config_, parts_, *algorithm_, report_, &resume_files_, &standing_));
         model_.describe();
         GC_TRY(checkpoints_.open(config_, parts_, report_, model_.described()));
         if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
@@ -160,6 +156,7 @@ public:
                         .since_us = host.now_us(),
                         .workers_did = WorkerAccounts(parts_.local ? parts_.block_sizes.size() : 0),
                         .replay_head = replay_head(parts_.facts(job_))};
+        if (parts_.pipeline && job_.checkpoint_keep > 0) context.checkpoints = &checkpoint_news_;
         host_ = &host;
         orders_.begin(host);
         if (!config_.join) open(context, {});
@@ -301,7 +298,7 @@ private:
         report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
         const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
         GC_TRY(session_->begin());
-        if (parts_.pipeline) {
+        if (parts_.pipeline && !config_.resume.on) {
             GC_TRY(session_->probe());
             GC_TRY(context.digest(0, parts_.model_digest(), &context.state));
         }
@@ -309,9 +306,10 @@ private:
             first_step(context);
             return spread_views();
         }
-        GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, &standing_));
-        if (config_.resume.holder != config_.self)
-            report_.state_from(config_.roster[static_cast<size_t>(config_.resume.holder)].name, config_.resume.steps);
+        GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, resume_files_, &standing_));
+        resume_files_ = {};
+        if (std::ranges::find(config_.resume.holders, config_.self) == config_.resume.holders.end())
+            report_.state_from(config_.roster[static_cast<size_t>(config_.resume.holders[0])].name, config_.resume.steps);
         GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
         has_state();
         first_step(context);
@@ -358,14 +356,30 @@ private:
             report_.workers(tried_);
             report_.step_end();
             GC_TRY(status);
-            if (const uint64_t number = checkpoints_.number(context.step); number > 0) {
-                // A node that is killed may go on from another's checkpoint: these lines are written now, so that they are no gap then.
-                report_.hurry();
-                GC_TRY(gather(context));
-                if (session_->turn(number)) checkpoints_.snapshot(model_.of(context, standing_), algorithm_->state());
-            }
+            GC_TRY(checkpoint(context));
         }
         return finish(context);
+    }
+    Status checkpoint(Context& context) {
+        const auto news = [&](Rank rank) { return context.cells->checkpoints(rank); };
+        if (context.checkpoints) checkpoints_.reported(news);
+        const uint64_t number = checkpoints_.number(context.step);
+        if (number == 0) return {};
+        // A node that is killed may go on from another's checkpoint: these lines are written now, so that they are no gap then.
+        report_.hurry();
+        GC_TRY(gather(context));
+        bool turn = false;
+        if (context.checkpoints) {
+            const std::vector<Rank> writers = session_->stage_turns(number);
+            const bool busy = std::ranges::any_of(writers, [&](Rank rank) { return news(rank).busy; });
+            checkpoints_.expect(context.step, writers, busy);
+            turn = !busy && std::ranges::find(writers, session_->self()) != writers.end();
+        } else {
+            turn = session_->turn(number);
+        }
+        if (turn)
+            checkpoints_.snapshot(context.cells ? model_.part_of(context, standing_) : model_.of(context, standing_), algorithm_->state());
+        return {};
     }
 
     /// Whether step `next` begins with nothing between it and the step before: no evaluation, checkpoint, other exchange, view or profile.
@@ -422,13 +436,17 @@ private:
 
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
-        if (!has_state_ || why.code == Code::conflict || session_->outvoted() || parts_.pipeline) return;
+        if (!has_state_ || why.code == Code::conflict || session_->outvoted()) return;
         if (!whole(context))
             return report_.log().info("the state after {} steps is not kept: it is with workers on other nodes", context.step);
         // After an error in the middle of the optimiser's step, or where memory has lost a bit.
-        if (context.digest(context.step, parts_.model_digest()) != context.state)
+        const uint64_t model = parts_.model_digest();
+        if (context.cells ? context.part(model) != context.cells->part() : context.digest(context.step, model) != context.state)
             return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
-        if (!trained_) return checkpoints_.rescue(model_.of(context, standing_), algorithm_->state());
+        if (!trained_)
+            return checkpoints_.rescue(context.cells ? model_.part_of(context, standing_) : model_.of(context, standing_),
+                                       algorithm_->state());
+        if (context.cells) return;   // the other ranks' parts are not here
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
         if (!good) return;
         if (model_.digest().empty()) model_.compute_digest();
@@ -551,8 +569,10 @@ private:
     bool deaf_reported_ = false;
     uint64_t bytes_bound_ = 0;   // of a step of the present session
     TrainedModel model_{config_, parts_, report_};
+    ResumeFiles resume_files_;
     Standing standing_;   // of it the last evaluation is kept
     const std::function<Status(uint32_t)> try_worker_ = [this](uint32_t worker) { return try_worker(worker); };
+    const std::function<CheckpointNews()> checkpoint_news_ = [this] { return checkpoints_.news(); };
     std::vector<std::pair<uint32_t, double>> tried_;   // own workers in this round, and their accuracies
     bool has_state_ = false;                           // what the next step begins from
     uint64_t gathered_ = ~uint64_t{0};                 // steps after which the algorithm's state was whole here

@@ -15,15 +15,6 @@ constexpr uint64_t digest_tag = model_tags | UINT32_MAX;
 
 }   // namespace
 
-StateSizes GatheredModel::sizes() const {
-    const Layout& layout = parts_.compute.net->layout();
-    StateSizes sizes{};
-    sizes[StateVector::parameters] = layout.whole();
-    sizes[StateVector::optimiser] = parts_.optimiser_vectors() * layout.whole();
-    sizes[StateVector::exponents] = layers_layout(parts_.layers, 0).groups.size();
-    return sizes;
-}
-
 /// In the order in which the file takes them.
 std::vector<GatheredModel::Piece> GatheredModel::pieces() const {
     std::vector<Piece> all;
@@ -83,7 +74,7 @@ Status GatheredModel::write(Context& context, Session& session, const std::strin
         mail.receive(all[i].owner, model_tags | i, {bytes(i).data(), nullptr, bytes(i).size()}, i + 1);
     };
     ModelWriter writer;
-    GC_TRY(writer.open(path, sizes()));
+    GC_TRY(writer.open(path, parts_.state_sizes()));
     for (size_t i = 0; i < pieces_ahead; ++i) receive(i);
     for (size_t i = 0; i < all.size(); ++i) {
         if (all[i].owner != self) GC_TRY(mail.wait(i + 1, i + 1, us, what));

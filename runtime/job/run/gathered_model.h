@@ -13,8 +13,6 @@ class GatheredModel {
 public:
     /// Of the job whose net has these layers in those stages.  `parts` outlive it.
     explicit GatheredModel(JobParts& parts) : parts_(parts) {}
-    /// Of the whole model.
-    StateSizes sizes() const;
     /// All ranks call it after the last step.  Rank 0 writes the state to `path` and closes the file with `model`.  *digest, at all ranks:
     /// SHA-256 of the parameters, in hex.  Blocks until rank 0 has all, or for `us` a piece of 4 MiB.  Its messages are in memory of the
     /// session, because the link may still use it after an error.

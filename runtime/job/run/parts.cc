@@ -319,6 +319,12 @@ StateRuns JobParts::state_runs_of(uint32_t stage) const {
     return state_runs(layers_layout(layers, 0, pipeline->stage(stage)), layers_layout(layers, 0), optimiser_vectors());
 }
 
+StateSizes JobParts::state_sizes() const {
+    if (!pipeline) return state({}).sizes();
+    const uint64_t whole = compute.net->layout().whole();
+    return {{whole, optimiser_vectors() * whole, layers_layout(layers, 0).groups.size(), 0}};
+}
+
 Status JobParts::ready(const EngineConfig& config, Report& report) {
     GC_TRY(stopped(config));
     GC_TRY(measure_kernels(config));
@@ -333,6 +339,13 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
 
 ModelState JobParts::state(std::span<const std::byte> of_algorithm) const {
     return {compute.net->parameters(), compute.optimiser->state(), compute.codec->exponents(), of_algorithm};
+}
+
+PerVector<std::span<std::byte>> JobParts::writable_state() {
+    return {{std::as_writable_bytes(compute.net->parameters()),
+             std::as_writable_bytes(compute.optimiser->state()),
+             std::as_writable_bytes(compute.codec->exponents()),
+             {}}};
 }
 
 void JobParts::restore(const ModelState& state) {

@@ -42,6 +42,8 @@ struct JobParts {
     uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().whole()); }
     /// What the next step begins from, with this of the algorithm; valid until it changes.
     ModelState state(std::span<const std::byte> of_algorithm) const;
+    /// The same vectors, to be written; not that of the algorithm.  Then refresh().
+    PerVector<std::span<std::byte>> writable_state();
     /// Another state in its place, of the same sizes; not that of the algorithm.
     void restore(const ModelState& state);
     /// After parameters or optimiser state were written.
@@ -51,6 +53,8 @@ struct JobParts {
     uint32_t optimiser_vectors() const { return optimiser_find(schedule.kind)->vectors(schedule); }
     /// What the nodes of a stage have of a state.
     StateRuns state_runs_of(uint32_t stage) const;
+    /// Of the whole state; not that of the algorithm.  They are ready.
+    StateSizes state_sizes() const;
     uint64_t optimiser_values() const { return optimiser_vectors() * compute.net->layout().elements; }
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;

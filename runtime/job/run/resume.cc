@@ -5,21 +5,26 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/job/model/checkpoint_files.h"
+#include "runtime/job/run/state_move.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint64_t algorithm_bytes_max = uint64_t{1} << 32;
 constexpr int32_t exponent_max = 400;   // a scale that no float gradient has
+constexpr size_t notes_max = 3;         // files that are named as damaged
+constexpr size_t parts_max = 4;         // checkpoints in parts, of which a node reports its parts
+constexpr uint64_t ranges_max = 1 << 20;
 
-/// The state of that checkpoint fits this job on these nodes.
-Status check(const std::string& path, const Model& model, const ModelVectors& state, const EngineConfig& config, JobParts& parts,
-             Algorithm& algorithm) {
+/// The state of that file fits this job on these nodes.
+Status check(const std::string& path, const ModelReader& file, const EngineConfig& config, JobParts& parts) {
+    const Model& model = file.model();
     JobConfig before;
     std::vector<JobMistake> mistakes;
     if (!job_parse(model.job, path, model.base, &before, &mistakes))
@@ -49,119 +54,242 @@ Status check(const std::string& path, const Model& model, const ModelVectors& st
     if (model.step >= parts.steps)
         return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
                     parts.steps);
-    if (Status restored = algorithm.restore(state.algorithm); !restored.ok()) return fail(restored.code, "{}: {}", path, restored.what);
-    if (state.parameters.size() != parts.compute.net->layout().elements ||
-        state.optimiser.size() != parts.compute.optimiser->state_size() ||
-        state.exponents.size() != parts.compute.codec->exponents().size())
-        return fail(Code::data, "{}: {} parameters, {} values of the optimiser and {} scales do not fit the job's {}, {} and {}", path,
-                    state.parameters.size(), state.optimiser.size(), state.exponents.size(), parts.compute.net->layout().elements,
-                    parts.compute.optimiser->state_size(), parts.compute.codec->exponents().size());
-    for (const int32_t exponent : state.exponents)
-        if (exponent < -exponent_max || exponent > exponent_max)
-            return fail(Code::data, "{}: a scale of 2^{} is no gradient's", path, exponent);
     return {};
+}
+
+Status check_sizes(const std::string& path, const ModelReader& file, const JobParts& parts) {
+    StateSizes sizes = parts.state_sizes();
+    const StateSizes& has = file.sizes();
+    sizes[StateVector::algorithm] = has[StateVector::algorithm];   // its own restore() checks it
+    if (has != sizes)
+        return fail(Code::data, "{}: {} parameters, {} values of the optimiser and {} scales do not fit the job's {}, {} and {}", path,
+                    has[StateVector::parameters], has[StateVector::optimiser], has[StateVector::exponents], sizes[StateVector::parameters],
+                    sizes[StateVector::optimiser], sizes[StateVector::exponents]);
+    return {};
+}
+
+/// The scales in a file that was found whole.
+Status check_exponents(const std::string& path, const ModelReader& file) {
+    for (const Layout::Run& run : file.has(StateVector::exponents)) {
+        std::vector<int32_t> exponents(run.count);
+        GC_TRY(file.range(StateVector::exponents, run.place, std::as_writable_bytes(std::span(exponents))));
+        for (const int32_t exponent : exponents)
+            if (exponent < -exponent_max || exponent > exponent_max)
+                return fail(Code::data, "{}: a scale of 2^{} is no gradient's", path, exponent);
+    }
+    return {};
+}
+
+/// What this rank owns of a file.
+StateRuns wanted_of(const ModelReader& file, const JobParts& parts) {
+    const StateRuns own = parts.pipeline ? parts.runs : state_runs_whole(file.sizes());
+    StateRuns wanted;
+    for (const StateVector which : state_vectors)
+        for (const Layout::Run& run : file.has(which))
+            (void)each_stretch(own[which], run.place, run.count, [&](uint64_t offset, uint64_t place, uint64_t count) {
+                wanted[which].push_back({offset, count, place});
+                return Status{};
+            });
+    return wanted;
 }
 
 Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), nullptr, span.size_bytes()}; }
 
 }   // namespace
 
-Status resume_find(const std::string& folder, Model* model, std::string* path, std::vector<std::string>* notes) {
+Status resume_find(const std::string& folder, std::vector<FoundState>* states, Model* newest, std::vector<std::string>* notes) {
     const ShortTexts for_the_caller;
-    const std::vector<uint64_t> all = checkpoints_in(folder);
-    bool some = !all.empty(), found = false;
+    bool some = false;
+    uint64_t whole = 0, damaged = 0;   // steps of the newest whole state
     std::error_code error;
     if (const std::filesystem::directory_iterator folder_of(folder, error); error && error != std::errc::no_such_file_or_directory)
         notes->push_back(fmt::format("cannot read {}: {}", folder, error.message()));
-    const auto take = [&](const std::string& each) {
-        const Status status = checkpoint_check(each, model);
-        if (status.ok()) *path = each;
-        else notes->push_back(status.what);
+    const auto take = [&](const std::string& path, const CheckpointName& name) {
         some = true;
-        return status.ok();
+        ModelReader file;
+        Status status = file.open_alone(path);
+        if (status.ok()) status = file.read();
+        if (status.ok()) status = file.resumable();
+        if (!status.ok() && ++damaged <= notes_max) notes->push_back(status.what);
+        if (!status.ok()) return;
+        const Model& model = file.model();
+        if (states->empty() || model.step > newest->step) *newest = model;
+        if (name.cells == 1) whole = std::max(whole, model.step);
+        states->push_back({model.step, model.state, model.agreed, name.cell, name.cells});
     };
     // Checkpoints after final.h5 are of a longer job that has gone on from it.
-    if (const std::string final = folder + "/final.h5"; ::access(final.c_str(), F_OK) == 0) found = take(final);
-    for (size_t i = all.size(); i-- > 0 && (!found || all[i] > model->step);)
-        if (take(checkpoint_path(folder, all[i]))) return {};
-    return found ? Status{} : fail(Code::data, "{} holds no checkpoint{}", folder, some ? " that is whole" : "");
+    if (const std::string final = folder + "/final.h5"; ::access(final.c_str(), F_OK) == 0) take(final, {});
+    const std::vector<CheckpointName> all = checkpoint_files(folder);
+    std::set<uint64_t> in_parts;   // steps
+    for (size_t i = all.size(); i-- > 0 && all[i].steps > whole;) {
+        if (all[i].cells > 1 && in_parts.size() >= parts_max && !in_parts.contains(all[i].steps)) continue;
+        if (all[i].cells > 1) in_parts.insert(all[i].steps);
+        if (states->size() < found_states_max) take(checkpoint_path(folder, all[i]), all[i]);
+    }
+    if (damaged > notes_max) notes->push_back(fmt::format("{} more files in {} are not whole", damaged - notes_max, folder));
+    return states->empty() ? fail(Code::data, "{} holds no checkpoint{}", folder, some ? " that is whole" : "") : Status{};
 }
 
-Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Report& report, Standing* standing) {
-    Model model;
-    ModelVectors state;
-    const std::string& path = config.resume.path;
-    GC_TRY(checkpoint_read(path, &model, &state));
-    GC_TRY(check(path, model, state, config, parts, algorithm));
-    if (model.step != config.resume.steps || model.state != config.resume.state)
-        return fail(Code::data, "{}: holds the state {:016x} of step {} instead of {:016x} of step {}", path, model.state, model.step,
-                    config.resume.state, config.resume.steps);
-    if (model.other_functions)
-        report.warn(
-            fmt::format("{}: written before gradcast had exp, log, sin and cos of its own: the trained model will not have the bits of a "
-                        "job that was never interrupted",
-                        path));
-    parts.restore(state);
-    *standing = {model.step, model.state, model.evaluated, model.accuracy, model.test_loss, state.algorithm.size()};
+Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Report& report, ResumeFiles* files,
+                   Standing* standing) {
+    const Resume& resume = config.resume;
+    for (uint32_t cell = 0; cell < resume.holders.size(); ++cell) {
+        if (resume.holders[cell] != config.self) continue;
+        const std::string& path = resume.paths[cell];
+        ModelReader& file = files->parts.emplace_back(cell, ModelReader()).second;
+        GC_TRY(resume.holders.size() > 1 ? file.open_alone(path) : file.open(path));
+        GC_TRY(file.resumable());
+        GC_TRY(check(path, file, config, parts));
+        const Model& model = file.model();
+        const bool other = resume.holders.size() == 1 && model.state != resume.state;
+        if (model.step != resume.steps || other)
+            return fail(Code::data, "{}: holds the state {:016x} of step {} instead of {:016x} of step {}", path, model.state, model.step,
+                        resume.state, resume.steps);
+        std::vector<std::byte> of_algorithm;
+        const uint64_t bytes = file.sizes()[StateVector::algorithm];
+        GC_TRY(memory_room_for(bytes, "the state of the algorithm"));
+        of_algorithm.resize(bytes);
+        const Status fits = check_sizes(path, file, parts);   // what the algorithm says comes first
+        const StateRuns wanted = fits.ok() ? wanted_of(file, parts) : StateRuns();
+        PerVector<std::span<std::byte>> to = parts.writable_state();
+        to[StateVector::algorithm] = of_algorithm;
+        std::vector<StateTarget> targets;
+        for (const StateVector which : state_vectors) targets.push_back({which, wanted[which], to[which]});
+        const Layout::Run all_of_algorithm{0, bytes, 0};
+        if (bytes > 0) targets.back().runs = {&all_of_algorithm, 1};
+        GC_TRY(file.read(targets));
+        if (Status restored = algorithm.restore(of_algorithm); !restored.ok()) return fail(restored.code, "{}: {}", path, restored.what);
+        GC_TRY(fits);
+        GC_TRY(check_exponents(path, file));
+        if (model.other_functions)
+            report.warn(fmt::format(
+                "{}: written before gradcast had exp, log, sin and cos of its own: the trained model will not have the bits of a "
+                "job that was never interrupted",
+                path));
+        *standing = {resume.steps, resume.state, model.evaluated, model.accuracy, model.test_loss, bytes};
+    }
+    parts.refresh();
     return {};
 }
 
 namespace {
 
-/// One message after the other, each with a tag and a ticket of its own.
-Status move_state(Context& context, Session& session, bool holds, const RankSet& to, Rank from, JobParts& parts, Algorithm& algorithm,
-                  Standing* standing) {
+/// A message of `from` to the ranks `to`; each has a number of its own.
+Status message(Context& context, Session& session, Rank from, const RankSet& to, uint64_t number, std::span<std::byte> bytes) {
+    if (bytes.empty()) return {};
     Mailbox& mail = *context.mail;
-    const uint64_t tags = uint64_t{1} << 62;
-    auto move = [&](uint64_t number, Buffer message) -> Status {
-        if (message.bytes == 0) return {};
-        mail.begin(1);
-        if (holds) mail.send(to, tags | number, message, 1);
-        else mail.receive(from, tags | number, message, 1);
-        GC_TRY(mail.wait(1, 1, session.first_step_us(), "state to go on from"));
-        if (!holds && mail.lost(1))
-            return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", session.view().members[from].name);
-        return {};
-    };
+    constexpr uint64_t tags = uint64_t{1} << 62;
+    mail.begin(1);
+    if (from == session.self()) mail.send(to, tags | number, bytes_of(bytes), 1);
+    else mail.receive(from, tags | number, bytes_of(bytes), 1);
+    GC_TRY(mail.wait(1, 1, session.first_step_us(), "state to go on from"));
+    if (from == session.self() || !mail.lost(1)) return {};
+    return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", session.view().members[from].name);
+}
+
+/// What is not in vectors of the net: from the first source.
+Status move_rest(Context& context, Session& session, Rank from, const RankSet& to, Algorithm& algorithm, Standing* standing) {
+    const bool holds = from == session.self();
     const std::span<std::byte> head = session.keep(sizeof *standing);
     if (holds) std::memcpy(head.data(), standing, sizeof *standing);
-    GC_TRY(move(0, bytes_of(head)));
+    GC_TRY(message(context, session, from, to, 0, head));
     if (!holds) std::memcpy(standing, head.data(), sizeof *standing);
     if (standing->algorithm_bytes > algorithm_bytes_max)
         return fail(Code::conflict, "the state of the algorithm has {} bytes: too many", standing->algorithm_bytes);
     GC_TRY(memory_room_for(standing->algorithm_bytes, "the state of the algorithm"));
-    GC_TRY(move(1, bytes_of(parts.compute.net->parameters())));
-    GC_TRY(move(2, bytes_of(parts.compute.optimiser->state())));
-    GC_TRY(move(3, bytes_of(parts.compute.codec->exponents())));
     const std::span<std::byte> state = session.keep(standing->algorithm_bytes);
     if (holds) std::ranges::copy(algorithm.state(), state.begin());
-    GC_TRY(move(4, bytes_of(state)));
-    if (!holds) {
-        parts.refresh();
-        GC_TRY(algorithm.restore(state));
-    }
-    session.keep_none();
+    GC_TRY(message(context, session, from, to, 1, state));
+    return holds ? Status{} : algorithm.restore(state);
+}
+
+Status move_whole(Context& context, Session& session, Rank from, const RankSet& to, JobParts& parts, Algorithm& algorithm,
+                  Standing* standing) {
+    const bool holds = from == session.self();
+    GC_TRY(move_rest(context, session, from, to, algorithm, standing));
+    const StateSource source{from, state_runs_whole(parts.state_sizes())};
+    const auto receives = [&](Rank rank) { return holds ? (to.bits[rank / 64] >> rank % 64 & 1) > 0 : rank == session.self(); };
+    GC_TRY(state_move(context, session, parts, {&source, 1}, receives, {}));
+    if (!holds) parts.refresh();
     return {};
 }
 
 }   // namespace
 
 Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing) {
-    return move_state(context, session, true, to, 0, parts, algorithm, standing);
+    return move_whole(context, session, session.self(), to, parts, algorithm, standing);
 }
 
 Status state_receive(Context& context, Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing) {
-    return move_state(context, session, false, {}, from, parts, algorithm, standing);
+    return move_whole(context, session, from, {}, parts, algorithm, standing);
 }
 
+namespace {
+
+/// All ranks learn which elements each file has.
+Status sources_of(const EngineConfig& config, Context& context, Session& session, const JobParts& parts, const ResumeFiles& files,
+                  std::span<const Rank> holders, std::vector<StateSource>* sources) {
+    const StateSizes sizes = parts.state_sizes();
+    if (holders.size() == 1) return sources->push_back({holders[0], state_runs_whole(sizes)}), Status{};
+    StateSizes covered{};
+    for (uint32_t cell = 0; cell < holders.size(); ++cell) {
+        const bool own = holders[cell] == session.self();
+        std::vector<uint64_t> values;
+        if (own)
+            for (const auto& [of, file] : files.parts)
+                if (of == cell)
+                    for (const StateVector which : state_vectors)
+                        for (const Layout::Run& run : file.has(which))
+                            values.insert(values.end(), {static_cast<uint64_t>(which), run.place, run.count});
+        const std::span<std::byte> count = session.keep(sizeof(uint64_t));
+        const uint64_t own_count = values.size();
+        if (own) std::memcpy(count.data(), &own_count, sizeof own_count);
+        GC_TRY(message(context, session, holders[cell], session.others(), 2 + 2 * cell, count));
+        uint64_t its_count = 0;
+        std::memcpy(&its_count, count.data(), sizeof its_count);
+        if (its_count > ranges_max) return fail(Code::conflict, "a checkpoint of {} ranges has too many", its_count / ranges_width);
+        const std::span<std::byte> bytes = session.keep(its_count * sizeof(uint64_t));
+        if (own) std::memcpy(bytes.data(), values.data(), bytes.size());
+        GC_TRY(message(context, session, holders[cell], session.others(), 3 + 2 * cell, bytes));
+        values.resize(its_count);
+        std::memcpy(values.data(), bytes.data(), bytes.size());
+        StateSource& source = sources->emplace_back(StateSource{holders[cell], {}});
+        if (!ranges_parse(values, sizes, &source.runs))
+            return fail(Code::conflict, "part {} of the checkpoint has impossible ranges", cell + 1);
+        for (const StateVector which : state_vectors) covered[which] += state_sizes(source.runs)[which];
+    }
+    session.keep_none();
+    if (covered == sizes) return {};   // with the digest of all, they do not overlap
+    return fail(Code::data, "the {} parts of the checkpoint after {} steps have {} of {} parameters: some part is of another cut",
+                holders.size(), config.resume.steps, covered[StateVector::parameters], sizes[StateVector::parameters]);
+}
+
+}   // namespace
+
 Status resume_spread(const EngineConfig& config, Context& context, Session& session, JobParts& parts, Algorithm& algorithm,
-                     Standing* standing) {
+                     const ResumeFiles& files, Standing* standing) {
     const std::vector<NodeId>& nodes = session.config().nodes;
-    const auto holder = static_cast<Rank>(std::find(nodes.begin(), nodes.end(), config.resume.holder) - nodes.begin());
-    GC_ASSERT(holder < nodes.size());
-    if (holder != session.self()) GC_TRY(state_receive(context, session, holder, parts, algorithm, standing));
-    else if (nodes.size() > 1) GC_TRY(state_send(context, session, session.others(), parts, algorithm, standing));
-    const uint64_t digest = context.digest(config.resume.steps, parts.model_digest());
+    std::vector<Rank> holders;
+    for (const NodeId holder : config.resume.holders) {
+        const auto rank = static_cast<Rank>(std::find(nodes.begin(), nodes.end(), holder) - nodes.begin());
+        GC_ASSERT(rank < nodes.size());
+        holders.push_back(rank);
+    }
+    if (nodes.size() > 1) {
+        GC_TRY(move_rest(context, session, holders[0], session.others(), algorithm, standing));
+        std::vector<StateSource> sources;
+        GC_TRY(sources_of(config, context, session, parts, files, holders, &sources));
+        const auto read = [&](StateVector which, uint64_t place, std::span<std::byte> to) -> Status {
+            for (const auto& [cell, file] : files.parts)
+                if (file.holds(which, place, to.size() / kind_of(which).width).ok()) return file.range(which, place, to);
+            return fail(Code::data, "no file here has elements {} .. of the {}", place, kind_of(which).name);
+        };
+        GC_TRY(state_move(
+            context, session, parts, sources, [](Rank) { return true; }, read));
+    }
+    parts.refresh();
+    uint64_t digest = 0;
+    GC_TRY(context.digest(config.resume.steps, parts.model_digest(), &digest));
     if (standing->steps != config.resume.steps || digest != config.resume.state)
         return fail(Code::conflict, "the state after {} steps has the digest {:016x}, its checkpoint says {:016x}", config.resume.steps,
                     digest, config.resume.state);

@@ -1,8 +1,10 @@
-// How a job goes on from a checkpoint: one rank, the holder, reads it, and all others get the state from that rank by mail.
+// How a job goes on from a checkpoint: its holder, or of one in parts the holder of each part, reads it, and the other ranks get from them
+// by mail what they own.
 #pragma once
 #include "algos/algorithm.h"
-#include "runtime/job/model/model_file.h"
+#include "runtime/job/model/model_reader.h"
 #include "runtime/job/run/session.h"
+#include "runtime/mesh/found.h"
 
 namespace gradcast {
 
@@ -14,20 +16,27 @@ struct Standing {
     uint64_t algorithm_bytes = 0;
 };
 
-/// The newest checkpoint in a job's folder that is whole, final.h5 among them.  *notes gets a line for each newer one that is not.  Error:
-/// Code::data, there is none.  Reads whole files.
-Status resume_find(const std::string& folder, Model* model, std::string* path, std::vector<std::string>* notes);
+/// What a job's folder has of checkpoints that are whole, for Found: the newest whole state, final.h5 among them, and parts of newer ones.
+/// *newest: the newest of them.  *notes gets a line for each newer file that is damaged.  Error: Code::data, there is none.  Reads whole
+/// files.
+Status resume_find(const std::string& folder, std::vector<FoundState>* states, Model* newest, std::vector<std::string>* notes);
 
-/// At the holder, in PREPARE: reads the checkpoint and puts its state into `parts`, which are ready, and into the algorithm.  Errors name
-/// the file and what does not fit: job, data, kernel set.  The kernel set of an old file (Model::other_functions) is not compared; a
+/// The files that this node holds, from resume_load() to resume_spread().
+struct ResumeFiles {
+    std::vector<std::pair<uint32_t, ModelReader>> parts;   // by cell
+};
+
+/// At a holder, in PREPARE: reads its files, and puts what this rank owns into `parts`, which are ready, and into the algorithm.  Errors
+/// name the file and what does not fit: job, data, kernel set.  The kernel set of an old file (Model::other_functions) is not compared; a
 /// warning says so.
-Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Report& report, Standing* standing);
+Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algorithm, Report& report, ResumeFiles* files,
+                   Standing* standing);
 /// In a session that is open: what training goes on from, from the rank that has it to the ranks `to` (none of them itself), which all
 /// receive it in place of what they have.  `standing` is of it; where receiving fails, what came is torn.
 Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing);
 Status state_receive(Context& context, Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing);
-/// At all ranks, in a session that has begun: the others receive what the holder has, and check its digest.
+/// At all ranks, in a session that has begun: each receives what it owns from the holders, and the digest of all of it is compared.
 Status resume_spread(const EngineConfig& config, Context& context, Session& session, JobParts& parts, Algorithm& algorithm,
-                     Standing* standing);
+                     const ResumeFiles& files, Standing* standing);
 
 }   // namespace gradcast

@@ -238,6 +238,17 @@ bool Session::turn(uint64_t number) const {
     return number % living == before;
 }
 
+std::vector<Rank> Session::stage_turns(uint64_t number) const {
+    std::vector<Rank> turns;
+    const Grid& grid = parts_.pipeline->grid;
+    for (uint32_t stage = 0; stage < grid.stages(); ++stage) {
+        std::vector<Rank> living = grid.replica_group({stage, 0});
+        std::erase_if(living, [this](Rank rank) { return dispatch_->lost(rank); });
+        if (!living.empty()) turns.push_back(living[number % living.size()]);
+    }
+    return turns;
+}
+
 std::optional<NodeId> Session::waited_for() const {
     const Rank rank = exchange_->waited_for();
     return rank != exchange_self_ && rank < exchange_view_.n() ? std::optional(exchange_node(rank)) : std::nullopt;

@@ -93,6 +93,8 @@ public:
     std::vector<NodeId> lost() const;
     /// Of the ranks that are not lost, in turn, that with this number is this one.
     bool turn(uint64_t number) const;
+    /// Of a net in stages: of the ranks of each stage that are not lost, in turn, that with this number.
+    std::vector<Rank> stage_turns(uint64_t number) const;
     /// This rank computes wrongly, and the job goes on without it.
     bool outvoted() const { return synchronous_ && synchronous_->outvoted(); }
     Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }

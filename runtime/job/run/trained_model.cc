@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "algos/cells.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/model/tensors.h"
@@ -42,8 +43,15 @@ const Model& TrainedModel::of(const Context& context, const Standing& standing) 
     return model_;
 }
 
+const Model& TrainedModel::part_of(const Context& context, const Standing& standing) {
+    of(context, standing);
+    model_.step = context.cells->next();
+    model_.state = context.cells->part();
+    return model_;
+}
+
 Status TrainedModel::reserve(Algorithm& algorithm) {
-    const StateSizes sizes = parts_.pipeline ? GatheredModel(parts_).sizes() : parts_.state(algorithm.state()).sizes();
+    const StateSizes sizes = parts_.pipeline ? parts_.state_sizes() : parts_.state(algorithm.state()).sizes();
     uint64_t bytes = 0;
     for (const StateVector which : state_vectors) bytes += sizes[which] * kind_of(which).width;
     GC_TRY(model_reserve(part(), model_, bytes));

@@ -1,0 +1,125 @@
+#include "runtime/job/run/state_move.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "runtime/core/memory_room.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t piece_bytes = 4 * 1024 * 1024;
+constexpr size_t rooms = 4;   // of pieces from a file that are on their way
+constexpr size_t receives_ahead = 8;
+constexpr uint64_t state_tags = uint64_t{9} << 59;   // no other mail has both bits
+
+/// The ranks that own the same elements.
+struct Owners {
+    StateRuns runs;
+    std::vector<Rank> ranks;
+    bool own = false;   // this rank is one
+};
+
+std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
+    std::vector<Owners> all;
+    if (!parts.pipeline) {
+        Owners& every = all.emplace_back(Owners{state_runs_whole(parts.state_sizes()), {}, true});
+        for (Rank rank = 0; rank < session.view().n(); ++rank) every.ranks.push_back(rank);
+        return all;
+    }
+    for (uint32_t stage = 0; stage < parts.pipeline->grid.stages(); ++stage)
+        all.push_back({parts.state_runs_of(stage), parts.pipeline->grid.replica_group({stage, 0}), stage == parts.pipeline->own_stage()});
+    return all;
+}
+
+/// Elements of one vector that lie side by side at their owners.
+struct Piece {
+    Rank from;
+    const Owners* to;
+    StateVector which;
+    uint64_t offset, place, count;   // offset: at the owners
+    uint64_t bytes() const { return count * kind_of(which).width; }
+};
+
+std::vector<Piece> pieces_of(std::span<const StateSource> sources, std::span<const Owners> owners) {
+    std::vector<Piece> all;
+    for (const StateSource& source : sources)
+        for (const StateVector which : state_vectors)
+            for (const Layout::Run& run : source.runs[which])
+                for (const Owners& to : owners)
+                    (void)each_stretch(to.runs[which], run.place, run.count, [&](uint64_t offset, uint64_t place, uint64_t count) {
+                        for (uint64_t at = 0, most = piece_bytes / kind_of(which).width; at < count; at += most)
+                            all.push_back({source.rank, &to, which, offset + at, place + at, std::min(most, count - at)});
+                        return Status{};
+                    });
+    return all;
+}
+
+}   // namespace
+
+Status state_move(Context& context, Session& session, JobParts& parts, std::span<const StateSource> sources,
+                  const std::function<bool(Rank)>& receives,
+                  const std::function<Status(StateVector, uint64_t, std::span<std::byte>)>& read) {
+    const std::vector<Owners> owners = owners_of(session, parts);
+    const std::vector<Piece> pieces = pieces_of(sources, owners);
+    const PerVector<std::span<std::byte>> own = parts.writable_state();
+    const Rank self = session.self();
+    Mailbox& mail = *context.mail;
+    mail.begin(pieces.size());
+    auto wait = [&](uint64_t ticket) -> Status {   // behind all pieces before it
+        GC_TRY(mail.wait(ticket, ticket, session.first_step_us() * ticket, "state to go on from"));
+        if (const Piece& piece = pieces[ticket - 1]; piece.from != self && mail.lost(ticket))
+            return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", session.view().members[piece.from].name);
+        return {};
+    };
+    struct Room {
+        std::span<std::byte> memory;
+        uint64_t ticket = 0;   // of the piece in it; 0: none
+    };
+    std::array<Room, rooms> all_rooms;
+    size_t read_before = 0;
+    std::vector<uint64_t> sent, received;   // tickets
+    for (size_t i = 0; i < pieces.size(); ++i) {
+        const Piece& piece = pieces[i];
+        const uint64_t ticket = i + 1, tag = state_tags | i;
+        const std::span<std::byte> place =
+            piece.to->own ? own[piece.which].subspan(piece.offset * kind_of(piece.which).width, piece.bytes()) : std::span<std::byte>();
+        if (piece.from != self) {
+            if (!piece.to->own || !receives(self)) continue;
+            if (received.size() >= receives_ahead) GC_TRY(wait(received[received.size() - receives_ahead]));
+            mail.receive(piece.from, tag, {place.data(), nullptr, place.size()}, ticket);
+            received.push_back(ticket);
+            continue;
+        }
+        const std::span<std::byte> bits = session.keep((session.view().n() + 63) / 64 * sizeof(uint64_t));
+        auto* words = reinterpret_cast<uint64_t*>(bits.data());
+        bool some = false;
+        for (const Rank rank : piece.to->ranks) {
+            if (rank == self || !receives(rank)) continue;
+            words[rank / 64] |= uint64_t{1} << rank % 64;
+            some = true;
+        }
+        if (!some) continue;
+        std::span<std::byte> message = place;
+        if (!piece.to->own) {
+            Room& room = all_rooms[read_before++ % rooms];
+            if (room.ticket > 0) GC_TRY(wait(room.ticket));
+            if (room.memory.empty()) {
+                GC_TRY(memory_room_for(piece_bytes, "the state to go on from"));
+                room.memory = session.keep(piece_bytes);
+            }
+            room.ticket = ticket;
+            message = room.memory.first(piece.bytes());
+            GC_TRY(read(piece.which, piece.place, message));
+        }
+        mail.send({0, words}, tag, {message.data(), nullptr, message.size()}, ticket);
+        sent.push_back(ticket);
+    }
+    for (const uint64_t ticket : sent) GC_TRY(wait(ticket));
+    for (const uint64_t ticket : received) GC_TRY(wait(ticket));
+    session.keep_none();
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,23 @@
+// The state that training goes on from, on its way from the ranks that have it to those that need it, in pieces, by mail.
+#pragma once
+#include <functional>
+#include <span>
+
+#include "runtime/job/run/session.h"
+
+namespace gradcast {
+
+/// A rank that has elements of a state, in its own state or in a file.
+struct StateSource {
+    Rank rank = 0;
+    StateRuns runs;   // of the whole state
+};
+
+/// All ranks that send or receive call it, in a session that is open.  What a source has goes to the ranks that own it and for which
+/// `receives` is true; a source keeps what it owns itself.  read: at a source, elements that it has and does not own.  Error: also a
+/// source that is lost; what came is torn then.
+Status state_move(Context& context, Session& session, JobParts& parts, std::span<const StateSource> sources,
+                  const std::function<bool(Rank)>& receives,
+                  const std::function<Status(StateVector, uint64_t place, std::span<std::byte> to)>& read);
+
+}   // namespace gradcast
