@@ -274,7 +274,7 @@ namespace {
 Cost cost(const ExchangeConfig& config, uint32_t n, const CostWire& wire, bool codes, uint32_t reducers) {
     Counting counting{config, n, wire};
     const uint32_t m = codes ? config.m : 1, s = codes ? config.s : 0, targets = codes ? m + s : 1, segment = config.segment_bytes;
-    const bool local = codes && targets == n, scatters = reducers > 0;   // local: every rank holds everything
+    const bool local = codes && targets == n && !words_travel(config, n), scatters = reducers > 0;   // local: every rank holds everything
     counting.cost.d = targets;
     counting.cost.rounds = scatters && !local ? 2 : 1;
     auto word = [&](Rank rank) { return counting.width(counting.blocks_of(rank) == 1); };

@@ -174,7 +174,7 @@ private:
 
     uint32_t m() const { return codes_ ? config_.m : 1; }
     /// Every rank computes all blocks into one accumulator, which is the sum.  Only records travel.
-    bool local(uint32_t ranks) const { return codes_ && config_.m + config_.s == ranks; }
+    bool local(uint32_t ranks) const { return codes_ && config_.m + config_.s == ranks && !words_travel(config_, ranks); }
     bool local() const { return local(n()); }
     bool combines() const { return codes_ && !local(); }
     bool scatters() const { return who_ != Reducers::all && !local(); }

@@ -32,6 +32,7 @@ struct ExchangeConfig {
     Quantiser quantiser = Quantiser::auto32;
     uint32_t segment_bytes = segment_bytes_stream;   // payload of one packet, the same at every rank
     uint32_t m = 1, s = 0;                           // coded, coded-rs: d = m + s, CODES.md, "The code of coded and coded-rs"
+    bool words_always = false;                       // coded, coded-rs with s >= 1: words travel also where d = n, see words_travel()
     uint32_t r = 2;                                  // cssgd: nodes that share a block
     std::vector<double> weights = {};                // of blocks by rank, not where the exchange codes; none: all alike
     uint32_t servers = 1;                            // ps: ranks 0 .. servers-1 sum up
@@ -41,6 +42,10 @@ struct ExchangeConfig {
     DeviceWords* device = nullptr;                   // of the codec: coded and coded-rs encode there
 };
 
+/// Words of coded and coded-rs travel: a rank cannot compute the whole sum by itself, or it may live and not compute its blocks.
+inline bool words_travel(const ExchangeConfig& config, uint32_t ranks) {
+    return config.m + config.s < ranks || (config.words_always && config.s > 0);
+}
 /// ExchangeConfig::weights are one a rank and above 0, or none.
 Status weights_check(const ExchangeConfig& config, uint32_t ranks);
 /// Where the ranks' shares of the blocks end, from 0 on: in proportion to the weights, equal without.
@@ -98,7 +103,7 @@ struct ExchangeCommand {
     struct Explain {
         StepId step = 0;
     };
-    /// There will be no Ready, and no lane writes the bucket's words any more.  Its sum is complete (s >= 1).
+    /// There will be no Ready, and no lane writes the bucket's words any more.  Its sum is complete, or others complete it (s >= 1).
     struct Abandon {
         StepId step = 0;
         uint32_t bucket = 0;
