@@ -4,12 +4,14 @@
 
 namespace gradcast {
 
-Arbiter::Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, Buffer parameters, Buffer exponents)
+Arbiter::Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, std::vector<Rank> view_ranks,
+                 Buffer parameters, Buffer exponents)
     : context_(context),
       dispatch_(dispatch),
       exchange_(exchange),
       self_(self),
       view_(view),
+      view_ranks_(std::move(view_ranks)),
       kept_parameters_(parameters.as<float>(), parameters.bytes / sizeof(float)),
       kept_exponents_(exponents.as<int32_t>(), exponents.bytes / sizeof(int32_t)) {}
 
@@ -50,7 +52,8 @@ Status Arbiter::judge(Status found, StepId at) {
         outvoted_ = true;
         return verdict;
     }
-    context_.host.post(static_cast<uint16_t>(Channel::job), command_event(WrongRank{wrong, verdict}));
+    context_.host.post(static_cast<uint16_t>(Channel::job),
+                       command_event(WrongRank{view_ranks_.empty() ? wrong : view_ranks_[wrong], verdict}));
     return {};
 }
 

@@ -8,8 +8,10 @@ namespace gradcast {
 
 class Arbiter final : public Judge {
 public:
-    /// The buffers hold a step's state, net.parameters() and codec.exponents(); they are empty if no rank may be missing.
-    Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, Buffer parameters, Buffer exponents);
+    /// self, view: of the exchange.  view_ranks: as Port's.  The buffers hold a step's state, net.parameters() and codec.exponents(); they
+    /// are empty if no rank may be missing, or this rank cannot compute blocks by itself.
+    Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank self, const View& view, std::vector<Rank> view_ranks,
+            Buffer parameters, Buffer exponents);
 
     /// Before the state of context.step is overwritten: if ranks may be missing, a conflict of this step can appear in the next one.
     void keep_state();
@@ -28,6 +30,7 @@ private:
     Exchange& exchange_;
     const Rank self_;
     const View& view_;
+    const std::vector<Rank> view_ranks_;
     std::span<float> kept_parameters_;
     std::span<int32_t> kept_exponents_;
     bool judging_ = false, outvoted_ = false;

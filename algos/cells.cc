@@ -2,52 +2,144 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "algos/context.h"
 #include "runtime/core/digest.h"
 
 namespace gradcast {
 namespace {
 
-constexpr uint64_t cells_tags = uint64_t{3} << 62;   // no other mail has both bits
+constexpr uint64_t cells_tags = uint64_t{3} << 62;      // no other mail has both bits
+constexpr uint64_t cells_tickets = uint64_t{1} << 63;   // no round of the mailbox comes so far
+constexpr uint16_t mail_channel = static_cast<uint16_t>(Channel::mail);
 
 }   // namespace
 
-Cells::Cells(Context& context, const View& view, const Grid& grid, Rank self)
-    : context_(context), view_(view), grid_(grid), self_(self), words_(view.n()) {}
+Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare)
+    : context_(context),
+      dispatch_(dispatch),
+      view_(view),
+      grid_(grid),
+      self_(self),
+      needed_(grid.replicas() - spare),
+      others_(ranks_but(self, view.n())),
+      mail_(context.host, mail_channel),
+      rounds_(rounds) {
+    GC_ASSERT(spare < grid.replicas() && grid.spares() == 0);
+    for (Round& round : rounds_) {
+        round.words.resize(view.n());
+        round.fates.assign(view.n(), Fate::done);
+    }
+    dispatch.add(mail_channel, this);
+}
 
-Status Cells::gather(uint64_t tag, const Word& own, const char* what) {
-    Mailbox& mail = *context_.mail;
-    words_[self_] = sent_[tag % 2] = own;
-    const uint32_t n = view_.n();
-    auto buffer = [](Word& word) { return Buffer{reinterpret_cast<std::byte*>(&word), nullptr, sizeof word}; };
-    mail.exchange(cells_tags | tag, buffer(sent_[tag % 2]), [&](Rank rank) { return buffer(words_[rank]); });
-    GC_TRY(mail.wait(1, n, context_.stage_wait_us(context_.blocks), what));
-    for (Rank rank = 0; rank < n; ++rank) {
-        if (grid_.is_spare(rank)) continue;
-        const Rank first = grid_.rank_of(0, grid_.cell_of(rank));
-        if (words_[rank].agrees(words_[first])) continue;
-        return fail(Code::conflict, "step {}: {} and {} compute the same stage and differ in its {}", context_.step + 1,
-                    view_.members[first].name, view_.members[rank].name, what);
+uint64_t Cells::us() const { return context_.stage_wait_us(context_.blocks); }
+
+Status Cells::open(uint64_t tag, const char* what) {
+    Round& round = round_of(tag);
+    GC_TRY(context_.mail->wait_until([&] { return std::ranges::find(round.fates, Fate::open) == round.fates.end(); }, us(), what));
+    round.told = false;
+    for (Rank rank = 0; rank < view_.n(); ++rank) {
+        if (rank == self_) continue;
+        round.fates[rank] = dispatch_.lost(rank) ? Fate::lost : Fate::open;
+        const Buffer place{reinterpret_cast<std::byte*>(&round.words[rank]), nullptr, sizeof(Word)};
+        if (round.fates[rank] == Fate::open)
+            mail_.receive(rank, cells_tags | tag, place, cells_tickets | (tag % rounds * view_.n() + rank));
     }
     return {};
 }
 
-Status Cells::commit(int64_t* loss, uint64_t* clipped) {
-    GC_TRY(gather(2 * context_.step, {.clipped = *clipped, .loss = *loss}, "sums"));
+void Cells::tell(uint64_t tag, const Word& own) {
+    Round& round = round_of(tag);
+    round.words[self_] = own;
+    round.told = true;
+    if (view_.n() == 1) return;
+    round.fates[self_] = Fate::open;
+    const Buffer word{reinterpret_cast<std::byte*>(&round.words[self_]), nullptr, sizeof(Word)};
+    mail_.send({0, others_.data()}, cells_tags | tag, word, cells_tickets | (tag % rounds * view_.n() + self_));
+}
+
+Status Cells::take(const Completion& completion) {
+    if (!(completion.id & cells_tickets)) return {};
+    const uint64_t number = completion.id & ~cells_tickets;
+    rounds_[number / view_.n()].fates[number % view_.n()] = completion.status.ok() ? Fate::done : Fate::lost;   // Mailbox takes errors
+    return {};
+}
+
+bool Cells::whole(const Round& round, uint32_t replica) const {
+    for (uint32_t cell = 0; cell < grid_.cells(); ++cell)
+        if (!done(round, replica * grid_.cells() + cell)) return false;
+    return true;
+}
+
+Status Cells::gather(uint64_t tag, const char* what, Rank* first) {
+    const Round& round = round_of(tag);
+    const auto enough = [&] {
+        uint32_t found = 0;
+        for (uint32_t replica = 0; replica < grid_.replicas(); ++replica) found += whole(round, replica);
+        return found >= needed_;
+    };
+    GC_TRY(context_.mail->wait_until(enough, us(), what));
+    uint32_t replica = 0;
+    while (!whole(round, replica)) ++replica;
+    *first = replica * grid_.cells();
+    for (Rank rank = 0; rank < view_.n(); ++rank) {
+        const Rank same = *first + rank % grid_.cells();
+        if (!done(round, rank) || round.words[rank].agrees(round.words[same])) continue;
+        return fail(Code::conflict, "step {}: {} and {} compute the same stage and differ in its {}", context_.step + 1,
+                    view_.members[same].name, view_.members[rank].name, what);
+    }
+    return {};
+}
+
+Status Cells::begin() { return open(commit_tag(context_.step), "sums"); }
+
+void Cells::tell(std::span<const Sum* const> sums) {
+    const uint64_t tag = commit_tag(context_.step);
+    if (round_of(tag).told) return;
+    Word own{.loss = sums[0]->loss};
+    for (const Sum* sum : sums) own.clipped += sum->clipped;
+    tell(tag, own);
+}
+
+bool Cells::all_hold() const {
+    const Round& round = rounds_[commit_tag(context_.step) % rounds];
+    for (Rank rank = 0; rank < view_.n(); ++rank)
+        if (!done(round, rank) && !dispatch_.lost(rank)) return false;
+    return true;
+}
+
+Status Cells::commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped) {
+    tell(sums);
+    const uint64_t tag = commit_tag(context_.step);
+    Rank first = 0;
+    GC_TRY(gather(tag, "sums", &first));
     *loss = 0, *clipped = 0;
-    for (Rank rank = 0; rank < grid_.cells(); ++rank) {
-        *loss += words_[rank].loss;   // of the last stage; others have none
-        *clipped += words_[rank].clipped;
+    for (Rank rank = first; rank < first + grid_.cells(); ++rank) {
+        *loss += round_of(tag).words[rank].loss;   // of the last stage; others have none
+        *clipped += round_of(tag).words[rank].clipped;
     }
     return {};
 }
 
 Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
+    const uint64_t tag = state_tag(next);
     const CheckpointNews news = context_.checkpoints ? (*context_.checkpoints)() : CheckpointNews{};
+    GC_TRY(open(tag, "state"));
     next_ = next;
-    GC_TRY(gather(2 * next + 1, {.digest = part, .named = news.named, .busy = news.busy}, "state"));
+    tell(tag, {.digest = part, .named = news.named, .busy = news.busy});
+    Rank first = 0;
+    GC_TRY(gather(tag, "state", &first));
     *state = splitmix64(next);
-    for (Rank rank = 0; rank < grid_.cells(); ++rank) *state += words_[rank].digest;
+    for (Rank rank = first; rank < first + grid_.cells(); ++rank) *state += round_of(tag).words[rank].digest;
+    return {};
+}
+
+CheckpointNews Cells::checkpoints(Rank rank) const {
+    for (StepId back = 0; back < step_slots && back <= next_; ++back)
+        if (const Round& round = rounds_[state_tag(next_ - back) % rounds]; done(round, rank))
+            return {round.words[rank].named, round.words[rank].busy > 0};
     return {};
 }
 

@@ -1,11 +1,17 @@
 // What the ranks of a grid (algos/grid) report to each other in each step, by mail: that all sums are there, the digest of their part of
 // the state, and how far their checkpoints are.
+//
+// Where `spare` replicas may be late or lost, the reports of all others suffice.  So a rank may be some steps ahead of a late one, and the
+// reports of several steps are under way at a time, each in memory of its own.  A rank waits before it uses the memory again, so no two
+// living ranks are more than step_slots steps apart.
 #pragma once
-#include <array>
+#include <span>
 #include <vector>
 
 #include "algos/grid/grid.h"
 #include "algos/mailbox.h"
+#include "runtime/core/limits.h"
+#include "transport/exchange/exchange.h"
 
 namespace gradcast {
 
@@ -17,22 +23,30 @@ struct CheckpointNews {
     bool busy = false;    // one is being written
 };
 
-class Cells {
+class Cells final : public Consumer {
 public:
-    /// Allocates.  `view` and `context` outlive this.
-    Cells(Context& context, const View& view, const Grid& grid, Rank self);
+    /// Allocates.  All outlive this.
+    Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare);
 
-    /// Blocks until every rank holds all sums of its cell of context.step, and gives the sums over the cells in place of this cell's.
-    /// No rank applies a step before, so no two ranks are more than one step apart.
-    Status commit(int64_t* loss, uint64_t* clipped);
-    /// Blocks until every rank has reported the digest of its part of the state before step `next`; *state: the digest of all of it. Error:
-    /// Code::conflict, two ranks with the same cell differ.
+    /// Before the passes of context.step.  Blocks while another rank is step_slots steps behind.
+    Status begin();
+    /// Reports that this rank holds all sums of its cell of context.step, which are finite.  Later calls in the step do nothing.
+    void tell(std::span<const Sum* const> sums);
+    /// Every rank that lives has reported that, so nobody needs anything that this rank computes in context.step.
+    bool all_hold() const;
+    /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
+    /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
+    Status commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped);
+    /// Reports the digest of this rank's part of the state before step `next`, and blocks until as many replicas have reported theirs;
+    /// *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ.
     Status state(StepId next, uint64_t part, uint64_t* state);
     /// The last state() that this rank has begun: the step, and the digest of this rank's part.
     StepId next() const { return next_; }
-    uint64_t part() const { return sent_[1].digest; }
-    /// That rank's Context::checkpoints, as of its last state.
-    CheckpointNews checkpoints(Rank rank) const { return {words_[rank].named, words_[rank].busy > 0}; }
+    uint64_t part() const { return rounds_[state_tag(next_) % rounds].words[self_].digest; }
+    /// That rank's Context::checkpoints, as of that state; of a rank that is late, as of the last one that it has reported.
+    CheckpointNews checkpoints(Rank rank) const;
+
+    Status take(const Completion& completion) override;
 
 private:
     /// Travels as it is.
@@ -43,17 +57,36 @@ private:
         /// Of one cell at different ranks.
         bool agrees(const Word& other) const { return digest == other.digest && clipped == other.clipped && loss == other.loss; }
     };
-    Status gather(uint64_t tag, const Word& own, const char* what);
+    enum class Fate : uint8_t { open, done, lost };
+    /// The reports of all ranks about one thing.
+    struct Round {
+        bool told = false;
+        std::vector<Word> words;   // by rank
+        std::vector<Fate> fates;   // of the mail from each rank; the own entry is that of the mail to all others
+    };
+    static constexpr uint64_t rounds = 2 * step_slots;   // commit and state, of each step
+    static constexpr uint64_t commit_tag(StepId step) { return 2 * step; }
+    static constexpr uint64_t state_tag(StepId step) { return 2 * step + 1; }
+
+    Round& round_of(uint64_t tag) { return rounds_[tag % rounds]; }
+    Status open(uint64_t tag, const char* what);
+    void tell(uint64_t tag, const Word& own);
+    /// Blocks until enough replicas are whole in that round; *first: the lowest rank of one of them.
+    Status gather(uint64_t tag, const char* what, Rank* first);
+    bool done(const Round& round, Rank rank) const { return rank == self_ ? round.told : round.fates[rank] == Fate::done; }
+    bool whole(const Round& round, uint32_t replica) const;
+    uint64_t us() const;
 
     Context& context_;
+    Dispatch& dispatch_;
     const View& view_;
     const Grid grid_;
     const Rank self_;
-    // The others have this rank's word of a commit when all have reported their state, and its state when all commit the next step:
-    // nobody waits for these sends.
-    std::array<Word, 2> sent_;   // commit, state
-    StepId next_ = 0;            // of the last state()
-    std::vector<Word> words_;    // by rank
+    const uint32_t needed_;   // replicas
+    const std::vector<uint64_t> others_;
+    Mail mail_;
+    std::vector<Round> rounds_;
+    StepId next_ = 0;   // of the last state()
 };
 
 }   // namespace gradcast

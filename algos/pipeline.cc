@@ -100,7 +100,7 @@ Pipeline::Call Pipeline::call(uint32_t micro_batch, uint32_t number) const {
 
 void Pipeline::post(Transfer& transfer, const Crossing& crossing, bool comes, uint32_t block, Buffer memory) {
     GC_ASSERT(transfer.fate != Fate::open);
-    transfer = {&crossing, block, Fate::open};
+    transfer = {&crossing, comes, block, Fate::open};
     const EdgeKey key{static_cast<uint32_t>(step_), block | mark_, crossing.number, crossing.gradient};
     const uint64_t ticket = static_cast<uint64_t>(&transfer - transfers_.data()) + 1;
     Edges edges(context_->host, edge_channel);
@@ -124,21 +124,43 @@ void Pipeline::send(uint32_t index, const Call& call, bool gradients) {
 Status Pipeline::take(const Completion& completion) {
     GC_ASSERT(completion.id >= 1 && completion.id <= transfers_.size());
     if (completion.status.code == Code::deadline) return missing_ = completion.status, Status{};
-    transfers_[completion.id - 1].fate = Fate::done;
-    return completion.status;
+    Transfer& transfer = transfers_[completion.id - 1];
+    const Code code = completion.status.code;
+    const bool ended = code == Code::cancelled || (code == Code::peer_lost && dispatch_->any_lost());
+    transfer.fate = ended && transfer.comes ? Fate::gone : Fate::done;
+    return ended ? Status{} : completion.status;
+}
+
+bool Pipeline::broken() const {
+    const uint32_t replica = config_.grid.replica_of(config_.self);
+    for (uint32_t stage = 0; stage < config_.grid.stages(); ++stage)
+        if (dispatch_->lost(config_.grid.rank_of(replica, {stage, 0}))) return true;
+    return false;
+}
+
+bool Pipeline::stopped() { return stopped_ = stopped_ || broken() || (needless_ && needless_()); }
+
+Status Pipeline::poll() {
+    if (!needless_ && !broken()) return {};   // only a wait ends early
+    const Status status = dispatch_->collect(context_->host.now_us());
+    if (status.code != Code::deadline || !dispatch_->ended().ok()) GC_TRY(status);
+    return stopped(), Status{};
 }
 
 Status Pipeline::wait(std::span<Transfer> transfers, bool gradients) {
     const uint64_t begin_us = context_->host.now_us();
     for (const Transfer& each : transfers) {
+        if (each.fate == Fate::gone) stopped_ = true;   // its sender has stopped
         if (each.fate != Fate::open || each.crossing->gradient != gradients) continue;
         Waiting waiting(context_->progress);
         const Span span(context_->profile, Profile::trainer, StepPhase::edges, each.crossing->layer);
         while (each.fate == Fate::open) {
+            if (stopped()) return {};
             const Status status = dispatch_->collect(begin_us + wait_us_);
             if (status.code == Code::deadline && dispatch_->ended().ok()) return overdue(each);
             GC_TRY(status);
         }
+        if (each.fate == Fate::gone) stopped_ = true;
     }
     waited_us_ += context_->host.now_us() - begin_us;
     return {};
@@ -157,15 +179,25 @@ Status Pipeline::overdue(const Transfer& transfer) {
                 missing_.what);
 }
 
-Status Pipeline::run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink) {
+void Pipeline::begin(StepId step, uint32_t mark, const std::function<bool()>& needless) {
     step_ = step;
-    mark_ = 0;
+    mark_ = mark;
+    needless_ = needless;
+    stopped_ = false;
+    for (Transfer& each : transfers_) {
+        GC_ASSERT(each.fate != Fate::open);
+        each.fate = Fate::free;
+    }
+}
+
+Status Pipeline::run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink,
+                     const std::function<bool()>& needless) {
+    begin(step, 0, needless);
     return run_all(blocks, source, sink);
 }
 
 Status Pipeline::probe(BlockSource& source, GradientSink& sink) {
-    step_ = 0;
-    mark_ = mark_probe;
+    begin(0, mark_probe, {});
     static constexpr uint32_t block = 0;
     return run_all({&block, 1}, source, sink);
 }
@@ -177,10 +209,54 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     wait_us_ = context_->stage_wait_us(blocks.size());
     if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(static_cast<uint32_t>(blocks.size()));
     blocks_ = blocks;
-    for (uint32_t index = 0; index < rooms(); ++index)
+    fetched_ = 0;
+    GC_TRY(poll());
+    for (uint32_t index = 0; index < rooms() && !stopped_; ++index)
         for (const bool gradients : {false, true}) receive(index, gradients);
-    for (const StageTask& task : tasks_) GC_TRY(run(task));
-    for (Transfer& each : transfers_) GC_TRY(wait({&each, 1}, each.crossing && each.crossing->gradient));
+    size_t task = 0;
+    while (task < tasks_.size() && !stopped_) {
+        GC_TRY(run(tasks_[task]));
+        if (stopped_) break;
+        ++task;
+        GC_TRY(poll());
+    }
+    for (Transfer& each : transfers_)
+        if (!stopped_) GC_TRY(wait({&each, 1}, each.crossing && each.crossing->gradient));
+    return stopped_ ? give_up(task) : Status{};
+}
+
+/// Blocks that are not needed are also taken from the source, which returns them in order.
+Status Pipeline::give_up(size_t next_task) {
+    for (; fetched_ < blocks_.size(); ++fetched_) {
+        const BlockId id{step_, blocks_[fetched_]};
+        if (Samples samples; source_->get(id, &samples).ok()) source_->done(id);
+    }
+    const auto open = [](const Transfer& each) { return each.fate == Fate::open; };
+    if (std::ranges::none_of(transfers_, open)) return {};
+    Edges edges(context_->host, edge_channel);
+    for (uint32_t index = 0; index < blocks_.size(); ++index) {
+        const auto of_it = [&](const StageTask& task) { return task.micro_batch == index / config_.micro_batch; };
+        if (std::any_of(tasks_.begin() + static_cast<ptrdiff_t>(next_task), tasks_.end(), of_it) ||
+            std::ranges::any_of(transfers_, [&](const Transfer& each) { return open(each) && each.block == blocks_[index]; }))
+            edges.abandon(static_cast<uint32_t>(step_), blocks_[index] | mark_);
+    }
+    return drain();
+}
+
+/// The link answers for what is abandoned, or gives the other rank up.
+Status Pipeline::drain() {
+    Waiting waiting(context_->progress);
+    const uint64_t begin_us = context_->host.now_us(), until_us = begin_us + wait_us_;
+    for (const Transfer& each : transfers_)
+        while (each.fate == Fate::open) {
+            // A rank that computes wrongly must first receive the reason.
+            const bool cuts = dispatch_->expelling();
+            const Status status = dispatch_->collect(cuts ? context_->host.now_us() + context_->deadline_us / 40 : until_us);
+            if (status.code != Code::deadline || !dispatch_->ended().ok()) GC_TRY(status);
+            else if (cuts) dispatch_->cut_expelled();
+            else return overdue(each);
+        }
+    waited_us_ += context_->host.now_us() - begin_us;
     return {};
 }
 
@@ -190,7 +266,8 @@ Status Pipeline::run(const StageTask& task) {
     // What has gone from this slot is free to be written: values by a forward pass, gradients by a data pass.
     for (uint32_t index = first; index < end && (forward || gradients); ++index) {
         GC_TRY(wait(outgoing(index), gradients));
-        GC_TRY(wait(incoming(index), gradients));
+        if (!stopped_) GC_TRY(wait(incoming(index), gradients));
+        if (stopped_) return {};
     }
     struct Work {
         Pipeline& all;
@@ -207,6 +284,7 @@ Status Pipeline::run(const StageTask& task) {
         }
     });
     GC_TRY(work.status);
+    if (forward) fetched_ = end;
     if (!forward && !gradients) return {};
     for (uint32_t number = 0; number < work.calls; ++number) {
         const Call made = call(task.micro_batch, number);
@@ -217,10 +295,13 @@ Status Pipeline::run(const StageTask& task) {
 }
 
 Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::function<Status(uint32_t, uint32_t)>& evaluate) {
-    step_ = context_->step;
-    mark_ = mark_evaluation;
+    begin(context_->step, mark_evaluation, {});
     const uint32_t of_block = *std::ranges::min_element(config_.block_sizes);
     wait_us_ = context_->stage_wait_us(batches.empty() ? 0 : uint64_t{batches[0].samples} * config_.lanes / of_block);
+    auto wait_all = [&]() -> Status {
+        for (uint32_t lane = 0; lane < config_.lanes && !stopped(); ++lane) GC_TRY(wait(evaluated(lane), false));
+        return {};
+    };
     for (size_t first = 0; first < batches.size(); first += config_.lanes) {
         const auto count = static_cast<uint32_t>(std::min<size_t>(config_.lanes, batches.size() - first));
         auto each_value = [&](uint32_t lane, bool comes, auto act) {
@@ -237,9 +318,10 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
                 });
         };
         // What has gone is free to be written, and what comes has memory.
-        for (uint32_t lane = 0; lane < count; ++lane) GC_TRY(wait(evaluated(lane), false));
-        cross(true);
-        for (uint32_t lane = 0; lane < count; ++lane) GC_TRY(wait(evaluated(lane), false));
+        GC_TRY(wait_all());
+        if (!stopped_) cross(true);
+        GC_TRY(wait_all());
+        if (stopped_) break;
         std::mutex mutex;
         Status status;   // of the first batch that failed
         context_->lanes.run(count, [&](uint32_t, uint32_t lane) {
@@ -250,8 +332,12 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
         GC_TRY(status);
         cross(false);
     }
-    for (uint32_t lane = 0; lane < config_.lanes; ++lane) GC_TRY(wait(evaluated(lane), false));
-    return {};
+    GC_TRY(wait_all());
+    if (!stopped_) return {};
+    Edges edges(context_->host, edge_channel);
+    for (const Transfer& each : transfers_)
+        if (each.fate == Fate::open) edges.abandon(static_cast<uint32_t>(step_), each.block | mark_);
+    return drain();
 }
 
 /// One call of the net, in the memory of its lane.

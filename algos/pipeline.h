@@ -5,6 +5,9 @@
 //
 // Receives are posted before the step, for the micro-batches in flight and one more.  Gradients of parameters go to a GradientSink, as
 // those of a whole net do.
+//
+// A step ends early where nobody needs the rest of it.  The ranks of a replica find that out each by itself: what is under way between them
+// is abandoned at both ends, and its memory is free once the link has answered.  A replica that has lost a rank computes nothing.
 #pragma once
 #include <array>
 #include <functional>
@@ -64,15 +67,19 @@ public:
     void plan(Arena& arena);
     /// In a new view.  Before anything is completed.
     void open(Context& context, Dispatch& dispatch);
-    /// Runs all passes of these blocks, which are the same at all stages of the replica.  Trainer thread.  Errors: deadline, which names
-    /// the stage, layer, block and rank that it waits for; peer_lost; cancelled; what a pass says.
-    Status run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink);
-    /// Runs the passes of block 0 of step 0, before that step.
+    /// Runs all passes of these blocks, which are the same at all stages of the replica.  Trainer thread.  Between passes and while it
+    /// waits it asks needless(), unless that is empty: true, once nobody needs the rest, ends it.  So does a replica that is broken().
+    /// Errors: deadline, which names the stage, layer, block and rank that it waits for; peer_lost; cancelled; what a pass says.
+    Status run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink,
+               const std::function<bool()>& needless);
+    /// Runs the passes of block 0 of step 0, before that step.  Ends early where the replica is broken().
     Status probe(BlockSource& source, GradientSink& sink);
+    /// Another rank of this replica is lost, and the job goes on without it.
+    bool broken() const;
     uint64_t waited_us() const { return waited_us_; }   // for edges, by the trainer, in the last run()
 
     /// Passes these batches of test data forward, alike at all stages of the replica: `evaluate` computes that with this index on a lane of
-    /// the net (Net::evaluate()).  Between steps.  Errors: as run().
+    /// the net (Net::evaluate()).  Between steps.  Ends early where the replica is broken().  Errors: as run().
     Status evaluate(std::span<const EvaluationBatch> batches, const std::function<Status(uint32_t lane, uint32_t index)>& evaluate);
 
     Status take(const Completion& completion) override;
@@ -87,9 +94,10 @@ private:
         std::string layer;    // for errors
         uint64_t place = 0;   // in a block's room, of what comes
     };
-    enum class Fate : uint8_t { free, open, done };
+    enum class Fate : uint8_t { free, open, done, gone };   // gone: it does not come
     struct Transfer {
         const Crossing* crossing = nullptr;
+        bool comes = false;
         uint32_t block = 0;
         Fate fate = Fate::free;
     };
@@ -122,11 +130,20 @@ private:
         return std::span(transfers_).last((config_.lanes - lane) * all).first(all);
     }
     void post(Transfer& transfer, const Crossing& crossing, bool comes, uint32_t block, Buffer memory);
-    /// For those of values, or of gradients.
+    /// For those of values, or of gradients; or until stopped().
     Status wait(std::span<Transfer> transfers, bool gradients);
     Status overdue(const Transfer& transfer);
+    /// The rest of the run is not needed, or cannot be computed.
+    bool stopped();
+    /// Takes what has come, and asks stopped().
+    Status poll();
+    /// Ends a run before the task of this number.
+    Status give_up(size_t next_task);
+    /// Until nothing is under way.
+    Status drain();
     Call call(uint32_t micro_batch, uint32_t number) const;
     Buffer edge(const Call& call, uint32_t index, size_t edge, bool gradient);
+    void begin(StepId step, uint32_t mark, const std::function<bool()>& needless);
     Status run_all(std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink);
     Status run(const StageTask& task);
     Status pass(const Call& call, StagePass pass);
@@ -148,6 +165,9 @@ private:
     uint32_t mark_ = 0;   // in the keys' numbers of blocks
     std::span<const uint32_t> blocks_;
     uint64_t wait_us_ = 0;   // the longest wait for an edge
+    std::function<bool()> needless_;
+    bool stopped_ = false;
+    uint32_t fetched_ = 0;   // blocks that the source has given
     BlockSource* source_ = nullptr;
     GradientSink* sink_ = nullptr;
     uint64_t waited_us_ = 0;

@@ -33,8 +33,15 @@ private:
     uint64_t until_us_, arrivals_ = 0;
 };
 
-Port::Port(Context& context, Dispatch& dispatch, Exchange& exchange, size_t buckets, StepId first_step, Judge* judge)
-    : context_(context), dispatch_(dispatch), exchange_(exchange), judge_(judge), first_step_(first_step), step_(first_step) {
+Port::Port(Context& context, Dispatch& dispatch, Exchange& exchange, size_t buckets, StepId first_step, Judge* judge,
+           std::vector<Rank> view_ranks)
+    : context_(context),
+      dispatch_(dispatch),
+      exchange_(exchange),
+      judge_(judge),
+      first_step_(first_step),
+      view_ranks_(std::move(view_ranks)),
+      step_(first_step) {
     for (auto& each : come_) each.resize(buckets);
     dispatch.add(gradient_channel, this);
 }
@@ -109,7 +116,12 @@ Status Port::taken(Status so_far) {
     return judge_ ? judge_->judge(conflict.status, conflict.step) : conflict.status;
 }
 
-void Port::expelled(Rank rank) { command({ExchangeCommand::Expel{rank, fail(Code::peer_lost, "rank {} is lost", rank)}}); }
+void Port::expelled(Rank rank) {
+    const auto at = std::ranges::find(view_ranks_, rank);
+    if (!view_ranks_.empty() && at == view_ranks_.end()) return;   // of another exchange
+    const Rank of_exchange = view_ranks_.empty() ? rank : static_cast<Rank>(at - view_ranks_.begin());
+    command({ExchangeCommand::Expel{of_exchange, fail(Code::peer_lost, "rank {} is lost", rank)}});
+}
 
 void Port::command(const ExchangeCommand& command) { context_.host.post(gradient_channel, command_event(command)); }
 

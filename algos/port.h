@@ -21,8 +21,9 @@ struct Judge {
 class Port final : public Consumer {
 public:
     /// Allocates.  Must exist before the exchange completes anything: a sum may come before this trainer begins its first step.  judge:
-    /// null where it is undecidable who is right.
-    Port(Context& context, Dispatch& dispatch, Exchange& exchange, size_t buckets, StepId first_step, Judge* judge);
+    /// null where it is undecidable who is right.  view_ranks: those of the view, by rank of the exchange; empty: the same.
+    Port(Context& context, Dispatch& dispatch, Exchange& exchange, size_t buckets, StepId first_step, Judge* judge,
+         std::vector<Rank> view_ranks = {});
 
     StepId step() const { return step_; }   // the present one
     Exchange& exchange() const { return exchange_; }
@@ -31,12 +32,14 @@ public:
     Status begin();
     /// The bucket's words and records are complete.  Any thread.
     void ready(uint32_t bucket);
-    /// The bucket's sum is complete without this rank, and no thread writes its words any more.
+    /// The bucket's sum is complete without this rank, or will be, and no thread writes its words any more.
     void abandon(uint32_t bucket) { command({ExchangeCommand::Abandon{step_, bucket}}); }
     /// Blocks until buckets first .. first + into.size() - 1 of the present step are summed.  `patience`: deadlines without any packet.
     /// Errors: deadline (names the first bucket that waits and what is missing), conflict, peer_lost, or the error that has ended the job
     /// elsewhere.
     Status wait(uint32_t first, std::span<const Sum*> into, uint64_t patience = 1);
+    /// The sums of the present step that wait() has not taken, by bucket; null: not here yet.
+    std::span<const Sum* const> come() const { return come_[step_ % step_slots]; }
     /// The sums have been applied: releases the step before.  All ranks have applied that one, as all have computed this one from it.
     void applied();
     /// Takes what has come.  Error: what has ended the job, or the view.
@@ -56,6 +59,7 @@ private:
     Exchange& exchange_;
     Judge* const judge_;
     const StepId first_step_;
+    const std::vector<Rank> view_ranks_;
     StepId step_;
     std::array<std::vector<const Sum*>, step_slots> come_;   // by step % step_slots and bucket: not yet taken by wait()
     uint64_t poll_us_ = 0;                                   // of the next poll()

@@ -46,7 +46,7 @@ private:
                             sum->bucket, sum->state, context.state);
         int64_t loss = sums_[0]->loss;
         for (const Sum* sum : sums_) record->clipped += sum->clipped;
-        if (context.cells) GC_TRY(context.cells->commit(&loss, &record->clipped));
+        if (context.cells) GC_TRY(context.cells->commit(sums_, &loss, &record->clipped));
         uint64_t summed_us = context.host.now_us();
 
         // All sums are complete, so no other rank can make the rest of the round fail.

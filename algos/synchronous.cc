@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "algos/cells.h"
 #include "algos/pipeline.h"
 #include "algos/profile_trace.h"
 
@@ -104,7 +105,8 @@ public:
 
 private:
     Status needed() {
-        if (!exchange_.summed(step_)) return {};
+        // The other stages of the replica may still need this one's blocks.
+        if (context_.pipeline || !exchange_.summed(step_)) return {};
         context_.net.cancel(step_);   // the other lanes' blocks too
         return fail(Code::cancelled, "the step is summed without this block");
     }
@@ -139,8 +141,8 @@ SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange&
       dispatch_(dispatch),
       exchange_(exchange),
       config_(config),
-      arbiter_(context, dispatch, exchange, config.self, config.view, config.kept_parameters, config.kept_exponents),
-      port_(context, dispatch, exchange, context.net.layout().buckets.size(), config.first_step, &arbiter_),
+      arbiter_(context, dispatch, exchange, config.self, config.view, config.view_ranks, config.kept_parameters, config.kept_exponents),
+      port_(context, dispatch, exchange, context.net.layout().buckets.size(), config.first_step, &arbiter_, config.view_ranks),
       blocks_remaining_(context.net.layout().buckets.size()),
       losses_(exchange.targets()) {}
 
@@ -150,6 +152,7 @@ Status SynchronousStep::compute() {
     for (auto& remaining : blocks_remaining_) remaining.store(static_cast<uint32_t>(config_.own_blocks.size()), std::memory_order_relaxed);
     expelling_ = dispatch_.expelling();
     GC_TRY(port_.begin());
+    if (context_.cells) GC_TRY(context_.cells->begin());
     Sink sink(*this);
     for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket));
     std::optional<ProfileTrace> trace;
@@ -157,7 +160,9 @@ Status SynchronousStep::compute() {
     Status status;
     if (context_.pipeline) {
         LoaderSource source(context_);
-        status = context_.pipeline->run(context_.step, config_.own_blocks, source, sink);
+        std::function<bool()> needless;
+        if (exchange_.losses_tolerated() > 0) needless = [this] { return this->needless(); };
+        status = context_.pipeline->run(context_.step, config_.own_blocks, source, sink, needless);
     } else {
         whole(sink);
     }
@@ -167,12 +172,23 @@ Status SynchronousStep::compute() {
     if (!context_.pipeline || config_.own_samples > 0)
         for (const uint32_t block : config_.own_blocks) context_.gradients += context_.sampler.block_size(block);
     GC_TRY(sink.status());
-    // Blocks that were skipped because the sum is complete without them: no lane writes there any more.
+    // Blocks that were skipped because the sum does not need them: no lane writes there any more.
     for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
         if (blocks_remaining_[bucket].load(std::memory_order_relaxed) == 0) continue;
         port_.abandon(bucket);
     }
     return {};
+}
+
+/// All ranks that live hold the sums of their cells of the step, so that nobody needs what this rank has not computed.  A rank that holds
+/// its own must go on for the other stages of its replica, which may need their own words: another rank may die with what it has not sent.
+bool SynchronousStep::needless() {
+    const std::span<const Sum* const> sums = port_.come();
+    for (const Sum* sum : sums)
+        if (!sum || sum->state != context_.state || !std::ranges::all_of(sum->maxima, [](float each) { return std::isfinite(each); }))
+            return false;   // wait() reports what is wrong
+    context_.cells->tell(sums);
+    return context_.cells->all_hold();
 }
 
 /// The blocks of a net that is whole at this node.

@@ -15,8 +15,9 @@ namespace gradcast {
 int64_t loss_units(double sum, uint32_t blocks);
 
 struct SynchronousConfig {
-    Rank self = 0;
+    Rank self = 0;   // of the exchange
     const View& view;
+    std::vector<Rank> view_ranks;             // by rank of the exchange; empty: the same
     std::vector<uint32_t> own_blocks;         // of every step
     uint32_t own_samples = 0;                 // of the blocks whose first holder this rank is: they count as those that it trains on
     StepId first_step = 0;                    // that the exchange sums
@@ -29,7 +30,7 @@ public:
     SynchronousStep(Context& context, Dispatch& dispatch, Exchange& exchange, const SynchronousConfig& config);
 
     /// Computes this rank's blocks of context.step on the lanes.  Each bucket is quantised, and is `ready` when its last block is added.
-    /// Error: of the block that failed first; the others are abandoned.
+    /// Ends early where the sums do not need the rest.  Error: of the block that failed first; the others are abandoned.
     Status compute();
     /// Blocks until all buckets of context.step are summed (Port::wait), and checks that their maxima are finite.  `into` is indexed by
     /// bucket.  The only place where a round waits.
@@ -48,6 +49,7 @@ public:
 private:
     class Sink;
     void whole(Sink& sink);
+    bool needless();
     Status finite(const Sum& sum);
 
     Context& context_;

@@ -18,14 +18,13 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
               .quantiser = job.quantiser,
               .m = job.m,
               .s = job.s,
+              .words_always = parts.pipeline.has_value(),   // a rank whose replica is broken computes nothing
               .r = job.r,
               .weights = job.weights,
               .servers = job.servers,
               .deadline_us = job.deadline_us,
               .device = codec.device()};
     GC_TRY(alternatives_find(job.exchange, asked_, n, config.datagram_bytes, &alternatives_));
-    if (parts.pipeline)
-        std::erase_if(alternatives_, [](const Alternative& each) { return each.kind->shares; });   // sums may lack a replica
     std::vector<std::string> notes;
     GC_TRY(tolerance_check(job.exchange, {.quantiser = job.quantiser, .m = job.m, .s = job.s}, n, &notes));
     for (const std::string& note : notes) report.warn(note);
@@ -162,7 +161,7 @@ Status ExchangeChoice::measure(Context& context, const Session& session, uint64_
     constexpr uint64_t echoes = 4;   // every rank waits for all others, so each takes about a latency
     const uint64_t begin_us = context.host.now_us();
     for (uint64_t i = 0; i < echoes; ++i) GC_TRY(agree(context, session, measured));
-    const uint64_t rounds = echoes * (session.losses_tolerated() + 1);
+    const uint64_t rounds = echoes * (session.ranks_tolerated() + 1);
     measured->latency_us = std::max<uint64_t>(measured->latency_us, (context.host.now_us() - begin_us) / rounds);
     return agree(context, session, measured);
 }
@@ -174,7 +173,7 @@ Status ExchangeChoice::agree(Context& context, const Session& session, Measured*
     const Rank self = session.self();
     measured_.resize(n);
     auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(&measured_[rank]), nullptr, sizeof(Measured)}; };
-    for (uint32_t round = 0; round <= session.losses_tolerated(); ++round) {
+    for (uint32_t round = 0; round <= session.ranks_tolerated(); ++round) {
         measured_[self] = *measured;
         context.mail->exchange(uint64_t{1} << 63 | agreements_++, part(self), part);
         GC_TRY(context.mail->wait(1, n + 1, session.first_step_us(), "measurements to choose an exchange by"));

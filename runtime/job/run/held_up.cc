@@ -4,7 +4,7 @@
 
 namespace gradcast {
 
-uint64_t HeldUp::look(std::span<const Standing> all, uint32_t spare, uint64_t now_us) {
+uint64_t HeldUp::look(std::span<const Standing> all, const std::function<bool(std::span<const Rank>)>& spare, uint64_t now_us) {
     step_ = ~uint64_t{0};
     for (const Standing& each : all) step_ = std::min(step_, each.step);
     behind_.clear();
@@ -18,7 +18,7 @@ uint64_t HeldUp::look(std::span<const Standing> all, uint32_t spare, uint64_t no
             done += each.step + each.done;
         }
     }
-    const bool held = all_wait && 2 * behind_.size() <= all.size() && behind_.size() <= spare;
+    const bool held = all_wait && 2 * behind_.size() <= all.size() && spare(behind_);
     if (!held || done != done_) {
         done_ = done;
         since_us_ = now_us;

@@ -2,6 +2,7 @@
 // more.  Such a rank is neither silent nor stuck: its news come, and its trainer may wait.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -18,9 +19,9 @@ public:
         bool waits = false;
     };
     explicit HeldUp(uint32_t ranks) { behind_.reserve(ranks); }
-    /// Returns for how long ranks() have held the others up, in microseconds.  Returns 0 if no rank does, or more than `spare` would have
-    /// to be given up.
-    uint64_t look(std::span<const Standing> all, uint32_t spare, uint64_t now_us);
+    /// Returns for how long ranks() have held the others up, in microseconds.  Returns 0 if no rank does, or the job cannot go on without
+    /// those that do, as spare() says.
+    uint64_t look(std::span<const Standing> all, const std::function<bool(std::span<const Rank>)>& spare, uint64_t now_us);
     std::span<const Rank> ranks() const { return behind_; }
     uint64_t step() const { return step_; }   // that these ranks are in
 

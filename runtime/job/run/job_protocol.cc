@@ -84,9 +84,16 @@ private:
         if (why == Code::conflict) return fmt::format("; test the memory and the CPU of {} before it trains again", node);
         if (why == Code::cancelled) return {};   // it was ordered to leave
         return fmt::format("; look at the log of gradcastd, the load and the network of {}{}", node,
-                           may_miss() && config_.losses_tolerated == 0 && !config_.stages
+                           may_miss() && config_.losses_tolerated == 0 && !config_.part_of
                                ? " (survive = true in [job], or coded-rs with s = 1, goes on without a node)"
                                : "");
+    }
+    /// Where no rank is left that has the same part of the net.
+    std::string part_lost(Rank rank) const {
+        if (!config_.part_of) return {};
+        for (Rank each = rank % config_.replica_ranks; each < peers_.size(); each += config_.replica_ranks)
+            if (each != rank && !peers_[each].lost) return {};
+        return fmt::format("; {} is lost with it", config_.part_of(rank));
     }
 
     void enter(JobPhase phase) {
@@ -122,7 +129,7 @@ private:
     void run(const JobCommand::Leave& command, Actions& actions) {
         if (phase() >= JobPhase::ended) return;   // the job or the view is about to end
         const auto& [code, sys, why] = command.why;
-        if (!may_miss() || (!config_.suspect && lost_count() >= config_.losses_tolerated)) abort(code, why, actions);
+        if (!may_miss() || (!config_.suspect && !spare(config_.self))) abort(code, why, actions);
         else leave(code, why, fmt::format("{}; the job goes on without it", why), actions);
     }
     void expel_wrong(const WrongRank& wrong, Actions& actions) {
@@ -264,12 +271,13 @@ private:
         if (!peer.lost && cut_off()) return leave_cut_off(actions);
         const bool again = std::exchange(peer.lost, true);
         if (peer.phase() == JobPhase::ended || peer.phase() == JobPhase::done) return;   // its news have all that is needed
-        if (may_miss() && phase() != JobPhase::aborted && lost_count() <= config_.losses_tolerated) {
+        if (may_miss() && phase() != JobPhase::aborted && lost_count({}) <= config_.losses_tolerated) {
             if (again) return;
             if (config_.times_of) config_.times_of(rank, {});   // it holds nobody up
             const std::string why = fmt::format("{}{}", status.what, advice(status.code, rank));
-            log_.warn("{} is lost in step {}, {} of {} that this exchange can do without: {}", name(rank), own_step(), lost_count(),
-                      config_.losses_tolerated, why);
+            log_.warn("{} is lost in step {}, {}{} of {} that this exchange can do without: {}", name(rank), own_step(),
+                      config_.replica_ranks > 1 ? fmt::format("and with it replica {}, ", rank / config_.replica_ranks + 1) : "",
+                      lost_count({}), config_.losses_tolerated, why);
             Completion completion;
             completion.id = static_cast<uint64_t>(JobDone::rank_lost);
             completion.rank = rank;
@@ -279,12 +287,23 @@ private:
         }
         if (status.code == Code::cancelled) return abort(Code::cancelled, status.what, actions);
         abort(status.code == Code::conflict ? Code::conflict : Code::peer_lost,
-              fmt::format("{} lost in step {}: {}{}", name(rank), own_step(), status.what, advice(status.code, rank)), actions);
+              fmt::format("{} lost in step {}: {}{}{}", name(rank), own_step(), status.what, part_lost(rank), advice(status.code, rank)),
+              actions);
     }
 
-    uint32_t lost_count() const {
-        return static_cast<uint32_t>(std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.lost; }));
+    /// Replicas of which a rank is lost, or would be with these.
+    uint32_t lost_count(std::span<const Rank> more) const {
+        uint32_t count = 0;
+        for (Rank first = 0; first < peers_.size(); first += config_.replica_ranks) {
+            bool lost = false;
+            for (Rank rank = first; rank < first + config_.replica_ranks && rank < peers_.size(); ++rank)
+                lost |= peers_[rank].lost || std::ranges::find(more, rank) != more.end();
+            count += lost;
+        }
+        return count;
     }
+    bool spare(std::span<const Rank> ranks) const { return lost_count(ranks) <= config_.losses_tolerated; }
+    bool spare(Rank rank) const { return spare({&rank, 1}); }
 
     void timer(uint64_t id, Actions& actions) {
         if (finished()) return;
@@ -309,8 +328,8 @@ private:
         standings_.clear();
         for (Rank rank = 0; rank < peers_.size(); ++rank)
             if (!peers_[rank].lost) standings_.push_back(standing(rank));
-        const uint32_t tolerated = config_.losses_tolerated;
-        const uint64_t held_us = held_up_.look(standings_, tolerated - std::min(tolerated, lost_count()), now_us_);
+        const uint64_t held_us = held_up_.look(
+            standings_, [this](std::span<const Rank> ranks) { return spare(ranks); }, now_us_);
         const uint64_t us = held_us / (held_up_.step() == config_.first_step ? 10 : 1);
         if (us <= timeouts_.suspicion_us || std::ranges::find(held_up_.ranks(), config_.self) != held_up_.ranks().end()) return;
         const std::string what =
@@ -355,13 +374,13 @@ private:
             return;
         }
         // What is on its way to a silent rank is kept for it, so all wait for it two steps later: the sooner it is given up the better.
-        const bool spare = lost_count() < config_.losses_tolerated;
-        if (worst_us <= timeouts_.lost_us && !(spare && silent_us > timeouts_.suspicion_us)) return;
+        const bool missed = spare(rank);
+        if (worst_us <= timeouts_.lost_us && !(missed && silent_us > timeouts_.suspicion_us)) return;
         if (silent_us > timeouts_.suspicion_us && cut_off()) return leave_cut_off(actions);
-        if (spare) return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
+        if (missed) return peer_lost(rank, fail(Code::peer_lost, "{} for {:.1f} s", what, static_cast<double>(worst_us) / 1e6), actions);
         abort(Code::peer_lost,
-              fmt::format("{} {} for {:.1f} s in step {}{}", name(rank), what, static_cast<double>(worst_us) / 1e6,
-                          number(peer.news.step.get()), advice(Code::peer_lost, rank)),
+              fmt::format("{} {} for {:.1f} s in step {}{}{}", name(rank), what, static_cast<double>(worst_us) / 1e6,
+                          number(peer.news.step.get()), part_lost(rank), advice(Code::peer_lost, rank)),
               actions);
     }
 

@@ -13,9 +13,9 @@
 //   started    -> departed  Leave, or all other ranks are silent: this rank ends alone, D/40 after it has announced that
 //
 // Where the exchange can do without some ranks (coded with s >= 1), the trainer gets the loss of one of them as a completion, and the news
-// of that rank count no more.  In a job with `survive` losses go to the view change instead (JobProtocolConfig::suspect).  A rank counts as
-// lost when its stream is lost, when it leaves, when it is silent for D/4, or when it is behind all others for D/4 while these wait and
-// receive nothing.
+// of that rank count no more.  Of a net in stages it can do without so many replicas, whichever of their ranks are lost.  In a job with
+// `survive` losses go to the view change instead (JobProtocolConfig::suspect).  A rank counts as lost when its stream is lost, when it
+// leaves, when it is silent for D/4, or when it is behind all others for D/4 while these wait and receive nothing.
 //
 // If several aborts cross, the one of the lowest rank wins: every rank passes on the abort of the lowest rank that it knows.  It gives its
 // trainer the verdict when all living ranks name the same abort, or after D/40.  Timer 1 is the heartbeat, at which silence and progress
@@ -71,18 +71,20 @@ struct JobProtocolConfig {
     std::string data_digest;    // 64 hex digits
     std::string start_digest;   // of the file that parameters begin from, 64 hex digits; empty: none
     const Progress* progress = nullptr;
-    uint32_t losses_tolerated = 0;   // ranks that the exchange can do without: each completes as rank_lost, one more ends the job
-    bool first = true;               // view of the job: when it begins nobody may be missing
-    std::vector<bool> lost = {};     // by rank, before this view; empty: none
-    StepId steps = ~StepId{0};       // of the whole job
-    StepId first_step = 0;           // of this run of the job
+    // Ranks, or replicas, that the exchange can do without: the loss of each of their ranks completes as rank_lost, one more ends the job.
+    uint32_t losses_tolerated = 0;
+    bool first = true;             // view of the job: when it begins nobody may be missing
+    std::vector<bool> lost = {};   // by rank, before this view; empty: none
+    StepId steps = ~StepId{0};     // of the whole job
+    StepId first_step = 0;         // of this run of the job
     /// Set in a job with `survive`.  Once the job has begun, a suspected rank ends nothing here and goes to this function instead: silent
     /// for a silent or lost rank, stuck for one without progress or leaving, none for one that is neither any more.
     std::function<void(Rank, Suspicion)> suspect = {};
     const StepTimes* times = nullptr;                            // of this rank, sent with each heartbeat; may be null
     std::function<void(Rank, const RankTimes&)> times_of = {};   // the times of another rank have come; without steps: it is lost
     std::string isa_setting = isa_setting_in_file;               // what messages call it
-    bool stages = false;                                         // the net is cut into stages, of which none can be missed
+    uint32_t replica_ranks = 1;                                  // ranks of a replica, which follow one another
+    std::function<std::string(Rank)> part_of = {};               // of a net in stages: which part of it the rank has
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

@@ -11,6 +11,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
+constexpr uint64_t tag_scales = uint64_t{1} << 62 | 10;   // of mail
 
 }   // namespace
 
@@ -28,9 +29,11 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     const Grid& grid = parts.pipeline->grid;
     exchange_view_.members.clear();
     exchange_self_ = grid.replica_of(self_);
+    exchange_others_.assign((view_.n() + 63) / 64, 0);
     for (const Rank rank : grid.replica_group(grid.cell_of(self_))) {
         exchange_ranks_.push_back(NodeId{rank});
         exchange_view_.members.push_back(view_.members[rank]);
+        if (rank != self_) exchange_others_[rank / 64] |= uint64_t{1} << rank % 64;
     }
 }
 
@@ -75,6 +78,8 @@ Status Session::plan() {
     if (parts_.evaluator) evaluation_.plan(parts_, self_, view_.n(), losses_tolerated(), arena_);
     if (parts_.local) {
         arena_.plan("vectors of workers", own_blocks_.size() * parts_.compute.net->parameters().size_bytes(), &vectors_);
+    } else if (losses_tolerated() > 0 && parts_.pipeline) {
+        arena_.plan("scales", view.n() * (parts_.compute.codec->exponents().size() + 1) * sizeof(int32_t), &scales_);
     } else if (losses_tolerated() > 0) {
         arena_.plan("state of the step before", parts_.compute.net->parameters().size_bytes(), &kept_parameters_);
         arena_.plan("state of the step before", parts_.compute.codec->exponents().size_bytes(), &kept_exponents_);
@@ -99,6 +104,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     host_ = std::make_unique<ViewHost>(context.host, config_.nodes, !job_.job.survive && config_.nodes.size() == job_.roster.size());
     std::function<void(Rank, Suspicion)> suspect;
     if (job_.job.survive) suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
+    std::function<std::string(Rank)> part_of;
+    if (parts_.pipeline) part_of = [this](Rank rank) { return parts_.pipeline->stage_text(parts_.pipeline->grid.cell_of(rank).stage); };
     job_protocol_ = job_protocol({.view = view_,
                                   .self = self_,
                                   .deadline_us = parts_.deadline_us,
@@ -115,10 +122,13 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .times = &report_.times(),
                                   .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); },
                                   .isa_setting = job_.isa_setting,
-                                  .stages = parts_.pipeline.has_value()},
+                                  .replica_ranks = replica_ranks(),
+                                  .part_of = part_of},
                                  report_.log());
     dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us, self_, view_.n(), broadcast_ != nullptr);
+    std::vector<Rank> view_ranks;
+    for (const NodeId rank : exchange_ranks_) view_ranks.push_back(static_cast<Rank>(rank));
     if (parts_.local)
         workers_ = std::make_unique<WorkerSum>(context, *dispatch_, *exchange_,
                                                WorkerSumConfig{.placement = placement_,
@@ -130,6 +140,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
         synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
                                                          SynchronousConfig{.self = exchange_self_,
                                                                            .view = exchange_view_,
+                                                                           .view_ranks = view_ranks,
                                                                            .own_blocks = own_blocks_,
                                                                            .own_samples = own_samples(),
                                                                            .first_step = config_.first_step,
@@ -143,7 +154,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.synchronous = synchronous_.get();
     if (pipeline_) {
         pipeline_->open(context, *dispatch_);
-        cells_ = std::make_unique<Cells>(context, view_, parts_.pipeline->grid, self_);
+        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, parts_.pipeline->grid, self_, losses_tolerated());
     }
     context.pipeline = pipeline_.get();
     context.cells = cells_.get();
@@ -206,8 +217,36 @@ Status Session::probe() {
     GC_TRY(memory_room_for(parts_.compute.net->layout().elements * sizeof(float), "the gradient of the probe block"));
     ProbeSink sink(parts_.compute.net->layout(), job_);
     GC_TRY(pipeline_->probe(samples, sink));
-    GC_TRY(sink.finite());
-    parts_.compute.codec->probe(sink.gradient.data());
+    const bool own = !pipeline_->broken();
+    if (own) {
+        GC_TRY(sink.finite());
+        parts_.compute.codec->probe(sink.gradient.data());
+    }
+    return losses_tolerated() > 0 ? share_scales(own) : Status{};
+}
+
+/// `own`: this rank has them.  It waits for nobody then.
+Status Session::share_scales(bool own) {
+    const std::span<int32_t> exponents = parts_.compute.codec->exponents();
+    const uint32_t ranks = summing();
+    auto of = [&](Rank rank) { return scales_.part(rank * (scales_.bytes / ranks), scales_.bytes / ranks); };
+    auto has = [&](Rank rank) -> int32_t& { return of(rank).as<int32_t>()[exponents.size()]; };   // 1: there are scales before it
+    std::ranges::copy(exponents, of(exchange_self_).as<int32_t>());
+    has(exchange_self_) = own;
+    mailbox_->begin(ranks);
+    for (Rank rank = 0; rank < ranks; ++rank)
+        if (rank != exchange_self_) mailbox_->receive(static_cast<Rank>(exchange_ranks_[rank]), tag_scales, of(rank), rank + 1);
+    mailbox_->send({0, exchange_others_.data()}, tag_scales, of(exchange_self_), exchange_self_ + 1);
+    if (own) return {};
+    Rank from = 0;
+    GC_TRY(mailbox_->wait_until(
+        [&] {
+            for (from = 0; from < ranks; ++from)
+                if (from != exchange_self_ && mailbox_->done(from + 1) && has(from)) return true;
+            return false;
+        },
+        first_step_us(), "scales of another replica"));
+    std::copy_n(of(from).as<int32_t>(), exponents.size(), exponents.begin());
     return {};
 }
 
@@ -225,6 +264,12 @@ std::vector<NodeId> Session::lost() const {
     for (Rank rank = 0; rank < view_.n(); ++rank)
         if (dispatch_->lost(rank)) nodes.push_back(config_.nodes[rank]);
     return nodes;
+}
+
+Rank Session::lowest() const {
+    Rank rank = 0;
+    while (dispatch_->lost(rank)) ++rank;
+    return rank;
 }
 
 bool Session::turn(uint64_t number) const {

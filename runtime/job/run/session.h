@@ -71,7 +71,8 @@ public:
     RankSet others() const { return {0, others_.data()}; }
     const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
     uint32_t targets() const { return exchange_->targets(); }
-    uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }
+    uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }         // ranks, or of a net in stages replicas
+    uint32_t ranks_tolerated() const { return losses_tolerated() * replica_ranks(); }   // the most that may be lost
     uint64_t bytes_bound() const;   // of the words that a step takes from this rank, by the exchange's formula
     /// Whose packet this rank has waited for in the last step; nothing: for none.
     std::optional<NodeId> waited_for() const;
@@ -91,6 +92,7 @@ public:
     // While it is open.
     Dispatch& dispatch() const { return *dispatch_; }
     std::vector<NodeId> lost() const;
+    Rank lowest() const;   // of the ranks that are not lost
     /// Of the ranks that are not lost, in turn, that with this number is this one.
     bool turn(uint64_t number) const;
     /// Of a net in stages: of the ranks of each stage that are not lost, in turn, that with this number.
@@ -98,12 +100,15 @@ public:
     /// This rank computes wrongly, and the job goes on without it.
     bool outvoted() const { return synchronous_ && synchronous_->outvoted(); }
     Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }
-    /// Of a net in stages, before its first step: block 0 passes all stages, and its gradients are the first scales.
+    /// Of a net in stages, before its first step: block 0 passes all stages, and its gradients are the first scales.  A rank of a replica
+    /// that breaks meanwhile gets them from another replica.
     Status probe();
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
 
 private:
+    uint32_t replica_ranks() const { return parts_.pipeline ? parts_.pipeline->grid.cells() : 1; }
     uint32_t own_samples() const;
+    Status share_scales(bool own);
     /// The node of a rank of the exchange.
     NodeId exchange_node(Rank rank) const {
         return config_.nodes[exchange_ranks_.empty() ? rank : static_cast<Rank>(exchange_ranks_[rank])];
@@ -119,7 +124,8 @@ private:
     // Ranks that the exchange sums over: those of the view, or of a net in stages those that have the same stage.
     View exchange_view_;
     Rank exchange_self_ = 0;
-    std::vector<NodeId> exchange_ranks_;   // by rank of the exchange: rank of the view; empty: all of them
+    std::vector<NodeId> exchange_ranks_;      // by rank of the exchange: rank of the view; empty: all of them
+    std::vector<uint64_t> exchange_others_;   // of a net in stages: bits of the others among them
     Arena arena_;
     BulkCounters bulk_counters_;
     std::unique_ptr<Exchange> exchange_;
@@ -133,6 +139,7 @@ private:
     std::vector<uint64_t> others_;   // bits of ranks: all but this one
     DistributedEvaluation evaluation_;
     Buffer kept_parameters_, kept_exponents_;   // where ranks can be missed (Arbiter)
+    Buffer scales_;                             // of all ranks of the exchange, where a replica can be missed
     Buffer vectors_;                            // of own workers
     Buffer shared_;                             // with the device
     std::deque<std::vector<std::byte>> kept_messages_;
