@@ -2,7 +2,18 @@
 
 #include <algorithm>
 
+#include "algos/pipeline.h"
+
 namespace gradcast {
+namespace {
+
+constexpr uint64_t not_evaluated = ~uint64_t{0};   // BatchResult::right
+constexpr uint64_t order_tags = uint64_t{1} << 61;
+
+uint64_t order_tag(StepId step, uint32_t number) { return order_tags | step << 13 | number; }
+static_assert(ranks_max < 1 << 13);
+
+}   // namespace
 
 void DistributedEvaluation::plan(const JobParts& parts, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena) {
     own_ = self;
@@ -16,6 +27,16 @@ void DistributedEvaluation::plan(const JobParts& parts, Rank self, uint32_t n, u
         for (uint32_t replica = 0; replica < n_; ++replica) holders_.push_back(grid.rank_of(replica, last));
     }
     adders_ = std::min(n_, losses_tolerated + 1);
+    if (parts.pipeline && losses_tolerated > 0 && own_ < adders_) {
+        const Grid& grid = parts.pipeline->grid;
+        orders_ = true;
+        mates_.assign((n + 63) / 64, 0);
+        for (uint32_t stage = 0; stage + 1 < grid.stages(); ++stage) {
+            const Rank mate = grid.rank_of(own_, {stage, 0});
+            mates_[mate / 64] |= uint64_t{1} << mate % 64;
+        }
+        arena.plan("evaluation", (n_ + 1) * sizeof(uint32_t), &numbers_);
+    }
     alone_ = n == 1;
     others_ = ranks_but(self, n);
     to_adders_.assign(others_.size(), 0);
@@ -24,6 +45,18 @@ void DistributedEvaluation::plan(const JobParts& parts, Rank self, uint32_t n, u
     const uint32_t batches = parts.evaluator->batches();
     arena.plan("evaluation", batches * sizeof(BatchResult), &results_);
     arena.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);
+}
+
+template <typename Run>
+Status DistributedEvaluation::obey(Context& context, uint64_t us, const char* what, Run run) {
+    Mailbox& mail = *context.mail;
+    const uint64_t first = n_ + adders_ + 3;
+    for (uint32_t i = 0;; ++i) {
+        mail.receive(holder(own_), order_tag(context.step, i), numbers_.part(i * sizeof(uint32_t), sizeof(uint32_t)), first + i);
+        GC_TRY(mail.wait(first + i, first + i, us, what));
+        if (mail.lost(first + i) || numbers_.as<uint32_t>()[i] >= n_) return {};
+        GC_TRY(run(numbers_.as<uint32_t>()[i]));
+    }
 }
 
 Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us, BatchResult* sum) {
@@ -44,35 +77,54 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
         return context.pipeline ? parts.evaluator->run(net, *context.pipeline, evaluator, n, of_it, parts.progress)
                                 : parts.evaluator->run(net, parts.lanes, evaluator, n, of_it, parts.progress);
     };
+    auto broken = [&] { return context.pipeline && context.pipeline->broken(); };
 
-    // Tickets: parts by evaluator, then totals by adder, then what is sent.
+    // Tickets: parts by evaluator, then totals by adder, then what is sent, then orders.
     const std::string what = fmt::format("result of the evaluation after step {}", context.step);
-    const uint64_t tag = 2 * context.step, first_part = 1, totals = first_part + n, sends = totals + adders_;
+    const uint64_t tag = 2 * context.step, first_part = 1, totals = first_part + n, sends = totals + adders_, orders = sends + 2;
     Mailbox& mail = *context.mail;
-    mail.begin(sends + 1);
+    mail.begin(orders + n);
     for (uint32_t each = 0; each < n && adds; ++each)
         if (each != own_ && count(each) > 0) mail.receive(holder(each), tag, part(each), first_part + each);
     for (uint32_t adder = 0; adder < adders_; ++adder)
         if (!holds_ || adder != own_) mail.receive(holder(adder), tag + 1, total(adder), totals + adder);
     GC_TRY(run(own_));
     const bool others_add = adders_ > 1 || !adds;
+    if (broken())
+        for (uint32_t i = 0; i < count(own_); ++i) results[first(own_) + i].right = not_evaluated;
     if (holds_ && count(own_) > 0 && others_add) mail.send({0, to_adders_.data()}, tag, part(own_), sends);
     if (adds) {
         GC_TRY(mail.wait(first_part, first_part + n - 1, us, what.c_str()));
+        uint32_t ordered = 0;
+        auto order = [&](uint32_t number) {
+            if (!orders_) return;
+            numbers_.as<uint32_t>()[ordered] = number;
+            mail.send({0, mates_.data()}, order_tag(context.step, ordered), numbers_.part(ordered * sizeof(uint32_t), sizeof(uint32_t)),
+                      orders + ordered);
+            ++ordered;
+        };
+        for (uint32_t each = 0; each < n && !broken(); ++each) {
+            const bool missing = mail.lost(first_part + each) || (count(each) > 0 && results[first(each)].right == not_evaluated);
+            if (!missing) continue;
+            order(each);
+            GC_TRY(run(each));
+        }
+        order(n);
         BatchResult all;
-        for (uint32_t each = 0; each < n; ++each)
-            if (mail.lost(first_part + each)) GC_TRY(run(each));
         for (uint32_t batch = 0; batch < batches; ++batch) {
             const BatchResult& result = results[first(batch % n) + batch / n];
             all.right += result.right;
             all.loss += result.loss;
         }
+        if (broken()) all.right = not_evaluated;
         *total(own_).as<BatchResult>() = all;
         if (!alone_) mail.send({0, others_.data()}, tag + 1, total(own_), sends + 1);
+    } else if (orders_) {
+        GC_TRY(obey(context, us, what.c_str(), run));
     }
     GC_TRY(mail.wait(totals, sends + 1, us, what.c_str()));
     uint32_t adder = 0;
-    while (adder + 1 < adders_ && mail.lost(totals + adder)) ++adder;
+    while (adder + 1 < adders_ && (mail.lost(totals + adder) || total(adder).as<BatchResult>()->right == not_evaluated)) ++adder;
     *sum = *total(adder).as<BatchResult>();
     return {};
 }

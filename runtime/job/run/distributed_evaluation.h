@@ -7,7 +7,8 @@ namespace gradcast {
 
 /// Of n evaluators, r evaluates batches r, r + n, …; the first ones, one more than may be lost, each add all up in the order of the
 /// batches, so the sum has the same bits whatever n.  What a lost one owes they evaluate themselves.  An evaluator is a rank; of a net in
-/// stages it is a replica, whose last stage has the results.
+/// stages it is a replica, whose last stage has the results, and tells the other stages what else to evaluate.  A replica that lacks a rank
+/// is lost: if its last stage lives, that one says so in place of results.
 class DistributedEvaluation {
 public:
     /// For ranks of a view of n, of which so many may be lost.
@@ -18,6 +19,9 @@ public:
 private:
     /// The rank that has the results of an evaluator.
     Rank holder(uint32_t evaluator) const { return holders_.empty() ? evaluator : holders_[evaluator]; }
+    /// Evaluates what the last stage of this replica orders.
+    template <typename Run>
+    Status obey(Context& context, uint64_t us, const char* what, Run run);
 
     uint32_t own_ = 0;                           // evaluator that this rank belongs to
     bool holds_ = true;                          // it has the results
@@ -26,7 +30,10 @@ private:
     std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders' but this one
     uint32_t adders_ = 1;                        // first evaluators, which add up
     bool alone_ = true;                          // there is no other rank
+    std::vector<uint64_t> mates_;                // bits of ranks: the other stages of this replica
+    bool orders_ = false;                        // among the stages of this replica
     Buffer results_, totals_;                    // BatchResult by evaluator and batch; of the whole test set, by adder
+    Buffer numbers_;                             // orders: evaluators, then n_, the end
 };
 
 }   // namespace gradcast

@@ -104,7 +104,7 @@ public:
             memory.insert(memory.end() - 1, views_->arena().use("state before another node's"));
         }
         report_.update([&](JobStatus& status) { status.memory = memory; });
-        if (config_.until == 0 && (views_ || session_->self() <= session_->losses_tolerated())) GC_TRY(model_.reserve(*algorithm_));
+        if (config_.until == 0 && (views_ || session_->self() <= session_->ranks_tolerated())) GC_TRY(model_.reserve(*algorithm_));
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {}{} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
                            parts_.pipeline ? parts_.pipeline->stage_text(parts_.pipeline->own_stage()) + ", " : "", layout.elements,
@@ -421,9 +421,10 @@ private:
     Status finish(Context& context) {
         trained_ = true;
         GC_TRY(gather(context));
-        const bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
+        bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
         if (parts_.pipeline) {
             GC_TRY(model_.gather(context, *session_, standing_));
+            lowest = model_.written();
         } else {
             model_.compute_digest();
             if (lowest) GC_TRY(model_.write(context, standing_, *algorithm_, true));
@@ -502,7 +503,7 @@ private:
                       .kernels = kernels(),
                       .kernel_set = parts_.kernel_set,
                       .exchange = exchange_name(),
-                      .logs = session_->self() == 0},
+                      .logs = session_->turn(0)},
                      context.why_lost);
     }
 

@@ -18,13 +18,12 @@ constexpr uint64_t digest_tag = model_tags | UINT32_MAX;
 /// In the order in which the file takes them.
 std::vector<GatheredModel::Piece> GatheredModel::pieces() const {
     std::vector<Piece> all;
-    const Grid& grid = parts_.pipeline->grid;
-    for (uint32_t stage = 0; stage < grid.stages(); ++stage) {
+    for (uint32_t stage = 0; stage < parts_.pipeline->grid.stages(); ++stage) {
         const StateRuns runs = parts_.state_runs_of(stage);
         for (const StateVector which : state_vectors)
             for (const auto& [offset, count, place] : runs[which])
                 for (uint64_t i = 0, most = piece_bytes / kind_of(which).width; i < count; i += most)
-                    all.push_back({which, grid.rank_of(0, {stage, 0}), place + i, std::min(most, count - i), offset + i});
+                    all.push_back({which, stage, place + i, std::min(most, count - i), offset + i});
     }
     std::ranges::sort(all, {}, [](const Piece& piece) { return std::pair(piece.which, piece.place); });
     return all;
@@ -35,57 +34,82 @@ std::span<const std::byte> GatheredModel::own(const Piece& piece) const {
     return parts_.state({}).bytes()[piece.which].subspan(piece.offset * width, piece.count * width);
 }
 
-Status GatheredModel::write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us,
-                            std::string* digest) {
-    const std::vector<Piece> all = pieces();
-    const Rank self = session.self();
-    constexpr Rank writes = 0;
-    constexpr const char* what = "part of the model";
-    Mailbox& mail = *context.mail;
-    mail.begin(all.size() + 1);
+/// The lowest living rank of its stage.  All ranks agree once they know of the same losses.
+Rank GatheredModel::owner(const Session& session, const Piece& piece) const {
+    for (const Rank rank : parts_.pipeline->grid.replica_group({piece.stage, 0}))
+        if (!session.dispatch().lost(rank)) return rank;
+    return session.self();   // the job is about to end
+}
+
+/// Sends the writer what this rank owns, until the writer tells the digest or is lost.
+Status GatheredModel::send(Mailbox& mail, Session& session, std::span<const Piece> all, Rank writer, uint64_t us, Buffer digest) {
     const uint64_t digest_ticket = all.size() + 1;
-    const std::span<std::byte> text = session.keep(64);   // of the digest
-    const Buffer text_buffer{text.data(), nullptr, text.size()};
-    auto told = [&] {
-        digest->assign(reinterpret_cast<const char*>(text.data()), text.size());
-        session.keep_none();
-    };
-    if (self != writes) {
-        mail.receive(writes, digest_tag, text_buffer, digest_ticket);
-        for (size_t i = 0; i < all.size(); ++i)
-            if (all[i].owner == self) {
-                const std::span<const std::byte> bytes = own(all[i]);
-                mail.send({writes}, model_tags | i, {const_cast<std::byte*>(bytes.data()), nullptr, bytes.size()}, i + 1);
-            }
-        for (size_t i = 0; i < all.size(); ++i)
-            if (all[i].owner == self) GC_TRY(mail.wait(i + 1, i + 1, us * (i + 1), what));   // behind those of others
-        GC_TRY(mail.wait(digest_ticket, digest_ticket, us * (all.size() + 1), "digest of the model"));
-        told();
-        return {};
+    mail.begin(digest_ticket);
+    mail.receive(writer, digest_tag, digest, digest_ticket);
+    std::vector<bool> sent(all.size());
+    const auto ended = [&] { return mail.done(digest_ticket) || mail.lost(digest_ticket); };
+    while (!ended()) {
+        for (size_t i = 0; i < all.size(); ++i) {
+            if (sent[i] || owner(session, all[i]) != session.self()) continue;
+            const std::span<const std::byte> bytes = own(all[i]);
+            mail.send({writer}, model_tags | i, {const_cast<std::byte*>(bytes.data()), nullptr, bytes.size()}, i + 1);
+            sent[i] = true;
+        }
+        const size_t lost = session.lost().size();
+        GC_TRY(mail.wait_until([&] { return ended() || session.lost().size() > lost; }, us * (all.size() + 1), "digest of the model"));
     }
+    return {};
+}
+
+Status GatheredModel::collect(Mailbox& mail, Session& session, std::span<const Piece> all, uint64_t us, ModelWriter& writer) {
+    mail.begin(all.size() + 1);
     std::array<std::span<std::byte>, pieces_ahead> rooms;
     for (std::span<std::byte>& room : rooms) {
         GC_TRY(memory_room_for(piece_bytes, "the model"));
         room = session.keep(piece_bytes);
     }
     auto bytes = [&](size_t i) { return rooms[i % pieces_ahead].first(all[i].count * kind_of(all[i].which).width); };
+    auto owned = [&](size_t i) { return all[i].stage == parts_.pipeline->own_stage(); };   // the lowest rank is the owner then
     auto receive = [&](size_t i) {
-        if (i >= all.size() || all[i].owner == self) return;
-        mail.receive(all[i].owner, model_tags | i, {bytes(i).data(), nullptr, bytes(i).size()}, i + 1);
+        if (i < all.size() && !owned(i))
+            mail.receive(owner(session, all[i]), model_tags | i, {bytes(i).data(), nullptr, bytes(i).size()}, i + 1);
     };
-    ModelWriter writer;
-    GC_TRY(writer.open(path, parts_.state_sizes()));
     for (size_t i = 0; i < pieces_ahead; ++i) receive(i);
     for (size_t i = 0; i < all.size(); ++i) {
-        if (all[i].owner != self) GC_TRY(mail.wait(i + 1, i + 1, us, what));
-        GC_TRY(writer.add(all[i].which, all[i].place, all[i].owner == self ? own(all[i]) : bytes(i)));
+        if (!owned(i)) GC_TRY(mail.wait(i + 1, i + 1, us, "part of the model"));
+        while (mail.lost(i + 1)) {
+            receive(i);
+            GC_TRY(mail.wait(i + 1, i + 1, us, "part of the model"));
+        }
+        GC_TRY(writer.add(all[i].which, all[i].place, owned(i) ? own(all[i]) : bytes(i)));
         receive(i + pieces_ahead);
     }
-    GC_TRY(writer.close(model));
-    std::memcpy(text.data(), writer.digest().data(), text.size());
-    mail.send(session.others(), digest_tag, text_buffer, digest_ticket);
-    GC_TRY(mail.wait(digest_ticket, digest_ticket, us, "digest of the model"));
-    told();
+    return {};
+}
+
+Status GatheredModel::write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us,
+                            std::string* digest, bool* wrote) {
+    const std::vector<Piece> all = pieces();
+    Mailbox& mail = *context.mail;
+    const std::span<std::byte> text = session.keep(64);   // of the digest
+    const Buffer text_buffer{text.data(), nullptr, text.size()};
+    bool told = false;
+    for (Rank writer; !told && (writer = session.lowest()) != session.self();) {
+        GC_TRY(send(mail, session, all, writer, us, text_buffer));
+        told = mail.done(all.size() + 1);
+    }
+    *wrote = !told;
+    if (!told) {
+        ModelWriter writer;
+        GC_TRY(writer.open(path, parts_.state_sizes()));
+        GC_TRY(collect(mail, session, all, us, writer));
+        GC_TRY(writer.close(model));
+        std::memcpy(text.data(), writer.digest().data(), text.size());
+        mail.send(session.others(), digest_tag, text_buffer, all.size() + 1);
+        GC_TRY(mail.wait(all.size() + 1, all.size() + 1, us, "digest of the model"));
+    }
+    digest->assign(reinterpret_cast<const char*>(text.data()), text.size());
+    session.keep_none();
     return {};
 }
 

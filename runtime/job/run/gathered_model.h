@@ -1,5 +1,5 @@
-// The model of a net in stages as one file: the lowest rank writes what the stages send it, range by range, so that no node holds all of
-// it.
+// The model of a net in stages as one file: the lowest living rank writes what the stages send it, range by range, so that no node holds
+// all of it.  Of each stage the lowest living rank sends.  A rank that is lost meanwhile is replaced by the next one that has the same.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,21 +13,25 @@ class GatheredModel {
 public:
     /// Of the job whose net has these layers in those stages.  `parts` outlive it.
     explicit GatheredModel(JobParts& parts) : parts_(parts) {}
-    /// All ranks call it after the last step.  Rank 0 writes the state to `path` and closes the file with `model`.  *digest, at all ranks:
-    /// SHA-256 of the parameters, in hex.  Blocks until rank 0 has all, or for `us` a piece of 4 MiB.  Its messages are in memory of the
-    /// session, because the link may still use it after an error.
-    Status write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us, std::string* digest);
+    /// All ranks call it after the last step.  The lowest one writes the state to `path`, closes the file with `model`, and sets *wrote.
+    /// *digest, at all ranks: SHA-256 of the parameters, in hex.  Blocks until that rank has all, or for `us` a piece of 4 MiB.  Its
+    /// messages are in memory of the session, because the link may still use it after an error.
+    Status write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us, std::string* digest,
+                 bool* wrote);
 
 private:
     /// Elements that lie side by side in the whole vector and at their owner.
     struct Piece {
         StateVector which;
-        Rank owner;
+        uint32_t stage;
         uint64_t place, count;   // in the whole vector
-        uint64_t offset;         // at the owner
+        uint64_t offset;         // at the stage's ranks
     };
     std::vector<Piece> pieces() const;
     std::span<const std::byte> own(const Piece& piece) const;
+    Rank owner(const Session& session, const Piece& piece) const;
+    Status send(Mailbox& mail, Session& session, std::span<const Piece> all, Rank writer, uint64_t us, Buffer digest);
+    Status collect(Mailbox& mail, Session& session, std::span<const Piece> all, uint64_t us, ModelWriter& writer);
 
     JobParts& parts_;
 };

@@ -32,7 +32,7 @@ public:
     void compute_digest();
     const std::string& digest() const { return digest_; }   // SHA-256 of the parameters in hex; empty: not computed
     Status write(const Context& context, const Standing& standing, Algorithm& algorithm, bool agreed);
-    /// In place of compute_digest() and write(), of a net in stages: all ranks call it, and rank 0 writes what they have.
+    /// In place of compute_digest() and write(), of a net in stages: all ranks call it, and one of them writes what they have.
     Status gather(Context& context, Session& session, const Standing& standing);
     bool written() const { return written_; }
     Status name();
