@@ -131,8 +131,6 @@ const std::vector<Case> cases = {
      "parallel.stages: stages compute on CPUs in this version: take device = \"cpu\""},
     {{.job = "steps = 3\ncheckpoint_keep = 0\nsurvive = true\n", .parallel = "stages = 2\n"},
      "parallel.stages: a job of stages does not survive a lost node in this version: leave survive out"},
-    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "exchange = \"coded\"\ns = 1\n", .parallel = "stages = 2\n"},
-     "parallel.stages: no replica of the stages can be missed in this version: take s = 0, and not cssgd"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "weights = [1, 2]\n", .parallel = "stages = 2\n"},
      "parallel.stages: goes with equal shares of the blocks: leave balance and weights out"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 3\ncuts = [\"fc2\"]\n"},

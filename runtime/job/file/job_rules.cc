@@ -26,7 +26,6 @@ std::string word_text(std::string_view word, Keys keys) {
     if (word == "server algorithms") return server_algorithms();
     if (word == "weighing exchanges") return exchange_names(&ExchangeKind::weighs);
     if (word == "balancing exchanges") return exchange_names(&ExchangeKind::balances);
-    if (word == "sharing exchanges") return exchange_names(&ExchangeKind::shares);
     GC_ASSERT(word == "coding exchanges");
     return exchange_names(&ExchangeKind::codes);
 }
@@ -161,8 +160,6 @@ constexpr JobRule rules[] = {
      "stages compute on CPUs in this version: take device = \"cpu\""},
     {"parallel.stages", [](Keys keys) { return staged(keys) && keys.job.survive; },
      "a job of stages does not survive a lost node in this version: leave survive out"},
-    {"parallel.stages", [](Keys keys) { return staged(keys) && ((keys.exchange && keys.exchange->shares) || keys.job.s > 0); },
-     "no replica of the stages can be missed in this version: take s = 0, and not {sharing exchanges}"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && (keys.job.balance || !keys.job.weights.empty()); },
      "goes with equal shares of the blocks: leave balance and weights out"},
     {"parallel.cuts", [](Keys keys) { return !keys.job.cuts.empty() && keys.job.cuts.size() + 1 != keys.job.stages; },
