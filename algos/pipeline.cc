@@ -72,6 +72,13 @@ void Pipeline::plan(Arena& arena) {
                       config_.lanes * (incoming_.size() + outgoing_.size()));
 }
 
+uint64_t Pipeline::bytes_sent(std::span<const uint32_t> blocks) const {
+    uint64_t bytes = 0;
+    for (const uint32_t block : blocks)
+        for (const Crossing& each : outgoing_) bytes += net_.edge(0, 0, each.edge, each.gradient, config_.block_sizes[block]).bytes;
+    return bytes;
+}
+
 void Pipeline::open(Context& context, Dispatch& dispatch) {
     context_ = &context;
     dispatch_ = &dispatch;

@@ -77,6 +77,8 @@ public:
     /// Another rank of this replica is lost, and the job goes on without it.
     bool broken() const;
     uint64_t waited_us() const { return waited_us_; }   // for edges, by the trainer, in the last run()
+    /// That this rank sends over edges for these blocks, where none of them is given up.
+    uint64_t bytes_sent(std::span<const uint32_t> blocks) const;
 
     /// Passes these batches of test data forward, alike at all stages of the replica: `evaluate` computes that with this index on a lane of
     /// the net (Net::evaluate()).  Between steps.  Ends early where the replica is broken().  Errors: as run().

@@ -81,6 +81,7 @@ void some_fields(const auto& each, Is<JobStatus> auto& status) {
     each("bytes_sent", status.bytes_sent);
     each("bytes_received", status.bytes_received);
     each("bytes_bound", status.bytes_bound);
+    each("edge_bytes", status.edge_bytes);
     each("may_send_less", status.may_send_less);
     each("load_wait_us", status.load_wait_us);
     each("exchange_wait_us", status.exchange_wait_us);

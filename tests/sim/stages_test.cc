@@ -193,6 +193,28 @@ struct DeafProtocol final : Protocol {
     Protocol& inner;
 };
 
+// By what crosses the cut: values of one stage, as many gradients of the other.
+TEST(Stages, TellTheBytesOfTheirEdges) {
+    StagesJob job;
+    job.parallel = "stages = 2\ncuts = [\"fc1\"]\n";
+    job.sim.ranks = 2;
+    job.tested = false;
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    const uint64_t step_bytes = job.batch * 3200 * sizeof(float);   // lenet5 has so many values before fc1
+    for (Rank rank = 0; rank < 2; ++rank) {
+        const JobStatus& said = job.engines[rank]->status();
+        EXPECT_EQ(said.edge_bytes, job.steps * step_bytes);
+        EXPECT_EQ(said.bytes_bound, 0u);   // one replica
+        EXPECT_GT(job.simulator->bytes_sent(rank), said.edge_bytes);
+        std::ifstream lines(job.folders[rank] + "/steps.jsonl");
+        std::string line;
+        ASSERT_TRUE(std::getline(lines, line));
+        EXPECT_EQ(Json::parse(line)["edge_bytes"], step_bytes);
+        EXPECT_EQ(Json::parse(line)["word_bytes"], 0);
+    }
+}
+
 // What does not come has a deadline, and the error names it.
 TEST(Stages, AnEdgeThatDoesNotComeIsNamed) {
     StagesJob job;

@@ -113,6 +113,8 @@ static int command_describe(const Options& options, const std::string& which) {
     line("this node", fmt::format("sent {}, received {}, waited {} for the exchange and {} for data", text_bytes(status.bytes_sent),
                                   text_bytes(status.bytes_received), text_seconds(static_cast<double>(status.exchange_wait_us) * 1e-6),
                                   text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));
+    if (status.edge_bytes > 0)
+        line("by formula", fmt::format("{} of words and {} of edges sent", text_bytes(status.bytes_bound), text_bytes(status.edge_bytes)));
     line("computed", fmt::format("{} samples trained on, {} gradients{}, at this node", status.samples, status.gradients,
                                  status.forwards > 0 ? fmt::format(" and {} forward passes", status.forwards) : ""));
     std::string staleness;

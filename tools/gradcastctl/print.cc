@@ -245,8 +245,9 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
                 continue;
             }
             const JobStatus& each = *node.status;
-            rows.push_back({node.name, text_bytes(each.bytes_sent), each.bytes_bound ? text_bytes(each.bytes_bound) : "-",
-                            text_bytes(each.bytes_received), text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
+            const uint64_t least = each.bytes_bound + each.edge_bytes;
+            rows.push_back({node.name, text_bytes(each.bytes_sent), least ? text_bytes(least) : "-", text_bytes(each.bytes_received),
+                            text_seconds(static_cast<double>(each.exchange_wait_us) * 1e-6),
                             text_seconds(static_cast<double>(each.load_wait_us) * 1e-6), std::to_string(each.samples),
                             std::to_string(each.gradients), std::to_string(each.forwards)});
         }

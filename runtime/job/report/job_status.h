@@ -69,6 +69,7 @@ struct JobStatus {
     double evaluating = -1;                // how much of its test data this node has evaluated, 0..1; -1: no evaluation is under way
     uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
     uint64_t bytes_bound = 0;     // of them sent, what this run's steps take by the exchange's formula (Cost::words_sent); 0: not known
+    uint64_t edge_bytes = 0;      // likewise: of what crosses the cuts of a net in stages
     bool may_send_less = false;   // than bytes_bound: sums can do without the words of a node that is late
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
     std::string stage;                         // of the net, that this node computes: "stage 1 of 2 (conv1 .. pool1)"; empty: all

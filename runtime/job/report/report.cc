@@ -218,7 +218,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     log_gap(step.record.step);
     logged_ = step.record.step + 1;
     record_ = step.record;
-    const uint64_t bound = std::exchange(bound_, step.bytes_bound);
+    const uint64_t bound = std::exchange(bound_, step.bytes_bound), edge_bytes = std::exchange(edge_bytes_, step.edge_bytes);
     const bool goes_on = bulk_view_ == step.bulk_view;
     measure(step);
     const uint64_t steps = record_.step + 1;
@@ -231,6 +231,8 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
                    "\",\"samples\":{}",
                    steps, step.epoch, record_.loss, record_.digest, record_.clipped, record_.compute_us, record_.wait_us, record_.apply_us,
                    step.bytes_sent, step.bytes_received, step.kernels, step.kernel_set, step.exchange, quantiser_, steps * batch_);
+    if (step.edge_bytes > 0)
+        fmt::format_to(std::back_inserter(line_), ",\"word_bytes\":{},\"edge_bytes\":{}", step.bytes_bound, step.edge_bytes);
     if (events_.is_open()) {
         wall_seconds_ = begin_wall_ + static_cast<double>(step.now_us - begin_us_) * 1e-6;
         const double seconds = trained_seconds_ - before;
@@ -260,7 +262,7 @@ void Report::step(const Step& step, const std::vector<std::string>& why_lost) {
     status_.seconds = static_cast<double>(step.now_us - begin_us_) / 1e6;
     status_.samples_per_second = trained_seconds_ > 0 ? static_cast<double>((steps - first_) * batch_) / trained_seconds_ : 0;
     point({.step = steps, .loss = record_.loss, .seconds = status_.seconds, .bytes_sent = sent_});
-    if (goes_on) status_.bytes_bound += bound;
+    if (goes_on) status_.bytes_bound += bound, status_.edge_bytes += edge_bytes;
     status_.load_wait_us = step.load_wait_us;
     status_.exchange_wait_us += record_.wait_us;
     const double rate = status_.samples_per_second;
@@ -337,7 +339,7 @@ void Report::end(Status status, uint64_t steps, const std::string& digest, uint6
     status_.error = status.what;
     status_.losses = why_lost;
     status_.digest = status.ok() ? digest : "";
-    if (status.ok()) status_.bytes_bound += bound_;
+    if (status.ok()) status_.bytes_bound += bound_, status_.edge_bytes += edge_bytes_;
     if (begin_us_) status_.seconds = static_cast<double>(now_us - begin_us_) / 1e6;
 }
 

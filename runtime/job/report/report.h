@@ -58,6 +58,7 @@ public:
         StepRecord record;
         uint64_t bytes_sent, bytes_received;     // since the step before
         uint64_t bytes_bound;                    // what the step takes by the exchange's formula
+        uint64_t edge_bytes;                     // likewise: of values and gradients that cross the cuts of a net in stages
         uint64_t samples, gradients, forwards;   // so far
         std::span<const WorkerCounts> workers;
         const Staleness& staleness;
@@ -117,7 +118,8 @@ private:
     StepRecord record_;       // of the last step
     double begin_wall_ = 0;   // seconds of Unix at begin_us_
     uint64_t begin_us_ = 0, first_ = 0, logged_us_ = 0, sent_ = 0, received_ = 0;
-    uint64_t bound_ = 0;   // of the newest step; it counts once a step of the same view follows: a new view drops what is still unsent
+    uint64_t bound_ = 0,
+             edge_bytes_ = 0;   // of the newest step; it counts once a step of the same view follows: a new view drops what is still unsent
     fmt::memory_buffer line_;
     /// The last step that has a line in steps.jsonl, or lies in a gap that has one; not known before begin().
     std::optional<uint64_t> logged_;

@@ -227,6 +227,7 @@ private:
         session_->open(context, lost);
         if (views_) views_->join(session_->dispatch());
         bytes_bound_ = session_->bytes_bound();
+        edge_bytes_ = session_->edge_bytes();
         report_.update([this](JobStatus& status) { status.may_send_less |= session_->losses_tolerated() > 0; });
         orders_.open(context.host, may_leave().ok());
     }
@@ -487,6 +488,7 @@ private:
                       .bytes_sent = sent,
                       .bytes_received = received,
                       .bytes_bound = bytes_bound_,
+                      .edge_bytes = edge_bytes_,
                       .samples = context.samples,
                       .gradients = context.gradients,
                       .forwards = context.forwards,
@@ -568,7 +570,7 @@ private:
     std::optional<ViewSwitch> views_;        // of a job with `survive`
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_reported_ = false;
-    uint64_t bytes_bound_ = 0;   // of a step of the present session
+    uint64_t bytes_bound_ = 0, edge_bytes_ = 0;   // of a step of the present session
     TrainedModel model_{config_, parts_, report_};
     ResumeFiles resume_files_;
     Standing standing_;   // of it the last evaluation is kept

@@ -74,6 +74,7 @@ public:
     uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }         // ranks, or of a net in stages replicas
     uint32_t ranks_tolerated() const { return losses_tolerated() * replica_ranks(); }   // the most that may be lost
     uint64_t bytes_bound() const;   // of the words that a step takes from this rank, by the exchange's formula
+    uint64_t edge_bytes() const { return pipeline_ ? pipeline_->bytes_sent(own_blocks_) : 0; }   // that a step takes from this rank
     /// Whose packet this rank has waited for in the last step; nothing: for none.
     std::optional<NodeId> waited_for() const;
     const BulkCounters& bulk_counters() const { return bulk_counters_; }
