@@ -18,6 +18,7 @@ struct Grid {
     uint32_t stages = 1, replicas = 1;
     const char *schedule = "1f1b", *exchange = "ring";
     uint32_t micro_batch = 1;
+    const char* options = "";   // of [algorithm]
 };
 
 std::string data_name(const Net& net) { return fmt::format("data-{}.h5", net.channels); }
@@ -42,8 +43,8 @@ std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3, const
                                                                 grid.stages, grid.schedule, grid.micro_batch);
     return fmt::format(
         "[job]\nseed = 3\nsteps = {}\nbatch = 12\nblocks = 6\ndeadline = \"20s\"\n{}\n[data]\ntrain = \"{}\"\ntest = "
-        "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n[algorithm]\nexchange = \"{}\"\n{}",
-        steps, checkpoints, data_name(net), data_name(net), net.preset, grid.exchange, parallel);
+        "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n[algorithm]\nexchange = \"{}\"\n{}{}",
+        steps, checkpoints, data_name(net), data_name(net), net.preset, grid.exchange, grid.options, parallel);
 }
 
 struct SystemGrids : testing::Test {
@@ -149,6 +150,28 @@ TEST_F(SystemGrids, ALostStageEndsTheJobByName) {
         const JobStatus status = cluster[node].ended(id);
         EXPECT_EQ(status.state, JobState::failed);
         EXPECT_NE(status.error.find("rank 2 (c) lost in step"), std::string::npos) << status.error;
+        EXPECT_NE(status.error.find("; stage 3 of 4 ("), std::string::npos) << status.error;
+        EXPECT_NE(status.error.find(") is lost with it"), std::string::npos) << status.error;
+    }
+}
+
+// The node that is lost is the first one, which writes the model of a job that nothing disturbs.
+TEST_F(SystemGrids, AReplicaThatLosesANodeIsMissed) {
+    constexpr uint32_t steps = 400;
+    const Grid grid{.stages = 2, .replicas = 3, .exchange = "coded-rs", .micro_batch = 2, .options = "m = 1\ns = 1\n"};
+    const JobStatus quiet = cluster[0].ended(submitted(nets[0], grid, steps));
+    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
+    const std::string id = submitted(nets[0], grid, steps);
+    ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > 5; }));
+    cluster[0].process->kill(SIGKILL);
+    EXPECT_LT(cluster[1].step(id), steps);
+    for (uint32_t node = 1; node < 6; ++node) {
+        const JobStatus status = cluster[node].ended(id);
+        EXPECT_EQ(status.state, JobState::done) << status.error;
+        EXPECT_EQ(status.digest, quiet.digest);
+        EXPECT_EQ(status.step_digest, quiet.step_digest);
+        EXPECT_EQ(status.accuracy, quiet.accuracy);
+        EXPECT_EQ(status.model.empty(), node != 1);
     }
 }
 
