@@ -126,8 +126,9 @@ Status Cells::commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* 
 Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
     const uint64_t tag = state_tag(next);
     const CheckpointNews news = context_.checkpoints ? (*context_.checkpoints)() : CheckpointNews{};
-    GC_TRY(open(tag, "state"));
     next_ = next;
+    part_ = part;
+    GC_TRY(open(tag, "state"));
     tell(tag, {.digest = part, .named = news.named, .busy = news.busy});
     Rank first = 0;
     GC_TRY(gather(tag, "state", &first));

@@ -42,7 +42,7 @@ public:
     Status state(StepId next, uint64_t part, uint64_t* state);
     /// The last state() that this rank has begun: the step, and the digest of this rank's part.
     StepId next() const { return next_; }
-    uint64_t part() const { return rounds_[state_tag(next_) % rounds].words[self_].digest; }
+    uint64_t part() const { return part_; }
     /// That rank's Context::checkpoints, as of that state; of a rank that is late, as of the last one that it has reported.
     CheckpointNews checkpoints(Rank rank) const;
 
@@ -86,7 +86,9 @@ private:
     const std::vector<uint64_t> others_;
     Mail mail_;
     std::vector<Round> rounds_;
-    StepId next_ = 0;   // of the last state()
+    // Of the last state().
+    StepId next_ = 0;
+    uint64_t part_ = 0;
 };
 
 }   // namespace gradcast
