@@ -54,7 +54,7 @@ struct Outcome {
 
 struct StagesJob {
     std::string preset = "lenet5";
-    std::string parallel, options, exchange = "ring", quantiser = "auto32", precision = "f32", start;
+    std::string parallel, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32", precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0;
     bool tested = true;
     uint64_t spend_us = 0;   // of a pass
@@ -71,12 +71,12 @@ struct StagesJob {
         const std::string data = shard(grey ? 1 : 3, grey ? 28 : 32);
         const std::string test = tested ? fmt::format("test = \"{}\"\n", data) : "";
         const std::string text = fmt::format(
-            "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}checkpoint_keep = 0\n[data]\ntrain = \"{}\"\n{}"
+            "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}{}[data]\ntrain = \"{}\"\n{}"
             "[net]\npreset = \"{}\"\nprecision = \"{}\"\nstart = \"{}\"\n[optimiser]\n{}[algorithm]\nexchange = \"{}\"\nquantiser = "
             "\"{}\"\n{}"
             "[parallel]\n{}",
-            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", data, test, preset, precision, start, optimiser,
-            exchange, quantiser, options, parallel);
+            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, data, test, preset, precision, start,
+            optimiser, exchange, quantiser, options, parallel);
         JobConfig job;
         GC_TRY(job_parse(text, "job.toml", "/", &job));
         job.text = text;

@@ -1,7 +1,10 @@
 // Jobs in stages whose replicas may be late or lost, over the simulator: the bits are those of the uncut net, and nobody waits for the
 // replica that is late.
+#include <set>
+
 #include "algos/grid/schedule.h"
 #include "runtime/core/channel.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/stages_job.h"
 #include "transport/exchange/exchange.h"
@@ -94,6 +97,28 @@ TEST(StagesLost, GoOnWithARankThatWasStopped) {
                     EXPECT_EQ(job.simulator->result(each).ok(), !(given_up && each == rank)) << job.simulator->result(each).what;
                 expect_wanted(job, given_up ? std::vector{rank} : std::vector<Rank>{});
             }
+}
+
+// A slow replica, then a lost one, leave checkpoints whose parts are all there.
+TEST(StagesLost, CheckpointsHaveAllTheirParts) {
+    for (const bool kill : {false, true}) {
+        StagesJob job;
+        set(job, {"coded-rs", "m = 1\ns = 1\n", 3});
+        job.checkpoints = "checkpoint_every = 3\n";
+        job.steps = 16, job.evaluate = 16;
+        job.before = [&](Simulator& sim) {
+            sim.slow(0, 4);
+            if (kill) sim.kill(0, 300'000);
+        };
+        const Status status = job.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        expect_wanted(job, kill ? std::vector<Rank>{0} : std::vector<Rank>{});
+        std::map<uint64_t, std::set<uint32_t>> cells;   // by steps
+        for (Rank rank = kill ? 1 : 0; rank < job.sim.ranks; ++rank)
+            for (const CheckpointName& name : checkpoint_files(job.folders[rank])) cells[name.steps].insert(name.cell);
+        EXPECT_TRUE(std::ranges::any_of(cells, [](const auto& each) { return each.first >= 9 && each.second.size() == 2; }))
+            << cells.size();
+    }
 }
 
 // What is lost is a replica: of the same one all ranks may die, of another one none.
