@@ -1,5 +1,6 @@
-// Which part of a net each rank computes: replicas x stages x slice groups.  A pure function of the grid; nobody negotiates.
+// Which part of a net each rank computes: replicas x stages x slice groups.  Pure functions; nobody negotiates.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "runtime/core/status.h"
@@ -13,33 +14,39 @@ struct Cell {
     bool operator==(const Cell&) const = default;
 };
 
-/// Ranks of a replica follow one another: stage after stage, in a stage slice group after slice group.  Ranks behind the last replica are
-/// spares.
+/// A rank has one cell.  Of the ranks with the same cell the lowest one belongs to replica 0, the next to replica 1, and so on; there are
+/// as many replicas as have all cells, and the ranks behind them are spares.
 class Grid {
 public:
     Grid() = default;
-    /// Of n ranks, n >= 1: as many replicas as fit.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it says
-    /// how many nodes that needs.
+    /// Of n ranks, n >= 1, of which rank r has the cell with the number r % cells(): ranks of a replica follow one another, stage after
+    /// stage, in a stage slice group after slice group.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it
+    /// says how many nodes that needs.
     static Status make(uint32_t n, uint32_t stages, uint32_t slice_groups, Grid* grid);
+    /// Of ranks that have the cells with these numbers.  There may be no replica.
+    static Grid of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_groups);
 
     uint32_t replicas() const { return replicas_; }
     uint32_t stages() const { return stages_; }
     uint32_t cells() const { return stages_ * slice_groups_; }   // of a replica
-    uint32_t spares() const { return n_ - replicas_ * cells(); }
-    bool is_spare(Rank rank) const { return rank >= replicas_ * cells(); }
+    uint32_t spares() const { return static_cast<uint32_t>(numbers_.size()) - replicas_ * cells(); }
+    bool is_spare(Rank rank) const { return orders_[rank] >= replicas_; }
     /// Of ranks that are not spares.
-    uint32_t replica_of(Rank rank) const { return rank / cells(); }
-    Cell cell_of(Rank rank) const { return {rank % cells() / slice_groups_, rank % slice_groups_}; }
-    Rank rank_of(uint32_t replica, const Cell& cell) const {
-        return static_cast<Rank>(replica * cells() + cell.stage * slice_groups_ + cell.slice_group);
-    }
+    uint32_t replica_of(Rank rank) const { return orders_[rank]; }
+    Cell cell_of(Rank rank) const { return {numbers_[rank] / slice_groups_, numbers_[rank] % slice_groups_}; }
+    Rank rank_of(uint32_t replica, const Cell& cell) const { return ranks_[number_of(cell)][replica]; }
     /// The ranks that have the same cell, ascending: they exchange the cell's gradients.
     std::vector<Rank> replica_group(const Cell& cell) const;
-    /// The ranks of a replica that share the slices of a stage, ascending.
+    /// The ranks of a replica that share the slices of a stage, ascending in slice groups.
     std::vector<Rank> slice_group(uint32_t replica, uint32_t stage) const;
+    /// Cells that no rank has, ascending.
+    std::vector<Cell> missing() const;
 
 private:
-    uint32_t n_ = 1, replicas_ = 1, stages_ = 1, slice_groups_ = 1;
+    uint32_t number_of(const Cell& cell) const { return cell.stage * slice_groups_ + cell.slice_group; }
+    uint32_t replicas_ = 1, stages_ = 1, slice_groups_ = 1;
+    std::vector<uint32_t> numbers_ = {0}, orders_ = {0};   // by rank: of its cell, and among the ranks that have it
+    std::vector<std::vector<Rank>> ranks_ = {{0}};         // by number of the cell, ascending
 };
 
 }   // namespace gradcast

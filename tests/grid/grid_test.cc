@@ -1,4 +1,5 @@
 // Grids and schedules as tables; what a step costs beside the formulas.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,6 +40,58 @@ TEST(Grid, OneNodeHasAll) {
     ASSERT_TRUE(Grid::make(1, 1, 1, &grid).ok());
     EXPECT_EQ(grid.replica_group({}), (std::vector<Rank>{0}));
     EXPECT_EQ(grid.spares(), 0u);
+}
+
+/// The grid of nodes of which some are lost, where node k has the cell k % cells: "0 1 | 2", the ranks of each replica by cell, then
+/// spares.
+std::string without(uint32_t n, uint32_t stages, const std::set<uint32_t>& lost) {
+    std::vector<uint32_t> cells, nodes;
+    for (uint32_t node = 0; node < n; ++node)
+        if (!lost.contains(node)) cells.push_back(node % stages), nodes.push_back(node);
+    const Grid grid = Grid::of(cells, stages, 1);
+    std::string text;
+    for (uint32_t replica = 0; replica < grid.replicas(); ++replica)
+        for (uint32_t stage = 0; stage < stages; ++stage) {
+            const Rank rank = grid.rank_of(replica, {stage, 0});
+            EXPECT_EQ(grid.replica_of(rank), replica);
+            EXPECT_EQ(grid.cell_of(rank).stage, stage);
+            text += fmt::format("{}{}", stage > 0 ? " " : replica > 0 ? ", " : "", nodes[rank]);
+        }
+    for (Rank rank = 0; rank < nodes.size(); ++rank)
+        if (grid.is_spare(rank)) text += fmt::format("{} spare", nodes[rank]).insert(0, text.empty() ? "" : "; ");
+    for (const Cell& cell : grid.missing()) text += fmt::format("{}no {}", text.empty() ? "" : "; ", cell.stage);
+    return text;
+}
+
+// All losses of 2 replicas of 2 stages, and of 1 of 4.
+TEST(Grid, GoesOnWhereEachCellHasARank) {
+    const std::pair<std::set<uint32_t>, const char*> two_by_two[] = {
+        {{}, "0 1, 2 3"},
+        {{0}, "2 1; 3 spare"},
+        {{1}, "0 3; 2 spare"},
+        {{2}, "0 1; 3 spare"},
+        {{3}, "0 1; 2 spare"},
+        {{0, 1}, "2 3"},
+        {{0, 2}, "1 spare; 3 spare; no 0"},
+        {{0, 3}, "2 1"},
+        {{1, 2}, "0 3"},
+        {{1, 3}, "0 spare; 2 spare; no 1"},
+        {{2, 3}, "0 1"},
+        {{0, 1, 2}, "3 spare; no 0"},
+        {{0, 1, 3}, "2 spare; no 1"},
+        {{0, 2, 3}, "1 spare; no 0"},
+        {{1, 2, 3}, "0 spare; no 1"},
+    };
+    for (const auto& [lost, text] : two_by_two) EXPECT_EQ(without(4, 2, lost), text);
+    for (uint32_t bits = 1; bits < 15; ++bits) {
+        std::set<uint32_t> lost;
+        for (uint32_t node = 0; node < 4; ++node)
+            if (bits >> node & 1) lost.insert(node);
+        EXPECT_EQ(without(4, 4, lost).find("no " + std::to_string(*lost.begin())), without(4, 4, lost).find("no ")) << bits;
+        EXPECT_NE(without(4, 4, lost).find("no "), std::string::npos);
+    }
+    EXPECT_EQ(without(5, 2, {}), "0 1, 2 3; 4 spare");
+    EXPECT_EQ(without(5, 2, {2}), "0 1, 4 3");   // the spare has the cell that was lost
 }
 
 TEST(Grid, NeedsAWholeReplica) {
