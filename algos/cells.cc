@@ -26,7 +26,7 @@ Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid&
       others_(ranks_but(self, view.n())),
       mail_(context.host, mail_channel),
       rounds_(rounds) {
-    GC_ASSERT(spare < grid.replicas() && grid.spares() == 0);
+    GC_ASSERT(spare < grid.replicas());
     for (Round& round : rounds_) {
         round.words.resize(view.n());
         round.fates.assign(view.n(), Fate::done);
@@ -68,25 +68,24 @@ Status Cells::take(const Completion& completion) {
 }
 
 bool Cells::whole(const Round& round, uint32_t replica) const {
-    for (uint32_t cell = 0; cell < grid_.cells(); ++cell)
-        if (!done(round, replica * grid_.cells() + cell)) return false;
+    for (uint32_t number = 0; number < grid_.cells(); ++number)
+        if (!done(round, grid_.rank_of(replica, grid_.cell(number)))) return false;
     return true;
 }
 
-Status Cells::gather(uint64_t tag, const char* what, Rank* first) {
+Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
     const Round& round = round_of(tag);
     const auto enough = [&] {
         uint32_t found = 0;
-        for (uint32_t replica = 0; replica < grid_.replicas(); ++replica) found += whole(round, replica);
+        for (uint32_t each = 0; each < grid_.replicas(); ++each) found += whole(round, each);
         return found >= needed_;
     };
     GC_TRY(context_.mail->wait_until(enough, us(), what));
-    uint32_t replica = 0;
-    while (!whole(round, replica)) ++replica;
-    *first = replica * grid_.cells();
+    *replica = 0;
+    while (!whole(round, *replica)) ++*replica;
     for (Rank rank = 0; rank < view_.n(); ++rank) {
-        const Rank same = *first + rank % grid_.cells();
-        if (!done(round, rank) || round.words[rank].agrees(round.words[same])) continue;
+        const Rank same = grid_.rank_of(*replica, grid_.cell_of(rank));
+        if (grid_.is_spare(rank) || !done(round, rank) || round.words[rank].agrees(round.words[same])) continue;
         return fail(Code::conflict, "step {}: {} and {} compute the same stage and differ in its {}", context_.step + 1,
                     view_.members[same].name, view_.members[rank].name, what);
     }
@@ -98,7 +97,7 @@ Status Cells::begin() { return open(commit_tag(context_.step), "sums"); }
 void Cells::tell(std::span<const Sum* const> sums) {
     const uint64_t tag = commit_tag(context_.step);
     if (round_of(tag).told) return;
-    Word own{.loss = sums[0]->loss};
+    Word own{.loss = sums.empty() ? 0 : sums[0]->loss};
     for (const Sum* sum : sums) own.clipped += sum->clipped;
     tell(tag, own);
 }
@@ -113,12 +112,13 @@ bool Cells::all_hold() const {
 Status Cells::commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped) {
     tell(sums);
     const uint64_t tag = commit_tag(context_.step);
-    Rank first = 0;
-    GC_TRY(gather(tag, "sums", &first));
+    uint32_t replica = 0;
+    GC_TRY(gather(tag, "sums", &replica));
     *loss = 0, *clipped = 0;
-    for (Rank rank = first; rank < first + grid_.cells(); ++rank) {
-        *loss += round_of(tag).words[rank].loss;   // of the last stage; others have none
-        *clipped += round_of(tag).words[rank].clipped;
+    for (uint32_t number = 0; number < grid_.cells(); ++number) {
+        const Word& word = round_of(tag).words[grid_.rank_of(replica, grid_.cell(number))];
+        *loss += word.loss;   // of the last stage; others have none
+        *clipped += word.clipped;
     }
     return {};
 }
@@ -130,10 +130,11 @@ Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
     part_ = part;
     GC_TRY(open(tag, "state"));
     tell(tag, {.digest = part, .named = news.named, .busy = news.busy});
-    Rank first = 0;
-    GC_TRY(gather(tag, "state", &first));
+    uint32_t replica = 0;
+    GC_TRY(gather(tag, "state", &replica));
     *state = splitmix64(next);
-    for (Rank rank = first; rank < first + grid_.cells(); ++rank) *state += round_of(tag).words[rank].digest;
+    for (uint32_t number = 0; number < grid_.cells(); ++number)
+        *state += round_of(tag).words[grid_.rank_of(replica, grid_.cell(number))].digest;
     return {};
 }
 

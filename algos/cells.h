@@ -30,7 +30,8 @@ public:
 
     /// Before the passes of context.step.  Blocks while another rank is step_slots steps behind.
     Status begin();
-    /// Reports that this rank holds all sums of its cell of context.step, which are finite.  Later calls in the step do nothing.
+    /// Reports that this rank holds all sums of its cell of context.step, which are finite; a spare has none.  Later calls in the step do
+    /// nothing.
     void tell(std::span<const Sum* const> sums);
     /// Every rank that lives has reported that, so nobody needs anything that this rank computes in context.step.
     bool all_hold() const;
@@ -71,8 +72,8 @@ private:
     Round& round_of(uint64_t tag) { return rounds_[tag % rounds]; }
     Status open(uint64_t tag, const char* what);
     void tell(uint64_t tag, const Word& own);
-    /// Blocks until enough replicas are whole in that round; *first: the lowest rank of one of them.
-    Status gather(uint64_t tag, const char* what, Rank* first);
+    /// Blocks until enough replicas are whole in that round; *replica: the first of them.
+    Status gather(uint64_t tag, const char* what, uint32_t* replica);
     bool done(const Round& round, Rank rank) const { return rank == self_ ? round.told : round.fates[rank] == Fate::done; }
     bool whole(const Round& round, uint32_t replica) const;
     uint64_t us() const;

@@ -32,15 +32,15 @@ std::string PipelineConfig::stage_text(uint32_t number) const {
 }
 
 std::vector<StageTask> PipelineConfig::tasks(uint32_t blocks) const {
-    return stage_tasks(schedule, grid.stages(), own_stage(), (blocks + micro_batch - 1) / micro_batch);
+    return stage_tasks(schedule, stages(), own_stage, (blocks + micro_batch - 1) / micro_batch);
 }
 
 /// Values have the number of their layer, gradients that of the pair of layers.
 void Pipeline::connect() {
-    const uint32_t replica = config_.grid.replica_of(config_.self);
+    const uint32_t replica = grid_.replica_of(self_);
     auto rank_of = [&](uint32_t layer) {
         const auto next = std::ranges::upper_bound(config_.begins, layer);
-        return config_.grid.rank_of(replica, {static_cast<uint32_t>(next - config_.begins.begin()) - 1, 0});
+        return grid_.rank_of(replica, {static_cast<uint32_t>(next - config_.begins.begin()) - 1, 0});
     };
     const std::span<const Edge> edges = net_.edges();
     for (size_t i = 0; i < edges.size(); ++i) {
@@ -139,9 +139,9 @@ Status Pipeline::take(const Completion& completion) {
 }
 
 bool Pipeline::broken() const {
-    const uint32_t replica = config_.grid.replica_of(config_.self);
-    for (uint32_t stage = 0; stage < config_.grid.stages(); ++stage)
-        if (dispatch_->lost(config_.grid.rank_of(replica, {stage, 0}))) return true;
+    const uint32_t replica = grid_.replica_of(self_);
+    for (uint32_t stage = 0; stage < grid_.stages(); ++stage)
+        if (dispatch_->lost(grid_.rank_of(replica, {stage, 0}))) return true;
     return false;
 }
 
@@ -181,7 +181,7 @@ Status Pipeline::overdue(const Transfer& transfer) {
         GC_TRY(dispatch_->ended());
     }
     return fail(Code::deadline, "step {}: {} has waited {} s for the {} of layer {} in block {}{}{}", step_ + 1,
-                config_.stage_text(config_.own_stage()), static_cast<double>(wait_us_) / 1e6,
+                config_.stage_text(config_.own_stage), static_cast<double>(wait_us_) / 1e6,
                 transfer.crossing->gradient ? "gradient" : "value", transfer.crossing->layer, transfer.block, missing_.ok() ? "" : ": ",
                 missing_.what);
 }

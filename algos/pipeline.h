@@ -26,19 +26,18 @@ namespace gradcast {
 
 struct Context;
 
-/// Where a net is cut and who computes what; alike at all ranks but for `self` and `lanes`.
+/// Where a net is cut, the same in every view; alike at all ranks but for `own_stage` and `lanes`.
 struct PipelineConfig {
-    Grid grid;
-    Rank self = 0;                  // not a spare
     std::vector<uint32_t> begins;   // first layers of the stages
-    NetOrder order;                 // of the whole net
+    uint32_t own_stage = 0;
+    NetOrder order;   // of the whole net
     Schedule schedule = Schedule::one_forward_one_backward;
     uint32_t micro_batch = 1;            // blocks that pass the stages together; each lane takes a share of them
     uint32_t lanes = 1;                  // of this rank
     uint32_t blocks_most = 0;            // that a replica computes in a step
     std::vector<uint32_t> block_sizes;   // of all blocks of a step, in samples
 
-    uint32_t own_stage() const { return grid.cell_of(self).stage; }
+    uint32_t stages() const { return static_cast<uint32_t>(begins.size()); }
     Stage stage(uint32_t number) const { return {begins[number], number + 1 < begins.size() ? begins[number + 1] : ~0u}; }
     std::string stage_text(uint32_t number) const;   // "stage 1 of 2 (conv1 .. pool2)"
     std::vector<StageTask> tasks(uint32_t blocks) const;
@@ -61,8 +60,8 @@ struct EvaluationBatch {
 
 class Pipeline final : public Consumer {
 public:
-    /// The net is that of the own stage.  Both outlive this.
-    Pipeline(const PipelineConfig& config, Net& net) : config_(config), net_(net) {}
+    /// Of the rank `self` of that grid, which is no spare.  The net is that of the own stage, and outlives this.
+    Pipeline(const PipelineConfig& config, const Grid& grid, Rank self, Net& net) : config_(config), grid_(grid), self_(self), net_(net) {}
     /// Plans the rooms in which edges arrive.  The net is ready.
     void plan(Arena& arena);
     /// In a new view.  Before anything is completed.
@@ -151,6 +150,8 @@ private:
     Status pass(const Call& call, StagePass pass);
 
     const PipelineConfig config_;
+    const Grid grid_;
+    const Rank self_;
     Net& net_;
     std::vector<StageTask> tasks_;
     uint32_t slots_ = 0;      // micro-batches in flight

@@ -39,7 +39,7 @@ Grid Grid::of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_g
 std::vector<Cell> Grid::missing() const {
     std::vector<Cell> all;
     for (uint32_t number = 0; number < cells(); ++number)
-        if (ranks_[number].empty()) all.push_back({number / slice_groups_, number % slice_groups_});
+        if (ranks_[number].empty()) all.push_back(cell(number));
     return all;
 }
 

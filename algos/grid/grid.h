@@ -33,7 +33,8 @@ public:
     bool is_spare(Rank rank) const { return orders_[rank] >= replicas_; }
     /// Of ranks that are not spares.
     uint32_t replica_of(Rank rank) const { return orders_[rank]; }
-    Cell cell_of(Rank rank) const { return {numbers_[rank] / slice_groups_, numbers_[rank] % slice_groups_}; }
+    Cell cell(uint32_t number) const { return {number / slice_groups_, number % slice_groups_}; }
+    Cell cell_of(Rank rank) const { return cell(numbers_[rank]); }
     Rank rank_of(uint32_t replica, const Cell& cell) const { return ranks_[number_of(cell)][replica]; }
     /// The ranks that have the same cell, ascending: they exchange the cell's gradients.
     std::vector<Rank> replica_group(const Cell& cell) const;

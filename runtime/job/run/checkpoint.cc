@@ -26,8 +26,8 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
     threaded_ = config.lanes > 0;
     if (keep_ == 0) return {};
     if (parts.pipeline) {
-        cell_ = parts.pipeline->own_stage();
-        cells_ = parts.pipeline->grid.stages();
+        cell_ = parts.pipeline->own_stage;
+        cells_ = parts.pipeline->stages();
     }
     plan_ = CheckpointPlan(config.job, *parts.sampler, parts.steps);
     arena_.plan("checkpoint", parts.compute.net->layout().elements * sizeof(float), &parameters_);

@@ -15,24 +15,22 @@ static_assert(ranks_max < 1 << 13);
 
 }   // namespace
 
-void DistributedEvaluation::plan(const JobParts& parts, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena) {
+void DistributedEvaluation::plan(const JobParts& parts, const Grid* grid, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena) {
     own_ = self;
     n_ = n;
-    if (parts.pipeline) {
-        const Grid& grid = parts.pipeline->grid;
-        const Cell last{grid.stages() - 1, 0};
-        own_ = grid.replica_of(self);
-        holds_ = grid.cell_of(self) == last;
-        n_ = grid.replicas();
-        for (uint32_t replica = 0; replica < n_; ++replica) holders_.push_back(grid.rank_of(replica, last));
+    if (grid) {
+        const Cell last{grid->stages() - 1, 0};
+        own_ = grid->replica_of(self);
+        holds_ = grid->cell_of(self) == last;
+        n_ = grid->replicas();
+        for (uint32_t replica = 0; replica < n_; ++replica) holders_.push_back(grid->rank_of(replica, last));
     }
     adders_ = std::min(n_, losses_tolerated + 1);
-    if (parts.pipeline && losses_tolerated > 0 && own_ < adders_) {
-        const Grid& grid = parts.pipeline->grid;
+    if (grid && losses_tolerated > 0 && own_ < adders_) {
         orders_ = true;
         mates_.assign((n + 63) / 64, 0);
-        for (uint32_t stage = 0; stage + 1 < grid.stages(); ++stage) {
-            const Rank mate = grid.rank_of(own_, {stage, 0});
+        for (uint32_t stage = 0; stage + 1 < grid->stages(); ++stage) {
+            const Rank mate = grid->rank_of(own_, {stage, 0});
             mates_[mate / 64] |= uint64_t{1} << mate % 64;
         }
         arena.plan("evaluation", (n_ + 1) * sizeof(uint32_t), &numbers_);

@@ -11,8 +11,8 @@ namespace gradcast {
 /// is lost: if its last stage lives, that one says so in place of results.
 class DistributedEvaluation {
 public:
-    /// For ranks of a view of n, of which so many may be lost.
-    void plan(const JobParts& parts, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena);
+    /// For ranks of a view of n, of which so many may be lost.  grid: of a net in stages, else null.
+    void plan(const JobParts& parts, const Grid* grid, Rank self, uint32_t n, uint32_t losses_tolerated, Arena& arena);
     /// After a step; until all have the result, or for `us`.  Trainer thread.
     Status run(Context& context, JobParts& parts, uint64_t us, BatchResult* sum);
 

@@ -80,7 +80,7 @@ public:
         report_.update([&](JobStatus& status) {
             status.settings = parts_.settings(job_);
             status.voters = view_voters(job_);
-            if (parts_.pipeline) status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage());
+            if (parts_.pipeline) status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage);
         });
         if (DeviceWords* device = parts_.compute.codec->device())
             device->expect(choice_.targets_most(std::max(session_->targets(), targets_least)));
@@ -107,7 +107,7 @@ public:
         if (config_.until == 0 && (views_ || session_->self() <= session_->ranks_tolerated())) GC_TRY(model_.reserve(*algorithm_));
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {}{} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
-                           parts_.pipeline ? parts_.pipeline->stage_text(parts_.pipeline->own_stage()) + ", " : "", layout.elements,
+                           parts_.pipeline ? parts_.pipeline->stage_text(parts_.pipeline->own_stage) + ", " : "", layout.elements,
                            layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
                            parts_.local ? "workers" : "blocks", memory_text(memory));
         return {};

@@ -18,7 +18,7 @@ constexpr uint64_t digest_tag = model_tags | UINT32_MAX;
 /// In the order in which the file takes them.
 std::vector<GatheredModel::Piece> GatheredModel::pieces() const {
     std::vector<Piece> all;
-    for (uint32_t stage = 0; stage < parts_.pipeline->grid.stages(); ++stage) {
+    for (uint32_t stage = 0; stage < parts_.pipeline->stages(); ++stage) {
         const StateRuns runs = parts_.state_runs_of(stage);
         for (const StateVector which : state_vectors)
             for (const auto& [offset, count, place] : runs[which])
@@ -36,7 +36,7 @@ std::span<const std::byte> GatheredModel::own(const Piece& piece) const {
 
 /// The lowest living rank of its stage.  All ranks agree once they know of the same losses.
 Rank GatheredModel::owner(const Session& session, const Piece& piece) const {
-    for (const Rank rank : parts_.pipeline->grid.replica_group({piece.stage, 0}))
+    for (const Rank rank : session.grid().replica_group({piece.stage, 0}))
         if (!session.dispatch().lost(rank)) return rank;
     return session.self();   // the job is about to end
 }
@@ -69,7 +69,7 @@ Status GatheredModel::collect(Mailbox& mail, Session& session, std::span<const P
         room = session.keep(piece_bytes);
     }
     auto bytes = [&](size_t i) { return rooms[i % pieces_ahead].first(all[i].count * kind_of(all[i].which).width); };
-    auto owned = [&](size_t i) { return all[i].stage == parts_.pipeline->own_stage(); };   // the lowest rank is the owner then
+    auto owned = [&](size_t i) { return owner(session, all[i]) == session.self(); };
     auto receive = [&](size_t i) {
         if (i < all.size() && !owned(i))
             mail.receive(owner(session, all[i]), model_tags | i, {bytes(i).data(), nullptr, bytes(i).size()}, i + 1);

@@ -215,10 +215,9 @@ Status JobParts::check_net(const JobConfig& job) {
 
 Status JobParts::check_stages(const EngineConfig& config) {
     if (config.job.stages == 1) return {};
-    GC_TRY(stages_plan(config.job, spec, config.nodes(), static_cast<Rank>(config.self), std::max(config.lanes, 1u), &pipeline.emplace(),
-                       &about));
+    GC_TRY(stages_plan(config.job, spec, config.nodes(), config.self, std::max(config.lanes, 1u), &pipeline.emplace(), &about));
     pipeline->block_sizes = block_sizes;
-    for (uint32_t stage = 0; stage < pipeline->grid.stages(); ++stage) {
+    for (uint32_t stage = 0; stage < pipeline->stages(); ++stage) {
         Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->stage(stage));
         if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
     }
@@ -283,7 +282,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
                   .precision = job.precision,
                   .deterministic = job.deterministic};
     if (pipeline) {
-        net.stage = pipeline->stage(pipeline->own_stage());
+        net.stage = pipeline->stage(pipeline->own_stage);
         net.slots = pipeline->slots();
         net.passes_apart = pipeline->passes_apart();
     }
@@ -291,7 +290,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;
-    if (pipeline) runs = state_runs_of(pipeline->own_stage());
+    if (pipeline) runs = state_runs_of(pipeline->own_stage);
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};

@@ -4,6 +4,7 @@
 
 #include "runtime/core/memory_room.h"
 #include "runtime/job/run/probe_block.h"
+#include "runtime/job/run/stages.h"
 #include "runtime/view/protocol.h"
 #include "transport/exchange/cost.h"
 
@@ -26,11 +27,13 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     exchange_view_ = view_;
     exchange_self_ = self_;
     if (!parts.pipeline) return;
-    const Grid& grid = parts.pipeline->grid;
+    std::vector<uint32_t> cells;
+    for (const NodeId node : config.nodes) cells.push_back(stage_of(node, parts.pipeline->stages()));
+    grid_ = Grid::of(cells, parts.pipeline->stages(), 1);
     exchange_view_.members.clear();
-    exchange_self_ = grid.replica_of(self_);
+    exchange_self_ = grid_.replica_of(self_);
     exchange_others_.assign((view_.n() + 63) / 64, 0);
-    for (const Rank rank : grid.replica_group(grid.cell_of(self_))) {
+    for (const Rank rank : grid_.replica_group(grid_.cell_of(self_))) {
         exchange_ranks_.push_back(NodeId{rank});
         exchange_view_.members.push_back(view_.members[rank]);
         if (rank != self_) exchange_others_[rank / 64] |= uint64_t{1} << rank % 64;
@@ -44,7 +47,7 @@ Session::~Session() {
 /// Each block is one rank's, however many compute it: those of a super-block are its holders' in turn.
 uint32_t Session::own_samples() const {
     uint32_t samples = 0;
-    if (parts_.pipeline && parts_.pipeline->own_stage() > 0) return 0;   // those of a replica are its first stage's
+    if (parts_.pipeline && parts_.pipeline->own_stage > 0) return 0;   // those of a replica are its first stage's
     for (size_t i = 0; i < placement_.holders.size(); ++i)
         for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1]; ++block)
             if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == exchange_self_)
@@ -72,10 +75,10 @@ Status Session::plan() {
     if (parts_.pipeline) {
         group_ = std::make_unique<RankedProtocol>(bulk_ ? *bulk_ : *exchange_, exchange_ranks_);
         edges_ = edges_protocol(self_, view_.n(), segment_bytes_stream);
-        pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, *parts_.compute.net);
+        pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, grid_, self_, *parts_.compute.net);
     }
     mail_protocol_ = mail_protocol(self_, view_.n(), segment_bytes_stream);
-    if (parts_.evaluator) evaluation_.plan(parts_, self_, view_.n(), losses_tolerated(), arena_);
+    if (parts_.evaluator) evaluation_.plan(parts_, parts_.pipeline ? &grid_ : nullptr, self_, view_.n(), losses_tolerated(), arena_);
     if (parts_.local) {
         arena_.plan("vectors of workers", own_blocks_.size() * parts_.compute.net->parameters().size_bytes(), &vectors_);
     } else if (losses_tolerated() > 0 && parts_.pipeline) {
@@ -105,7 +108,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     std::function<void(Rank, Suspicion)> suspect;
     if (job_.job.survive) suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
     std::function<std::string(Rank)> part_of;
-    if (parts_.pipeline) part_of = [this](Rank rank) { return parts_.pipeline->stage_text(parts_.pipeline->grid.cell_of(rank).stage); };
+    if (parts_.pipeline) part_of = [this](Rank rank) { return parts_.pipeline->stage_text(grid_.cell_of(rank).stage); };
     job_protocol_ = job_protocol({.view = view_,
                                   .self = self_,
                                   .deadline_us = parts_.deadline_us,
@@ -154,7 +157,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.synchronous = synchronous_.get();
     if (pipeline_) {
         pipeline_->open(context, *dispatch_);
-        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, parts_.pipeline->grid, self_, losses_tolerated());
+        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated());
     }
     context.pipeline = pipeline_.get();
     context.cells = cells_.get();
@@ -285,9 +288,8 @@ bool Session::turn(uint64_t number) const {
 
 std::vector<Rank> Session::stage_turns(uint64_t number) const {
     std::vector<Rank> turns;
-    const Grid& grid = parts_.pipeline->grid;
-    for (uint32_t stage = 0; stage < grid.stages(); ++stage) {
-        std::vector<Rank> living = grid.replica_group({stage, 0});
+    for (uint32_t stage = 0; stage < grid_.stages(); ++stage) {
+        std::vector<Rank> living = grid_.replica_group({stage, 0});
         std::erase_if(living, [this](Rank rank) { return dispatch_->lost(rank); });
         if (!living.empty()) turns.push_back(living[number % living.size()]);
     }

@@ -67,6 +67,7 @@ public:
     const SessionConfig& config() const { return config_; }
     Rank self() const { return self_; }
     const View& view() const { return view_; }
+    const Grid& grid() const { return grid_; }                // of a net in stages
     uint32_t summing() const { return exchange_view_.n(); }   // ranks that the exchange sums over
     RankSet others() const { return {0, others_.data()}; }
     const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
@@ -107,7 +108,7 @@ public:
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
 
 private:
-    uint32_t replica_ranks() const { return parts_.pipeline ? parts_.pipeline->grid.cells() : 1; }
+    uint32_t replica_ranks() const { return grid_.cells(); }
     uint32_t own_samples() const;
     Status share_scales(bool own);
     /// The node of a rank of the exchange.
@@ -120,6 +121,7 @@ private:
     const EngineConfig& job_;
     View view_;
     Rank self_ = 0;
+    Grid grid_;
     JobParts& parts_;
     Report& report_;
     // Ranks that the exchange sums over: those of the view, or of a net in stages those that have the same stage.

@@ -36,7 +36,7 @@ Status named_cuts(const JobConfig& job, const NetOrder& order, std::vector<uint3
 
 }   // namespace
 
-Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, Rank self, uint32_t lanes, PipelineConfig* config,
+Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId self, uint32_t lanes, PipelineConfig* config,
                    std::string* about) {
     *about = "parallel.stages";
     GC_TRY(net_cpu_order(spec, &config->order));
@@ -44,22 +44,25 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, Rank s
     if (order.reads.size() > UINT16_MAX) return fail(Code::invalid, "a net of {} layers is too large to be cut", order.names.size());
     if (const uint32_t most = cuts_most(order.learns, order.begins); job.stages > most)
         return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", job.stages, most);
-    GC_TRY(Grid::make(n, job.stages, 1, &config->grid));
-    if (config->grid.spares() > 0)
-        return fail(Code::invalid, "{} stages take {}, {}, ... nodes, and the job has {}: each node computes one", job.stages, job.stages,
-                    2 * job.stages, n);
+    Grid grid;   // of the first view
+    GC_TRY(Grid::make(n, job.stages, 1, &grid));
+    if (grid.spares() > 0 && !job.survive)
+        return fail(Code::invalid,
+                    "{} stages take {}, {}, ... nodes, and the job has {}: each node computes one; survive = true keeps spare nodes",
+                    job.stages, job.stages, 2 * job.stages, n);
     *about = "parallel.cuts";
     if (job.cuts.empty()) config->begins = cuts_even(order.work, order.learns, order.begins, job.stages);
     else GC_TRY(named_cuts(job, order, &config->begins));
     const auto& names = pipeline_schedule_names();
     config->schedule = static_cast<Schedule>(std::ranges::find(names, job.stage_schedule) - names.begin());
-    config->self = self;
+    config->own_stage = stage_of(self, job.stages);
     config->micro_batch = job.micro_batch;
     config->lanes = lanes;
-    uint32_t each = config->grid.replicas();   // that compute a block; of `auto` as many as there are
+    uint32_t each = grid.replicas();   // that compute a block; of `auto` as many as there are
     if (const ExchangeKind* kind = nullptr; exchange_find(job.exchange, job.quantiser, &kind).ok())
         each = kind->codes ? job.m + job.s : kind->shares ? job.r : 1;
-    config->blocks_most = std::min(job.blocks, each * ((job.blocks + config->grid.replicas() - 1) / config->grid.replicas()));
+    config->blocks_most = std::min(job.blocks, each * ((job.blocks + grid.replicas() - 1) / grid.replicas()));
+    if (job.survive) config->blocks_most = job.blocks;   // one replica may be left with all of them
     return {};
 }
 

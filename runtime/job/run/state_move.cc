@@ -28,8 +28,8 @@ std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
         for (Rank rank = 0; rank < session.view().n(); ++rank) every.ranks.push_back(rank);
         return all;
     }
-    for (uint32_t stage = 0; stage < parts.pipeline->grid.stages(); ++stage)
-        all.push_back({parts.state_runs_of(stage), parts.pipeline->grid.replica_group({stage, 0}), stage == parts.pipeline->own_stage()});
+    for (uint32_t stage = 0; stage < parts.pipeline->stages(); ++stage)
+        all.push_back({parts.state_runs_of(stage), session.grid().replica_group({stage, 0}), stage == parts.pipeline->own_stage});
     return all;
 }
 
