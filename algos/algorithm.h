@@ -37,6 +37,9 @@ struct Algorithm {
     virtual Status round(Context& context) = 0;
     /// Between rounds: what the next round needs besides parameters, optimiser state and scales, for checkpoints.  Input of restore().
     virtual std::span<const std::byte> state() { return {}; }
+    /// After a round of a net in stages that ended before this rank had applied it: applies the sums, which another rank has applied.
+    /// False: this rank has not reported that it holds them.  Memory of the session in which the round began still exists.
+    virtual bool finish(Context& context, Status* status) { return (void)context, (void)status, false; }
     /// At all ranks, between the same rounds: state() is whole at this rank, that of other ranks' workers included.  Errors: as round().
     virtual Status gather(Context& context) { return (void)context, Status{}; }
     /// Before the first round.  Error: the state is not one of this algorithm.

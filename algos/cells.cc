@@ -92,7 +92,13 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
     return {};
 }
 
-Status Cells::begin() { return open(commit_tag(context_.step), "sums"); }
+StepId Cells::context_step() const { return context_.step; }
+
+Status Cells::begin() {
+    GC_TRY(open(commit_tag(context_.step), "sums"));
+    begun_ = context_.step;
+    return {};
+}
 
 void Cells::tell(std::span<const Sum* const> sums) {
     const uint64_t tag = commit_tag(context_.step);

@@ -33,6 +33,8 @@ public:
     /// Reports that this rank holds all sums of its cell of context.step, which are finite; a spare has none.  Later calls in the step do
     /// nothing.
     void tell(std::span<const Sum* const> sums);
+    /// Whether it has reported that.
+    bool told() const { return begun_ == context_step() && rounds_[commit_tag(begun_) % rounds].told; }
     /// Every rank that lives has reported that, so nobody needs anything that this rank computes in context.step.
     bool all_hold() const;
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
@@ -77,6 +79,7 @@ private:
     bool done(const Round& round, Rank rank) const { return rank == self_ ? round.told : round.fates[rank] == Fate::done; }
     bool whole(const Round& round, uint32_t replica) const;
     uint64_t us() const;
+    StepId context_step() const;
 
     Context& context_;
     Dispatch& dispatch_;
@@ -90,6 +93,7 @@ private:
     // Of the last state().
     StepId next_ = 0;
     uint64_t part_ = 0;
+    StepId begun_ = ~StepId{0};   // of the last begin()
 };
 
 }   // namespace gradcast

@@ -2,6 +2,7 @@
 // present view's connections to other ranks.  No sockets, no threads but lanes.
 #pragma once
 #include <functional>
+#include <optional>
 
 #include "algos/local.h"
 #include "algos/mailbox.h"
@@ -84,6 +85,11 @@ struct Context {
     WorkerSum* workers = nullptr;   // one of the two
     Mailbox* mail = nullptr;
     // Where the net is cut into stages, else null.
+    bool spare = false;   // this rank computes nothing, and follows the others
+    static constexpr StepId no_part = ~StepId{0};
+    StepId part_step = no_part;   // so many steps are done in this rank's part of the state; a spare's falls behind
+    /// A step that this rank has applied, while not all have reported their parts of the state after it.
+    std::optional<StepRecord> unreported = {};
     Cells* cells = nullptr;
     Pipeline* pipeline = nullptr;
     std::span<const Layout::Run> groups = {};   // own groups, and their numbers in the whole net

@@ -1,6 +1,8 @@
 // Synchronous SGD (transport/exchange/CODES.md, "What is computed"):  g = (1/b) sum over all B blocks of G_T, then every rank applies the
 // same optimiser step.
 // The smallest algorithm, and the template for others.  Where one device computes whole steps, WholeSteps takes the place of the exchange.
+#include <algorithm>
+
 #include "algos/algorithm.h"
 #include "algos/cells.h"
 #include "algos/pipeline.h"
@@ -18,12 +20,21 @@ public:
         GC_TRY(WholeSteps::possible(context) ? whole(context, &record) : exchanged(context, &record));
         GC_TRY(context.digest(context.step + 1, record.digest, &record.digest));
         context.state = record.digest;
+        context.unreported.reset();
         record.step = context.step++;
         if (context.profile) context.profile->on(false);
         context.record = record;
         context.progress.step.store(context.step, std::memory_order_relaxed);
         context.progress.advance();
         return {};
+    }
+
+    bool finish(Context& context, Status* status) override {
+        if (context.spare || context.part_step != context.step || !context.cells->told()) return false;
+        if (!taken_) std::ranges::copy(context.synchronous->come(), sums_.begin());
+        uint64_t digest = 0;
+        *status = apply(context, &digest);
+        return true;
     }
 
 private:
@@ -35,11 +46,14 @@ private:
         return {};
     }
     Status exchanged(Context& context, StepRecord* record) {
+        if (context.spare) return followed(context, record);
         sums_.resize(context.net.layout().buckets.size());   // allocates in the first round only
+        taken_ = false;
         uint64_t begin_us = context.host.now_us();
         GC_TRY(context.synchronous->compute());
         uint64_t computed_us = context.host.now_us() - (context.pipeline ? context.pipeline->waited_us() : 0);
         GC_TRY(context.synchronous->wait(sums_));
+        taken_ = true;
         for (const Sum* sum : sums_)
             if (sum->state != context.state)
                 return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step + 1,
@@ -51,23 +65,40 @@ private:
 
         // All sums are complete, so no other rank can make the rest of the round fail.
         context.synchronous->keep_state();
-        context.optimiser.step(context.step);
-        whole_.clear();
-        for (const Sum* sum : sums_) whole_.push_back({context.codec.whole(*sum), context.codec.units(sum->bucket)});
-        {
-            const Span span(context.profile, Profile::trainer, StepPhase::apply);
-            GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, &record->digest));
-        }
-        for (const Sum* sum : sums_) context.codec.commit(*sum);
+        GC_TRY(apply(context, &record->digest));
         record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
         context.synchronous->applied();
         record->compute_us = computed_us - begin_us;
         record->wait_us = summed_us - computed_us;
         record->apply_us = context.host.now_us() - summed_us;
+        if (context.cells) (context.unreported = *record)->step = context.step;
+        return {};
+    }
+    Status apply(Context& context, uint64_t* digest) {
+        context.optimiser.step(context.step);
+        whole_.clear();
+        for (const Sum* sum : sums_) whole_.push_back({context.codec.whole(*sum), context.codec.units(sum->bucket)});
+        {
+            const Span span(context.profile, Profile::trainer, StepPhase::apply);
+            GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, digest));
+        }
+        for (const Sum* sum : sums_) context.codec.commit(*sum);
+        context.part_step = context.step + 1;
+        return {};
+    }
+    /// The step of the others.
+    Status followed(Context& context, StepRecord* record) {
+        const uint64_t begin_us = context.host.now_us();
+        int64_t loss = 0;
+        GC_TRY(context.cells->begin());
+        GC_TRY(context.cells->commit({}, &loss, &record->clipped));
+        record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
+        record->wait_us = context.host.now_us() - begin_us;
         return {};
     }
 
     std::vector<const Sum*> sums_;   // by bucket
+    bool taken_ = false;             // they are those of the present step
     std::vector<BucketSum> whole_;   // the same, as the net takes them
     WholeSteps whole_steps_;
 };

@@ -35,6 +35,8 @@ public:
     /// Blocks until all buckets of context.step are summed (Port::wait), and checks that their maxima are finite.  `into` is indexed by
     /// bucket.  The only place where a round waits.
     Status wait(std::span<const Sum*> into);
+    /// Of the present step, before wait() has taken them: by bucket; null: not here yet.
+    std::span<const Sum* const> come() const { return port_.come(); }
     /// Before the state is written.
     void keep_state() { arbiter_.keep_state(); }
     /// The sums have been applied: releases the step before in the exchange.  Ranks that compute wrong values are cut off one step after

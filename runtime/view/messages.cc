@@ -206,10 +206,10 @@ bool get_body(Reader& reader, ViewMessage* message) {
 
 }   // namespace
 
-ViewExchange AgreedView::fitted() const {
+ViewExchange AgreedView::fitted(uint32_t n) const {
     ViewExchange fitted = exchange;
-    if (fitted.m + fitted.s > n()) fitted.m = static_cast<uint16_t>(n() > fitted.s ? n() - fitted.s : 1);
-    if (fitted.m + fitted.s > n()) fitted.s = static_cast<uint16_t>(n() - fitted.m);
+    if (fitted.m + fitted.s > n) fitted.m = static_cast<uint16_t>(n > fitted.s ? n - fitted.s : 1);
+    if (fitted.m + fitted.s > n) fitted.s = static_cast<uint16_t>(n - fitted.m);
     return fitted;
 }
 

@@ -50,7 +50,8 @@ struct AgreedView {
     std::vector<ViewMember> members;   // by rank
     uint32_t n() const { return static_cast<uint32_t>(members.size()); }
     /// `exchange` with what n() members allow: m falls first, then s.
-    ViewExchange fitted() const;
+    ViewExchange fitted() const { return fitted(n()); }
+    ViewExchange fitted(uint32_t n) const;   // to so many ranks of the exchange
     bool operator==(const AgreedView&) const = default;
 };
 

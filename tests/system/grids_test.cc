@@ -142,6 +142,39 @@ TEST_F(SystemGrids, AKilledGridGoesOnAsAnotherOne) {
     EXPECT_EQ(last.accuracy, quiet.accuracy);
 }
 
+// One of four nodes that compute two stages is killed and comes back; then one of the other stage is, for good.
+TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
+    constexpr uint32_t steps = 900;
+    const Net& net = nets[0];
+    auto begun = [&](uint32_t stages, const std::vector<std::string>& names, const char* survive) {
+        const std::string text = job_text(net, {.stages = stages}, steps, survive);
+        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, names, 0}));
+        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
+        return answer.value("id", "");
+    };
+    const JobStatus quiet = cluster[0].ended(begun(1, {"a"}, ""));
+    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
+    const std::string id = begun(2, {"a", "b", "c", "d"}, "survive = true");
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 60; }));
+    auto members = [&](uint32_t node) {
+        const Json detail = cluster[node].job(id);
+        const Json& views = detail["status"]["views"];
+        return views.empty() ? size_t{0} : views.back()["members"].size();
+    };
+    cluster[2].process->kill(SIGKILL);
+    ASSERT_TRUE(eventually([&] { return members(0) == 3; })) << cluster[0].job(id).dump(2);
+    cluster.start(cluster[2]);
+    ASSERT_TRUE(eventually([&] { return members(0) == 4; })) << cluster[0].job(id).dump(2);
+    cluster[1].process->kill(SIGKILL);
+    for (const uint32_t node : {0u, 2u, 3u}) {
+        const JobStatus last = cluster[node].ended(id);
+        EXPECT_EQ(last.state, JobState::done) << last.error;
+        EXPECT_EQ(last.digest, quiet.digest);
+        EXPECT_EQ(last.step_digest, quiet.step_digest);
+        EXPECT_EQ(last.accuracy, quiet.accuracy);
+    }
+}
+
 TEST_F(SystemGrids, ALostStageEndsTheJobByName) {
     const std::string id = submitted(nets[0], {.stages = 4}, 100'000);
     ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 5; }));

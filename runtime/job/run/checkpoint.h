@@ -48,6 +48,8 @@ public:
     CheckpointNews news();
     /// Of the state after so many steps these ranks write the parts; none where `busy`: some rank still writes the one before.
     void expect(uint64_t steps, const std::vector<Rank>& writers, bool busy);
+    /// Ranks have other numbers from here on: what is expected of them is not known any more.
+    void regrouped() { expected_.clear(); }
     /// All ranks have reported these with the last state.
     void reported(const std::function<CheckpointNews(Rank)>& of);
     /// The job ends with an error before its last step: writes the present state, which the other ranks may not have had.

@@ -20,9 +20,10 @@ void DistributedEvaluation::plan(const JobParts& parts, const Grid* grid, Rank s
     n_ = n;
     if (grid) {
         const Cell last{grid->stages() - 1, 0};
-        own_ = grid->replica_of(self);
-        holds_ = grid->cell_of(self) == last;
+        spare_ = grid->is_spare(self);
         n_ = grid->replicas();
+        own_ = spare_ ? n_ : grid->replica_of(self);
+        holds_ = !spare_ && grid->cell_of(self) == last;
         for (uint32_t replica = 0; replica < n_; ++replica) holders_.push_back(grid->rank_of(replica, last));
     }
     adders_ = std::min(n_, losses_tolerated + 1);
@@ -86,7 +87,7 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
         if (each != own_ && count(each) > 0) mail.receive(holder(each), tag, part(each), first_part + each);
     for (uint32_t adder = 0; adder < adders_; ++adder)
         if (!holds_ || adder != own_) mail.receive(holder(adder), tag + 1, total(adder), totals + adder);
-    GC_TRY(run(own_));
+    if (!spare_) GC_TRY(run(own_));
     const bool others_add = adders_ > 1 || !adds;
     if (broken())
         for (uint32_t i = 0; i < count(own_); ++i) results[first(own_) + i].right = not_evaluated;

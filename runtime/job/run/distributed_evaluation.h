@@ -24,6 +24,7 @@ private:
     Status obey(Context& context, uint64_t us, const char* what, Run run);
 
     uint32_t own_ = 0;                           // evaluator that this rank belongs to
+    bool spare_ = false;                         // it belongs to none
     bool holds_ = true;                          // it has the results
     uint32_t n_ = 1;                             // evaluators
     std::vector<Rank> holders_;                  // by evaluator; empty: each is a rank

@@ -55,10 +55,9 @@ public:
             first.view = 0;
             first.nodes = {config_.self};
             targets_least = first.exchange.config.m + first.exchange.config.s;
-            ExchangeChoice alone = choice_;
-            GC_TRY(alone.for_view({.name = job_.exchange, .r = 1, .m = 1, .s = 0}, 1, first.first_step, &first.exchange));
-            first.exchange.datagrams = false;
+            GC_TRY(choice_.alone(&first.exchange));
         }
+        if (parts_.pipeline && job_.survive) GC_TRY(choice_.alone(&first.spare));
         session_ = std::make_unique<Session>(first, config_, parts_, report_);
         GC_TRY(session_->plan());
         const Facts facts = parts_.facts(job_);
@@ -238,8 +237,19 @@ private:
         const size_t members = report_.look(
             [](const JobStatus& status) { return status.state == JobState::running ? status.views.back().members.size() : 0; });
         if (members == 0) return fail(Code::conflict, "it has not begun yet");
-        if (members > least) return {};
+        if (members > least) return may_leave_stage();
         return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
+    }
+    /// Another node has this one's part of the net.
+    Status may_leave_stage() const {
+        if (!parts_.pipeline) return {};
+        const uint32_t stages = parts_.pipeline->stages(), own = parts_.pipeline->own_stage;
+        const std::vector<std::string> members = report_.look([](const JobStatus& status) { return status.views.back().members; });
+        uint32_t same = 0;
+        for (uint32_t node = own; node < config_.roster.size(); node += stages)
+            same += std::ranges::count(members, config_.roster[node].name) > 0;
+        if (same > 1) return {};
+        return fail(Code::conflict, "no other node computes {}", parts_.pipeline->stage_text(own));
     }
     /// Between two steps: the session ends, and the next one has the same members and this exchange.
     Status change(Context& context, const Alternative& exchange, const std::string& why) {
@@ -276,6 +286,14 @@ private:
         while (views_ && views_->repeats(status) && session_->ended().ok()) {
             GC_TRY(views_->next(context, status, place, &standing_));
             repeats_ = true;
+            checkpoints_.regrouped();
+            if (context.unreported && context.unreported->step + 1 == context.step) {   // nobody else may have this line
+                context.record = *context.unreported;
+                context.record.digest = context.state;
+                record(context);
+                report_.step_end();
+            }
+            context.unreported.reset();
             status = steps(context);
         }
         return status;
@@ -295,6 +313,7 @@ private:
         if (parts_.loader && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
         context.state = config_.resume.on ? config_.resume.state : parts_.pipeline ? 0 : context.digest(0, parts_.model_digest());
         if (!config_.resume.on) has_state();
+        if (!session_->spare()) context.part_step = context.step;
         // The first view, also where another one follows before it has begun here.
         report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
         const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
@@ -438,7 +457,7 @@ private:
 
     /// The job ends with an error: what this rank has trained is not lost with it.
     void rescue(const Context& context, const Status& why) {
-        if (!has_state_ || why.code == Code::conflict || session_->outvoted()) return;
+        if (!has_state_ || why.code == Code::conflict || session_->outvoted() || context.spare) return;
         if (!whole(context))
             return report_.log().info("the state after {} steps is not kept: it is with workers on other nodes", context.step);
         // After an error in the middle of the optimiser's step, or where memory has lost a bit.

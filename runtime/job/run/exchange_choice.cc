@@ -54,6 +54,13 @@ Status ExchangeChoice::for_view(const ViewExchange& exchange, uint32_t n, StepId
     return {};
 }
 
+Status ExchangeChoice::alone(Alternative* alternative) const {
+    ExchangeChoice one = *this;
+    GC_TRY(one.for_view({.name = name_, .r = 1, .m = 1, .s = 0}, 1, window_, alternative));
+    alternative->datagrams = false;
+    return {};
+}
+
 uint32_t ExchangeChoice::targets_most(uint32_t first) const {
     uint32_t most = first;
     for (const Alternative& each : alternatives_)   // cssgd has r = n - 1 and as many targets

@@ -16,6 +16,8 @@ public:
     /// What the job file asks for, over these nodes.  `parts` are planned and outlive the exchange.
     Status open(const EngineConfig& config, const JobParts& parts, Report& report);
     const Alternative& first() const { return alternatives_.front(); }
+    /// Of one rank alone.
+    Status alone(Alternative* alternative) const;
     /// The most targets that an exchange of the job may have; `first`: what that has which the job starts with.
     uint32_t targets_most(uint32_t first) const;
 

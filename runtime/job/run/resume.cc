@@ -216,6 +216,10 @@ Status move_whole(Context& context, Session& session, Rank from, const RankSet& 
 
 }   // namespace
 
+Status standing_move(Context& context, Session& session, Rank from, Algorithm& algorithm, Standing* standing) {
+    return move_rest(context, session, from, session.others(), algorithm, standing);
+}
+
 Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing) {
     return move_whole(context, session, session.self(), to, parts, algorithm, standing);
 }
@@ -276,7 +280,7 @@ Status resume_spread(const EngineConfig& config, Context& context, Session& sess
         holders.push_back(rank);
     }
     if (nodes.size() > 1) {
-        GC_TRY(move_rest(context, session, holders[0], session.others(), algorithm, standing));
+        GC_TRY(standing_move(context, session, holders[0], algorithm, standing));
         std::vector<StateSource> sources;
         GC_TRY(sources_of(config, context, session, parts, files, holders, &sources));
         const auto read = [&](StateVector which, uint64_t place, std::span<std::byte> to) -> Status {

@@ -35,6 +35,8 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
 /// receive it in place of what they have.  `standing` is of it; where receiving fails, what came is torn.
 Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing);
 Status state_receive(Context& context, Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing);
+/// What belongs to the state beside vectors of the net, from one rank to all others.
+Status standing_move(Context& context, Session& session, Rank from, Algorithm& algorithm, Standing* standing);
 /// At all ranks, in a session that has begun: each receives what it owns from the holders, and the digest of all of it is compared.
 Status resume_spread(const EngineConfig& config, Context& context, Session& session, JobParts& parts, Algorithm& algorithm,
                      const ResumeFiles& files, Standing* standing);

@@ -31,9 +31,9 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     for (const NodeId node : config.nodes) cells.push_back(stage_of(node, parts.pipeline->stages()));
     grid_ = Grid::of(cells, parts.pipeline->stages(), 1);
     exchange_view_.members.clear();
-    exchange_self_ = grid_.replica_of(self_);
+    exchange_self_ = spare() ? 0 : grid_.replica_of(self_);
     exchange_others_.assign((view_.n() + 63) / 64, 0);
-    for (const Rank rank : grid_.replica_group(grid_.cell_of(self_))) {
+    for (const Rank rank : spare() ? std::vector<Rank>{self_} : grid_.replica_group(grid_.cell_of(self_))) {
         exchange_ranks_.push_back(NodeId{rank});
         exchange_view_.members.push_back(view_.members[rank]);
         if (rank != self_) exchange_others_[rank / 64] |= uint64_t{1} << rank % 64;
@@ -47,7 +47,7 @@ Session::~Session() {
 /// Each block is one rank's, however many compute it: those of a super-block are its holders' in turn.
 uint32_t Session::own_samples() const {
     uint32_t samples = 0;
-    if (parts_.pipeline && parts_.pipeline->own_stage > 0) return 0;   // those of a replica are its first stage's
+    if (spare() || (parts_.pipeline && parts_.pipeline->own_stage > 0)) return 0;   // those of a replica are its first stage's
     for (size_t i = 0; i < placement_.holders.size(); ++i)
         for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1]; ++block)
             if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == exchange_self_)
@@ -57,16 +57,16 @@ uint32_t Session::own_samples() const {
 
 Status Session::plan() {
     const View& view = exchange_view_;
-    ExchangeConfig config = config_.exchange.config;
+    ExchangeConfig config = alternative().config;
     config.self = exchange_self_;
     config.layout = &parts_.compute.codec->words();
     config.first_step = config_.first_step * parts_.sums();
-    exchange_ = config_.exchange.kind->create(config);
+    exchange_ = alternative().kind->create(config);
     placement_ = exchange_->place(view, parts_.block_sizes);
-    own_blocks_ = placement_.blocks_of(exchange_self_);
+    if (!spare()) own_blocks_ = placement_.blocks_of(exchange_self_);
     others_ = ranks_but(self_, view_.n());
     GC_TRY(exchange_->install(view, arena_));
-    if (config_.exchange.datagrams) {
+    if (alternative().datagrams) {
         if (!parts_.algorithm->exchanges()) broadcast_ = broadcast_protocol(self_, view.n(), job_.datagram_bytes);
         bulk_ = bulk_create(
             {.self = exchange_self_, .ranks = view.n(), .segment_bytes = job_.datagram_bytes, .rate_bytes_per_s = job_.pace_bytes_per_s},
@@ -75,7 +75,7 @@ Status Session::plan() {
     if (parts_.pipeline) {
         group_ = std::make_unique<RankedProtocol>(bulk_ ? *bulk_ : *exchange_, exchange_ranks_);
         edges_ = edges_protocol(self_, view_.n(), segment_bytes_stream);
-        pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, grid_, self_, *parts_.compute.net);
+        if (!spare()) pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, grid_, self_, *parts_.compute.net);
     }
     mail_protocol_ = mail_protocol(self_, view_.n(), segment_bytes_stream);
     if (parts_.evaluator) evaluation_.plan(parts_, parts_.pipeline ? &grid_ : nullptr, self_, view_.n(), losses_tolerated(), arena_);
@@ -155,10 +155,11 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.workers = workers_.get();
     context.mail = mailbox_.get();
     context.synchronous = synchronous_.get();
-    if (pipeline_) {
-        pipeline_->open(context, *dispatch_);
+    if (pipeline_) pipeline_->open(context, *dispatch_);
+    if (parts_.pipeline) {
         cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated());
     }
+    context.spare = spare();
     context.pipeline = pipeline_.get();
     context.cells = cells_.get();
     context.groups = parts_.runs[StateVector::exponents];
@@ -215,6 +216,7 @@ Status Session::abort(Status found) {
 }
 
 Status Session::probe() {
+    if (spare()) return {};
     ProbeSamples samples;
     GC_TRY(samples.read(parts_));
     GC_TRY(memory_room_for(parts_.compute.net->layout().elements * sizeof(float), "the gradient of the probe block"));
@@ -255,7 +257,14 @@ Status Session::share_scales(bool own) {
 
 void Session::post(Host& host, const JobCommand& command) { host.post(on(Channel::job), command_event(command)); }
 
+uint32_t Session::losses_tolerated() const {
+    if (!spare()) return exchange_->losses_tolerated();
+    const Alternative& others = config_.exchange;
+    return others.kind->codes ? others.config.s : others.kind->shares ? others.config.r - 1 : 0;
+}
+
 uint64_t Session::bytes_bound() const {
+    if (spare()) return 0;
     ExchangeConfig config = config_.exchange.config;
     config.self = exchange_self_;
     config.layout = &parts_.compute.codec->words();

@@ -30,6 +30,7 @@ struct SessionConfig {
     uint32_t view = 1;           // its number
     std::vector<NodeId> nodes;   // by rank
     Alternative exchange;
+    Alternative spare = {};   // of a spare, over this rank alone
     StepId first_step = 0;
     bool first = true;   // of the job: when it begins nobody may be missing
 };
@@ -67,12 +68,14 @@ public:
     const SessionConfig& config() const { return config_; }
     Rank self() const { return self_; }
     const View& view() const { return view_; }
-    const Grid& grid() const { return grid_; }                // of a net in stages
-    uint32_t summing() const { return exchange_view_.n(); }   // ranks that the exchange sums over
+    const Grid& grid() const { return grid_; }   // of a net in stages
+    bool spare() const { return parts_.pipeline && grid_.is_spare(self_); }
+    /// Ranks that the exchange sums over; at a spare those of the others'.
+    uint32_t summing() const { return parts_.pipeline ? grid_.replicas() : exchange_view_.n(); }
     RankSet others() const { return {0, others_.data()}; }
     const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
     uint32_t targets() const { return exchange_->targets(); }
-    uint32_t losses_tolerated() const { return exchange_->losses_tolerated(); }         // ranks, or of a net in stages replicas
+    uint32_t losses_tolerated() const;                                                  // ranks, or of a net in stages replicas
     uint32_t ranks_tolerated() const { return losses_tolerated() * replica_ranks(); }   // the most that may be lost
     uint64_t bytes_bound() const;   // of the words that a step takes from this rank, by the exchange's formula
     uint64_t edge_bytes() const { return pipeline_ ? pipeline_->bytes_sent(own_blocks_) : 0; }   // that a step takes from this rank
@@ -110,6 +113,7 @@ public:
 private:
     uint32_t replica_ranks() const { return grid_.cells(); }
     uint32_t own_samples() const;
+    const Alternative& alternative() const { return spare() ? config_.spare : config_.exchange; }
     Status share_scales(bool own);
     /// The node of a rank of the exchange.
     NodeId exchange_node(Rank rank) const {

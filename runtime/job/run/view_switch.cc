@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/job/run/stages.h"
+#include "runtime/job/run/state_move.h"
 #include "runtime/job/run/view_records_spread.h"
 
 namespace gradcast {
@@ -87,6 +89,7 @@ Status ViewSwitch::open(const Session& session) {
                             .members_min = members_min_,
                             .voters = view_voters(config_.job)};
     protocol_ = std::make_unique<ViewProtocol>(config, joins ? nullptr : &first, config_.roster);
+    if (parts_.pipeline) return arena_.seal();   // only the part of a spare is overwritten, which it does not compute with
     const char* what = "state before another node's";
     arena_.plan(what, parts_.compute.net->layout().elements * sizeof(float), &kept_.parameters);
     arena_.plan(what, parts_.compute.optimiser->state_size() * sizeof(float), &kept_.optimiser);
@@ -159,7 +162,7 @@ bool ViewSwitch::may_rejoin() const {
 
 Status ViewSwitch::ended() const {
     using NoticeKind = ViewNotice::Kind;
-    if (!end_) return {};
+    if (!end_) return lost_;
     const std::string& own = config_.roster[index_of(config_.self)].name;
     const double seconds = static_cast<double>(parts_.deadline_us) / 1e6;
     switch (end_->kind) {
@@ -228,11 +231,12 @@ Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place,
         if (repeats(status)) GC_TRY(pass(context.host, *place.session, taken_));
         parts_.progress.step.store(context.step, std::memory_order_relaxed);
         if (!repeats(status) || !ended().ok() || !place.session->ended().ok()) {
-            if (end_ && place.session->is_open()) {
+            const Status end = ended();
+            if (!end.ok() && place.session->is_open()) {
                 place.closes();
                 (void)place.session->leave();
             }
-            return end_ ? ended() : status;
+            return end.ok() ? status : end;
         }
     }
 }
@@ -282,24 +286,38 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         GC_TRY(place.session->leave());
     }
     GC_TRY(pass(host, *place.session, view.number - 1));
-    ViewProtocol::trainer_stopped(host, {.known = has_state_, .applied = context.step, .digest = context.state});
+    // Of a net in stages no node knows the digest of a state of which it has only the own part: catch_up_parts() compares.
+    const bool ahead = parts_.pipeline && context.part_step == context.step + 1;
+    ViewProtocol::trainer_stopped(
+        host, {.known = has_state_, .applied = context.step + (ahead ? 1 : 0), .digest = parts_.pipeline ? 0 : context.state});
     while (!step_) {
         GC_TRY(ended());
         GC_TRY(pending());
         GC_TRY(wait(host, *place.session, host.now_us() + patience_us));
     }
     const ViewNotice step = *step_;
+    Status applied;   // another node has applied the step, so all hold its sums
+    if (has_state_ && parts_.pipeline && step.step == context.step + 1 && !ahead && algorithm_.finish(context, &applied)) GC_TRY(applied);
     config.view = view.number;
     config.first_step = step.step;
     config.first = false;
     if (!has_state_) context.first = step.step;
-    GC_TRY(choice_.for_view(view.fitted(), view.n(), step.step, &config.exchange));
+    uint32_t summing = view.n();
+    if (parts_.pipeline) {
+        std::vector<uint32_t> stages;
+        for (const NodeId node : config.nodes) stages.push_back(stage_of(node, parts_.pipeline->stages()));
+        const Grid grid = Grid::of(stages, parts_.pipeline->stages(), 1);
+        if (const std::vector<Cell> missing = grid.missing(); !missing.empty()) return lost(missing[0].stage);
+        summing = grid.replicas();
+    }
+    GC_TRY(choice_.for_view(view.fitted(summing), summing, step.step, &config.exchange));
+    if (parts_.pipeline) GC_TRY(choice_.alone(&config.spare));
     auto session = std::make_unique<Session>(config, config_, parts_, report_);
     GC_TRY(session->plan());
     GC_TRY(session->ready());
     place.session = std::move(session);
     place.opens();
-    GC_TRY(catch_up(context, *place.session, step, standing));
+    GC_TRY(parts_.pipeline ? catch_up_parts(context, *place.session, step, standing) : catch_up(context, *place.session, step, standing));
     while (!go_) {
         GC_TRY(ended());
         GC_TRY(pending());
@@ -338,6 +356,49 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
     context.state = context.digest(step.step, parts_.model_digest());
     parts_.progress.step.store(context.step, std::memory_order_relaxed);
     ViewProtocol::caught_up(context.host, context.state);
+    return {};
+}
+
+Status ViewSwitch::lost(uint32_t stage) {
+    std::vector<std::string> nodes;
+    for (uint32_t node = stage; node < config_.roster.size(); node += parts_.pipeline->stages()) nodes.push_back(config_.roster[node].name);
+    return lost_ = fail(Code::peer_lost, "no node has {} any more, which {} had: `gradcastctl resume` goes on from the last checkpoint",
+                        parts_.pipeline->stage_text(stage), fmt::join(nodes, ", "));
+}
+
+Status ViewSwitch::catch_up_parts(Context& context, Session& session, const ViewNotice& step, Standing* standing) {
+    constexpr uint64_t part_tag = uint64_t{1} << 62 | uint64_t{1} << 40;
+    const Rank n = session.view().n(), self = session.self();
+    const std::span<std::byte> memory = session.keep(n);
+    memory[self] = std::byte{context.part_step == step.step};
+    auto byte = [&](Rank rank) { return Buffer{&memory[rank], nullptr, 1}; };
+    context.mail->exchange(part_tag, byte(self), byte);
+    GC_TRY(context.mail->wait(1, n + 1, session.first_step_us(), "word of who has which part of the state"));
+    std::vector<bool> has(n);
+    for (Rank rank = 0; rank < n; ++rank) has[rank] = memory[rank] == std::byte{1} && (rank == self || !context.mail->lost(rank + 1));
+
+    std::vector<StateSource> sources;
+    for (uint32_t stage = 0; stage < parts_.pipeline->stages(); ++stage) {
+        Rank rank = 0;
+        while (rank < n && !(has[rank] && session.grid().cell_of(rank).stage == stage)) ++rank;
+        if (rank == n) return lost(stage);
+        sources.push_back({rank, parts_.state_runs_of(stage)});
+    }
+    standing->steps = step.step;
+    standing->algorithm_bytes = 0;
+    GC_TRY(standing_move(context, session, std::ranges::min_element(sources, {}, &StateSource::rank)->rank, algorithm_, standing));
+    if (!session.spare() && !has[self]) {
+        context.part_step = Context::no_part;   // until all of it has come
+        const Rank from = sources[parts_.pipeline->own_stage].rank;
+        report_.state_from(config_.roster[index_of(session.config().nodes[from])].name, step.step);
+    }
+    GC_TRY(state_move(context, session, parts_, sources, [&](Rank rank) { return !has[rank]; }, {}));
+    if (!session.spare() && !has[self]) parts_.refresh();
+    if (!session.spare()) context.part_step = step.step;
+    context.step = step.step;
+    GC_TRY(context.digest(step.step, parts_.model_digest(), &context.state));
+    parts_.progress.step.store(context.step, std::memory_order_relaxed);
+    if (step.kind == ViewNotice::Kind::catch_up) ViewProtocol::caught_up(context.host, 0);
     return {};
 }
 

@@ -91,6 +91,9 @@ private:
     Status pass(Host& host, const Session& session, uint32_t number);
     Status install(Context& context, Status why, const SessionPlace& place, Standing* standing);
     Status catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing);
+    /// The same of a net in stages: each rank gets the part that it is to compute with from one that has it.
+    Status catch_up_parts(Context& context, Session& session, const ViewNotice& step, Standing* standing);
+    Status lost(uint32_t stage);
     ViewRecord record(const Context& context, const SessionConfig& now) const;
     void report(Context& context);
     void be_patient(Host& host, StepId step);
@@ -107,6 +110,7 @@ private:
     bool frozen_ = false;
     std::optional<AgreedView> view_;         // to be installed
     std::optional<ViewNotice> step_, end_;   // agreed or catch_up; how it has ended
+    Status lost_;                            // a part of the net that no node has any more
     bool go_ = false;
     uint64_t stands_us_ = 0;                   // since when the job stands
     uint32_t taken_ = 0, passed_ = 0;          // numbers of views: the last one to be installed; that the link has passed over
