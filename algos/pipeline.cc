@@ -350,7 +350,7 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
 /// One call of the net, in the memory of its lane.
 Status Pipeline::pass(const Call& call, StagePass pass) {
     const bool forward = pass == StagePass::forward, gradients = takes_gradients(pass);
-    if (context_->spend_us) context_->host.spend(context_->spend_us * (pass == StagePass::backward ? 2 : 1));
+    if (context_->spend_us) context_->host.spend(context_->spend_us * (pass != StagePass::backward ? 1 : config_.recomputes() ? 3 : 2));
     for (uint32_t index = call.first; index < call.first + call.count && (forward || gradients); ++index)
         for (const Crossing& crossing : incoming_) {
             if (crossing.gradient != gradients) continue;

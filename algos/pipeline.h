@@ -32,6 +32,7 @@ struct PipelineConfig {
     uint32_t own_stage = 0;
     NetOrder order;   // of the whole net
     Schedule schedule = Schedule::one_forward_one_backward;
+    bool recompute = false;              // activations are computed again before a backward pass
     uint32_t micro_batch = 1;            // blocks that pass the stages together; each lane takes a share of them
     uint32_t lanes = 1;                  // of this rank
     uint32_t blocks_most = 0;            // that a replica computes in a step
@@ -43,6 +44,8 @@ struct PipelineConfig {
     std::vector<StageTask> tasks(uint32_t blocks) const;
     /// NetConfig::slots of the stage's net.
     uint32_t slots() const { return slots_of(tasks(blocks_most)) * lane_share(); }
+    /// NetConfig::recompute.  A stage with one micro-batch in flight has nothing to save.
+    bool recomputes() const { return recompute && slots() > 1; }
     bool passes_apart() const { return schedule == Schedule::zero_bubble; }
     uint32_t lane_share() const { return (micro_batch + lanes - 1) / lanes; }   // blocks of a micro-batch, the most of a lane
 };

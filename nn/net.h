@@ -46,8 +46,8 @@ struct GradientSink {
 };
 
 /// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  What serves both backward
-/// passes counts as `backward_weights`, where the layer has weights; that pass may come twice.  A layer that is computed with another has
-/// no passes of its own.
+/// passes counts as `backward_weights`, where the layer has weights; that pass may come twice.  A forward pass that is computed again
+/// comes again.  A layer that is computed with another has no passes of its own.
 struct Layer;   // nn/graph/layers.h; it lives as long as the net
 const std::string& layer_name(const Layer& layer);
 enum class Pass : uint8_t { input, forward, backward_weights, backward_data };
@@ -100,6 +100,9 @@ struct NetConfig {
     Stage stage = {};            // the layers that this net computes (CPUs); it begins at one of stage_begins()
     uint32_t slots = 1;          // micro-batches in flight of a lane (CPUs)
     bool passes_apart = false;   // gradients of activations stay until the slot's weights pass, which costs their memory
+    /// A slot keeps what its forward pass read and what crosses cuts.  Activations are memory that a lane's slots share: backward()
+    /// computes them again if another slot has used it since.  Not with passes_apart (CPUs).
+    bool recompute = false;
 };
 
 /// What a whole step has found (Net::step_end).  Valid until the next step_end().
@@ -148,7 +151,8 @@ struct Net {
     /// gradient.
     virtual std::span<const Edge> edges() const { return {}; }
     /// Memory of that edge's value or gradient in a slot, for blocks of `samples` samples in all; its order is the whole net's.  Values
-    /// that come in are written before forward(), those that go out are valid after it; gradients likewise around the data pass.
+    /// that come in are written before forward(), those that go out are valid after it; gradients likewise around the data pass.  With
+    /// NetConfig::recompute a gradient that comes in is written between the lane's call before the data pass and that pass.
     virtual Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) {
         (void)lane, (void)slot, (void)edge, (void)gradient, (void)samples;
         return {};

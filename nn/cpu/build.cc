@@ -53,16 +53,16 @@ bool Build::enter(uint32_t next) {
 }
 
 bool Build::part(uint32_t from, uint32_t by, Activation* given) {
-    const bool ours = stage.has(by);
+    const bool ours = stage.has(by), crosses = ours != stage.has(from), comes = ours && crosses;
     inside_ = ours || stage.has(from);
-    given->shared = alone(from, by);
-    if (ours && !stage.has(from)) {
-        auto before =
-            std::ranges::find_if(*edges_, [from](const EdgeTensors& each) { return each.edge.incoming && each.edge.from == from; });
-        given->value = before != edges_->end() ? before->value : kept(given->value.desc);
-    }
-    if (given->learns) given->gradient = kept(given->gradient.desc);
-    if (ours != stage.has(from)) edges_->push_back({{from, by, ours, given->learns}, given->value, given->gradient});
+    given->shared = alone(from, by) || (comes && shares());   // a forward pass that is computed again reads it again
+    const auto before = std::ranges::find_if(*edges_, [&](const EdgeTensors& each) { return each.edge.from == from; });
+    Tensor sent = given->value;
+    if (crosses && before != edges_->end()) sent = before->sent;
+    else if (crosses && (comes || shares())) sent = kept_by_slot(sent.desc);
+    if (comes) given->value = sent;
+    if (given->learns) given->gradient = comes ? kept_by_slot(given->gradient.desc) : kept(given->gradient.desc);
+    if (crosses) edges_->push_back({{from, by, ours, given->learns}, given->value, given->gradient, sent});
     inside_ = ours;
     return given->learns;
 }

@@ -102,6 +102,7 @@ struct Call {
 struct EdgeTensors {
     Edge edge;
     Tensor value, gradient;
+    Tensor sent;   // the value, or its copy that is not computed again while it is sent
 };
 
 /// Copies of one layer's weights, shared by all sizes.
@@ -121,6 +122,7 @@ public:
           stage(config.stage),
           type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32),
           passes_apart(config.passes_apart),
+          recompute(config.recompute),
           layers(all),
           layout(of),
           weight_copies(all.size()),
@@ -130,6 +132,7 @@ public:
     const Stage stage;
     const dnnl_data_type_t type;   // what convolutions and inner products multiply
     const bool passes_apart;       // gradients of activations live until the weights pass
+    const bool recompute;          // programs of training share `kept` memory among slots
     const std::span<const Layer> layers;
     const Layout& layout;
 
@@ -188,6 +191,8 @@ public:
 
     /// Memory that lives until the backward pass.
     Tensor kept(const dnnl_memory_desc_t& desc) { return append(Place::kept, desc); }
+    /// The same where passes of other slots may come in between.
+    Tensor kept_by_slot(const dnnl_memory_desc_t& desc) { return append(shares() ? Place::slot : Place::kept, desc); }
     /// A layer's output, with a gradient if `learns`.
     Activation flows(const dnnl_memory_desc_t& desc, bool learns);
     /// For a layer that works in place: its input, if that has the order `desc` and no other reader; else a copy, whose gradient `after`
@@ -214,6 +219,7 @@ public:
     std::vector<std::unique_ptr<Call>> calls;
 
 private:
+    bool shares() const { return recompute && training; }
     bool alone(uint32_t from, uint32_t by) const { return layers[from].takers > 1 || from + 1 != by; }
     MemoryPlan& plan() { return inside_ ? memory : elsewhere; }
     dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of = dnnl_f32) const;

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace gradcast::cpu {
 namespace {
@@ -24,6 +25,7 @@ Status CpuNet::run(const std::vector<Operation>& list, Frame& frame, size_t laye
 }
 
 Status CpuNet::layers_forward(Frame& frame, StepId step) {
+    computed_[frame.lane] = ~0u;
     GC_TRY(run(frame.program->input, frame, 0, Pass::input));
     frame.loss.fill(0);
     frame.right = 0;
@@ -32,6 +34,7 @@ Status CpuNet::layers_forward(Frame& frame, StepId step) {
         if (cancelled(step)) return step_cancelled;
         GC_TRY(run(frame.program->layers[i].forward, frame, i, Pass::forward));
     }
+    computed_[frame.lane] = frame.number;
     return {};
 }
 
@@ -91,6 +94,33 @@ Status CpuNet::check(const Samples& samples) const {
     return stage_.end == layers_.size() ? labels_check(spec_, samples) : Status{};
 }
 
+/// By block: mean, std, images (stages with layer 0), labels (those with the loss), each of whole floats.
+uint64_t CpuNet::blocks_bytes(const Program& program, uint32_t blocks) const {
+    const uint64_t pixels = uint64_t{spec_.C} * spec_.H * spec_.W, count = program.samples;
+    uint64_t bytes = 0;
+    if (stage_.has(0)) bytes += blocks * (2 * spec_.C + 1) * sizeof(float) + count * pixels;
+    if (stage_.end == layers_.size()) bytes += count * sizeof(int32_t);
+    return (bytes + 3) / 4 * 4;
+}
+
+void CpuNet::keep_blocks(Frame& frame) const {
+    auto* to = reinterpret_cast<std::byte*>(frame.at(frame.program->blocks));
+    const auto keep = [&to]<typename T>(const T*& from, uint64_t count) {
+        std::memcpy(to, from, count * sizeof(T));
+        from = reinterpret_cast<const T*>(to);
+        to += (count * sizeof(T) + 3) / 4 * 4;
+    };
+    for (Block& block : std::span(frame.own).first(frame.blocks.size())) {
+        Samples& samples = block.samples;
+        if (stage_.has(0)) {
+            keep(samples.mean, spec_.C);
+            keep(samples.std, spec_.C);
+            keep(samples.images, uint64_t{samples.count} * spec_.C * spec_.H * spec_.W);
+        }
+        if (stage_.end == layers_.size()) keep(samples.labels, samples.count);
+    }
+}
+
 Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) {
     OneThread one;
     GC_ASSERT(lane < memory_.size() && slot < config_.slots && all.size() >= 1 && all.size() <= together_);
@@ -111,7 +141,11 @@ Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all,
         if (together_ == 1) frame.program = own;
         frame.samples += samples.count;
     }
+    if (config_.recompute) keep_blocks(frame);
     GC_TRY(layers_forward(frame, step));
+    for (const EdgeTensors& each : frame.program->edges)
+        if (frame.at(each.sent) != frame.at(each.value))
+            std::memcpy(frame.at(each.sent), frame.at(each.value), frame.program->bytes(each.value, frame.samples));
     for (size_t i = 0; i < all.size() && stage_.end == layers_.size(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
     if (statistics_) GC_TRY(sink.bucket(lane, all[0].id, 0, gradient_of(frame, 0, 0)));   // the forward pass has made them
     return {};
@@ -122,6 +156,8 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     GC_ASSERT(lane < memory_.size() && slot < config_.slots && (passes == Backward::both || config_.passes_apart));
     Frame& frame = frame_of(lane, slot);
     const StepId step = frame.blocks[0].id.step;
+    // Losses and statistics, which the slot's forward pass has handed in, are not handed in again.
+    if (config_.recompute && computed_[lane] != frame.number) GC_TRY(layers_forward(frame, step));
     for (size_t layer = stage_.end; layer-- > stage_.first;) {
         if (cancelled(step)) return step_cancelled;
         const Operations& operations = frame.program->layers[layer];
@@ -136,10 +172,9 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
 Buffer CpuNet::edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) {
     Program* program = &all_;
     if (together_ == 1) GC_ASSERT(program_find(programs_, samples, true, &program).ok());
-    const Tensor& tensor = gradient ? program->edges[edge].gradient : program->edges[edge].value;
-    const uint64_t all = tensor.bytes();
-    return {reinterpret_cast<std::byte*>(frame_of(lane, slot).at(tensor)), nullptr,
-            samples == program->samples ? all : all / program->samples * samples};
+    const EdgeTensors& tensors = program->edges[edge];
+    const Tensor& tensor = gradient ? tensors.gradient : tensors.sent;
+    return {reinterpret_cast<std::byte*>(frame_of(lane, slot).at(tensor)), nullptr, program->bytes(tensor, samples)};
 }
 
 Buffer CpuNet::evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) {

@@ -25,6 +25,12 @@ struct Program : ProgramSize {
     std::vector<Operation> input;
     std::vector<Operations> layers;   // one each, those with weights at their own place; of other stages' layers none
     std::vector<EdgeTensors> edges;   // alike in all programs of training but for the sizes
+    Tensor blocks;                    // with recompute: what the stage reads of the samples
+    /// The first samples of a tensor of this program.
+    uint64_t bytes(const Tensor& of, uint32_t count) const {
+        const uint64_t all = of.bytes();
+        return count == samples ? all : all / samples * count;
+    }
 };
 
 class CpuNet final : public Net {
@@ -65,6 +71,9 @@ private:
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
     /// Of what this stage reads of the samples.
     Status check(const Samples& samples) const;
+    uint64_t blocks_bytes(const Program& program, uint32_t blocks) const;
+    /// Copies what this stage reads of the samples to the slot.
+    void keep_blocks(Frame& frame) const;
     /// Fills the input and runs all layers forward.
     Status layers_forward(Frame& frame, StepId step);
     /// Computes and hands in the layer's gradients of weights, block by block.
@@ -109,7 +118,8 @@ private:
     std::vector<std::unique_ptr<Call>> calls_;
     std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
     std::vector<Stream> streams_;
-    std::vector<Frame> frames_;   // those of a lane one behind the other
+    std::vector<Frame> frames_;        // those of a lane one behind the other
+    std::vector<uint32_t> computed_;   // by lane: the frame of the newest forward pass
     Buffer parameters_, copies_memory_;
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};

@@ -41,7 +41,11 @@ Status CpuNet::make(Build& build, Program& program) {
     build.begin(program.samples, program.training, &program.layers, &program.edges);
     const Activation input = pixels(build, spec_, program.input);
     if (!stage_.has(0)) program.input.clear();
-    return layers_build(build, layers_, input);
+    GC_TRY(layers_build(build, layers_, input));
+    if (!config_.recompute || !program.training) return {};
+    const uint64_t bytes = blocks_bytes(program, build.together);
+    program.blocks = {Build::plain({bytes / sizeof(float)}), Place::slot, build.memory.append(Place::slot, bytes)};
+    return {};
 }
 
 /// Blocks can be computed together: all layers can, and the activations of so many samples are few.
@@ -91,8 +95,10 @@ void CpuNet::drop_other_stages(Build& build) {
 Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
     OneThread one;
     GC_ASSERT(config.lanes >= 1 && config.slots >= 1 && config.samples_max >= 1);
+    GC_ASSERT(!(config.recompute && config.passes_apart));
     spec_ = spec;
     config_ = config;
+    config_.recompute = config.recompute && config.slots > 1;
     GC_TRY(layers_check(spec_, &layers_));
     layers_pool_first(layers_);
     merged_ = layers_fused(layers_, fusions());
@@ -111,7 +117,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
     engine_.reset(engine);
     GC_TRY(kernels_name(config.precision, &kernels_name_));
-    Build build(engine, config, layers_, layout_, merged_);
+    Build build(engine, config_, layers_, layout_, merged_);
     build.least = ~0u;
     const std::vector<ProgramSize> sizes = program_sizes(config);
     for (const ProgramSize& size : sizes)
@@ -120,7 +126,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
             build.most = size.samples;
         }
     for (const ProgramSize& size : sizes) {
-        programs_.push_back({size, {}, {}, {}});
+        programs_.push_back({size, {}, {}, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
     if (sample_by_sample()) together_ = std::clamp(together_samples / build.most, 1u, together_most);
@@ -138,11 +144,12 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     for (size_t i = 0; i < copies_.size(); ++i)
         if (!copies_[i].refresh.empty()) copied_.push_back(i);
 
+    const Place of_slots = config_.recompute ? Place::slot : Place::kept;
     memory_.resize(config.lanes);
     for (auto& lane : memory_)
         for (uint8_t place = 0; place < place_count; ++place)
             if (place_purposes[place])
-                arena.plan(place_purposes[place], build.memory.bytes(Place{place}) * (Place{place} == Place::kept ? config.slots : 1),
+                arena.plan(place_purposes[place], build.memory.bytes(Place{place}) * (Place{place} == of_slots ? config.slots : 1),
                            &lane[place]);
     arena.plan("parameters", layout_.elements * sizeof(float), &parameters_);
     arena.plan("copies of weights", build.memory.bytes(Place::copies), &copies_memory_);
@@ -151,6 +158,8 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
 
 Status CpuNet::ready(bool initial) {
     frames_.resize(memory_.size() * config_.slots);
+    computed_.assign(memory_.size(), ~0u);
+    const auto of_slots = static_cast<size_t>(config_.recompute ? Place::slot : Place::kept);
     for (uint32_t lane = 0; lane < config_.lanes; ++lane) {
         dnnl_stream_t stream = nullptr;
         if (dnnl_stream_create(&stream, engine_.get(), dnnl_stream_default_flags) != dnnl_success)
@@ -162,7 +171,7 @@ Status CpuNet::ready(bool initial) {
             frame.number = lane * config_.slots + slot;
             frame.stream = stream;
             for (size_t place = 0; place < place_count; ++place) frame.base[place] = memory_[lane][place].host;
-            frame.base[static_cast<size_t>(Place::kept)] += slot * (memory_[lane][static_cast<size_t>(Place::kept)].bytes / config_.slots);
+            frame.base[of_slots] += slot * (memory_[lane][of_slots].bytes / config_.slots);
             frame.base[static_cast<size_t>(Place::parameters)] = parameters_.host;
             frame.base[static_cast<size_t>(Place::copies)] = copies_memory_.host;
         }

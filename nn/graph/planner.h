@@ -8,31 +8,26 @@
 
 namespace gradcast {
 
-/// Memory by lifetime.  Of a lane: `kept` lives from the forward to the backward pass; `even` and `odd` hold gradients of activations (one
-/// is read while the other is written); `scratch` lives within one operation, `beside` within one that computes gradients of weights in a
-/// second stream; `tickets` are 0 between operations, each of which has its own; `gradient` is in canonical order.  Of all lanes:
-/// `parameters` in canonical order, and `copies` of weights in the orders of kernels.
-enum class Place : uint8_t { kept, even, odd, scratch, beside, tickets, gradient, parameters, copies };
-constexpr uint32_t place_count = 9;
+/// Memory by lifetime.  Of a lane: `kept` lives from the forward to the backward pass, and so does `slot` where slots share `kept`; `even`
+/// and `odd` hold gradients of activations (one is read while the other is written); `scratch` lives within one operation, `beside` within
+/// one that computes gradients of weights in a second stream; `tickets` are 0 between operations, each of which has its own; `gradient` is
+/// in canonical order.  Of all lanes: `parameters` in canonical order, and `copies` of weights in the orders of kernels.
+enum class Place : uint8_t { kept, slot, even, odd, scratch, beside, tickets, gradient, parameters, copies };
+constexpr uint32_t place_count = 10;
 /// What a job's table of memory calls a lane's memory; null: all lanes share it.
-constexpr std::array<const char*, place_count> place_purposes = {"activations",
-                                                                 "activation gradients",
-                                                                 "activation gradients",
-                                                                 "kernel scratch",
-                                                                 "kernel scratch",
-                                                                 "kernel scratch",
-                                                                 "gradients",
-                                                                 nullptr,
-                                                                 nullptr};
+constexpr std::array<const char*, place_count> place_purposes = {
+    "activations",    "activations",    "activation gradients", "activation gradients",
+    "kernel scratch", "kernel scratch", "kernel scratch",       "gradients",
+    nullptr,          nullptr};
 
 /// Plans the places of a net.  Its programs (nn/programs.h) run one after the other in the same memory, so a place has the size of the
 /// program that needs most.
 class MemoryPlan {
 public:
     explicit MemoryPlan(uint64_t alignment) : alignment_(alignment) {}   // bytes
-    /// The next program begins: its kept memory and its tickets begin at 0.
+    /// The next program begins: its kept memory, its slot's and its tickets begin at 0.
     void begin() {
-        used_[index(Place::kept)] = used_[index(Place::tickets)] = 0;
+        for (const Place place : {Place::kept, Place::slot, Place::tickets}) used_[index(place)] = 0;
         odd_ = false;
     }
     /// Returns the offset of `bytes` bytes behind all that the program has appended to the place, or all programs to the copies.

@@ -12,7 +12,7 @@ constexpr uint32_t samples = 3;
 
 class Pipeline {
 public:
-    Pipeline(const NetSpec& spec, const std::vector<uint32_t>& begins, Schedule schedule, uint32_t micro_batches) {
+    Pipeline(const NetSpec& spec, const std::vector<uint32_t>& begins, Schedule schedule, uint32_t micro_batches, bool recompute) {
         const auto stages = static_cast<uint32_t>(begins.size());
         for (uint32_t i = 0; i < stages; ++i) {
             Stage& stage = stages_.emplace_back();
@@ -21,6 +21,7 @@ public:
             config.stage = {begins[i], i + 1 < stages ? begins[i + 1] : ~0u};
             config.slots = slots_of(stage.tasks);
             config.passes_apart = schedule == Schedule::zero_bubble;
+            config.recompute = recompute;
             stage.rig = std::make_unique<Rig>(spec, config);
             for (uint32_t b = 0; b < micro_batches; ++b) {
                 stage.found.emplace_back(stage.rig->net->layout());
@@ -122,15 +123,18 @@ TEST(Pipeline, HasTheBitsOfTheWholeNet) {
         }
         const std::vector<uint32_t> all = whole.net->stage_begins();
         const std::vector<uint32_t> begins = {0, all[all.size() / 4], all[all.size() / 2], all[all.size() * 3 / 4]};
-        for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
-            SCOPED_TRACE(std::string(name) + ", " + pipeline_schedule_names()[static_cast<size_t>(schedule)]);
-            Pipeline pipeline(spec, begins, schedule, micro_batches);
-            pipeline.run(blocks);
-            for (uint32_t b = 0; b < micro_batches; ++b) {
-                EXPECT_EQ(pipeline.loss(b), wanted[b].total);
-                EXPECT_TRUE(same_bits(pipeline.gradient(b, whole.net->layout().elements), wanted[b].gradient)) << "block " << b;
+        for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble})
+            for (const bool recompute : {false, true}) {
+                if (recompute && schedule == Schedule::zero_bubble) continue;
+                SCOPED_TRACE(
+                    fmt::format("{}, {}, recompute {}", name, pipeline_schedule_names()[static_cast<size_t>(schedule)], recompute));
+                Pipeline pipeline(spec, begins, schedule, micro_batches, recompute);
+                pipeline.run(blocks);
+                for (uint32_t b = 0; b < micro_batches; ++b) {
+                    EXPECT_EQ(pipeline.loss(b), wanted[b].total);
+                    EXPECT_TRUE(same_bits(pipeline.gradient(b, whole.net->layout().elements), wanted[b].gradient)) << "block " << b;
+                }
             }
-        }
     }
 }
 

@@ -16,6 +16,12 @@ NetSpec net_of(const std::string& name) {
     return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
 }
 
+uint64_t activation_bytes(const Rig& rig) {
+    uint64_t bytes = 0;
+    for (const auto& [purpose, count] : rig.arena.use("").bytes) bytes += purpose == "activations" ? count : 0;
+    return bytes;
+}
+
 /// Blocks take the slots in turn.
 void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_t blocks, const std::vector<Call>& calls) {
     const uint32_t samples = config.block_sizes[0];
@@ -30,6 +36,11 @@ void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_
     }
     Rig cut(spec, config);
     ASSERT_EQ(cut.net->slots(), config.slots);
+    if (config.recompute) {
+        NetConfig keeps = config;
+        keeps.recompute = false;
+        EXPECT_LT(activation_bytes(cut), activation_bytes(Rig(spec, keeps)));
+    }
     const uint32_t lane = config.lanes - 1;
     for (const auto& [pass, b] : calls) {
         const Block block{{3, b}, data[b]->samples};
@@ -41,7 +52,10 @@ void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_
                                                                                              : Backward::weights,
                                                                         found[b]);
         ASSERT_TRUE(status.ok()) << status.what;
-        if (pass == Call::forward) std::ranges::fill(data[b]->images, uint8_t{0});   // nobody reads them again
+        if (pass != Call::forward) continue;   // nobody reads the samples again
+        std::ranges::fill(data[b]->images, uint8_t{0});
+        std::ranges::fill(data[b]->labels, 0);
+        std::ranges::fill(data[b]->mean, 9.0f);
     }
     for (uint32_t b = 0; b < blocks; ++b) {
         EXPECT_EQ(found[b].next, cut.net->layout().buckets.size());
@@ -51,31 +65,81 @@ void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_
 }
 
 TEST(Slots, AllForwardThenAllBackward) {
-    for (const char* name : nets) {
-        SCOPED_TRACE(name);
-        NetConfig config = sizes({7}, 2);
-        config.slots = 3;
-        expect_bits_of_blocks(
-            net_of(name), config, 3,
-            {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
-    }
+    for (const char* name : nets)
+        for (const bool recompute : {false, true}) {
+            SCOPED_TRACE(fmt::format("{}, recompute {}", name, recompute));
+            NetConfig config = sizes({7}, 2);
+            config.slots = 3;
+            config.recompute = recompute;
+            expect_bits_of_blocks(
+                net_of(name), config, 3,
+                {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
+        }
 }
 
 TEST(Slots, OneForwardOneBackward) {
-    for (const char* name : nets) {
-        SCOPED_TRACE(name);
-        NetConfig config = sizes({7});
-        config.slots = 2;
-        expect_bits_of_blocks(net_of(name), config, 4,
-                              {{Call::forward, 0},
-                               {Call::forward, 1},
-                               {Call::both, 0},
-                               {Call::forward, 2},
-                               {Call::both, 1},
-                               {Call::forward, 3},
-                               {Call::both, 2},
-                               {Call::both, 3}});
+    for (const char* name : nets)
+        for (const bool recompute : {false, true}) {
+            SCOPED_TRACE(fmt::format("{}, recompute {}", name, recompute));
+            NetConfig config = sizes({7});
+            config.slots = 2;
+            config.recompute = recompute;
+            expect_bits_of_blocks(net_of(name), config, 4,
+                                  {{Call::forward, 0},
+                                   {Call::forward, 1},
+                                   {Call::both, 0},
+                                   {Call::forward, 2},
+                                   {Call::both, 1},
+                                   {Call::forward, 3},
+                                   {Call::both, 2},
+                                   {Call::both, 3}});
+        }
+}
+
+// Blocks of a call are kept together.
+TEST(Slots, BlocksTogetherAreComputedAgain) {
+    const NetSpec spec = preset("lenet5");
+    NetConfig config = sizes({16});
+    Rig whole(spec, config);
+    config.slots = 2;
+    config.recompute = true;
+    Rig cut(spec, config);
+    ASSERT_GE(cut.net->together(), 3u);
+    std::vector<std::unique_ptr<Data>> data;
+    std::vector<Gather> wanted;
+    std::vector<Block> blocks;
+    for (uint32_t b = 0; b < 5; ++b) {
+        data.push_back(std::make_unique<Data>(spec, 16, b + 1));
+        blocks.push_back({{0, b}, data[b]->samples});
+        ASSERT_TRUE(whole.net->block(0, blocks[b].id, blocks[b].samples, wanted.emplace_back(whole.net->layout())).ok());
     }
+    GatherEach found(cut.net->layout(), 5, true);
+    const std::span<const Block> first = std::span(blocks).first(3), second = std::span(blocks).last(2);
+    ASSERT_TRUE(cut.net->forward(0, 0, first, found).ok());
+    ASSERT_TRUE(cut.net->forward(0, 1, second, found).ok());
+    for (const auto& each : data) std::ranges::fill(each->images, uint8_t{0}), std::ranges::fill(each->labels, 0);
+    ASSERT_TRUE(cut.net->backward(0, 0, Backward::both, found).ok());
+    ASSERT_TRUE(cut.net->backward(0, 1, Backward::both, found).ok());
+    for (uint32_t b = 0; b < 5; ++b) {
+        EXPECT_EQ(found.each[b].total, wanted[b].total);
+        EXPECT_TRUE(same_bits(found.each[b].gradient, wanted[b].gradient)) << "block " << b;
+    }
+}
+
+// Of eight micro-batches in flight.
+TEST(Slots, InputsTakeLessMemoryThanActivations) {
+    const NetSpec spec = preset("resnet9", 3, 32);
+    NetConfig config = sizes({8});
+    config.stage = {15, 30};
+    auto bytes = [&](uint32_t slots, bool recompute) {
+        config.slots = slots;
+        config.recompute = recompute;
+        return activation_bytes(Rig(spec, config));
+    };
+    const uint64_t one = bytes(1, false);
+    EXPECT_EQ(bytes(1, true), one);   // nothing to save
+    EXPECT_EQ(bytes(8, false), 8 * one);
+    EXPECT_LT(bytes(8, true), 4 * one);
 }
 
 // A data pass depends on no weights pass: all weights passes come last, and those of different slots in another order.

@@ -64,6 +64,44 @@ TEST(Stages, BeginWithParametersOfAFile) {
     EXPECT_NE(job.outcome(0).digest, first.outcome(0).digest);
 }
 
+uint64_t activation_bytes(const Engine& engine) {
+    uint64_t bytes = 0;
+    for (const MemoryUse& use : engine.status().memory)
+        for (const auto& [purpose, count] : use.bytes) bytes += purpose == "activations" ? count : 0;
+    return bytes;
+}
+
+// Batch norm and dropout are computed twice: statistics, losses and counts of right answers go in once.
+TEST(Stages, ComputeActivationsAgain) {
+    struct Case {
+        const char *preset, *parallel;
+        uint32_t ranks;
+    };
+    const Case cases[] = {{"resnet9", "stages = 2\nschedule = \"gpipe\"\n", 2},
+                          {"resnet9", "stages = 3\n", 3},
+                          {"nin", "stages = 2\nschedule = \"gpipe\"\n", 2},
+                          {"nin", "stages = 3\nmicro_batch = 2\n", 6},
+                          {"mlp", "stages = 2\nmicro_batch = 3\n", 2}};
+    for (const Case& each : cases) {
+        SCOPED_TRACE(fmt::format("{}, {}", each.preset, each.parallel));
+        std::vector<uint64_t> bytes[2];   // by rank
+        const bool gpipe = std::string_view(each.parallel).find("gpipe") != std::string_view::npos;
+        for (const bool recompute : {false, true}) {
+            if (!recompute && !gpipe) continue;
+            StagesJob job;
+            job.preset = each.preset;
+            job.parallel = fmt::format("{}recompute = {}\n", each.parallel, recompute);
+            job.sim.ranks = each.ranks;
+            job.steps = 2, job.blocks = 8, job.batch = 16;
+            const Status status = job.run();
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_wanted(job);
+            for (const auto& engine : job.engines) bytes[recompute].push_back(activation_bytes(*engine));
+        }
+        for (Rank rank = 0; rank < each.ranks && gpipe; ++rank) EXPECT_LT(bytes[true][rank], bytes[false][rank] / 4) << "rank " << rank;
+    }
+}
+
 TEST(Stages, AutoChoosesOneExchangeForAllStages) {
     StagesJob job;
     job.parallel = "stages = 2\n";
@@ -120,15 +158,21 @@ TEST(Stages, GiveTheBitsOfTheWholeNetInUnequalParts) {
 // them is slower.
 TEST(Stages, IdleAsTheirScheduleSays) {
     constexpr uint64_t pass_us = 20'000;
-    for (const Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble})
+    for (const auto& [schedule, recompute] : {std::pair{Schedule::gpipe, false},
+                                              {Schedule::one_forward_one_backward, false},
+                                              {Schedule::zero_bubble, false},
+                                              {Schedule::gpipe, true},
+                                              {Schedule::one_forward_one_backward, true}})
         for (const auto& [stages, blocks] : {std::pair{2u, 4u}, {4u, 8u}})
             for (const auto& [slower, latency_us] : {std::pair{1.0, uint64_t{500}}, {1.5, 500}, {1.0, 15'000}}) {
-                SCOPED_TRACE(fmt::format("{}, {} stages, {} blocks, {}, {}", pipeline_schedule_names()[static_cast<size_t>(schedule)],
-                                         stages, blocks, slower, latency_us));
+                if (recompute && (slower > 1 || latency_us > 500)) continue;
+                SCOPED_TRACE(fmt::format("{}, recompute {}, {} stages, {} blocks, {}, {}",
+                                         pipeline_schedule_names()[static_cast<size_t>(schedule)], recompute, stages, blocks, slower,
+                                         latency_us));
                 auto run_us = [&](uint32_t steps) {
                     StagesJob job;
-                    job.parallel =
-                        fmt::format("stages = {}\nschedule = \"{}\"\n", stages, pipeline_schedule_names()[static_cast<size_t>(schedule)]);
+                    job.parallel = fmt::format("stages = {}\nschedule = \"{}\"\nrecompute = {}\n", stages,
+                                               pipeline_schedule_names()[static_cast<size_t>(schedule)], recompute);
                     job.sim.ranks = stages;
                     job.sim.latency_us = latency_us;
                     job.sim.jitter_us = 0;
@@ -142,7 +186,9 @@ TEST(Stages, IdleAsTheirScheduleSays) {
                 };
                 const double step_us = (run_us(4) - run_us(2)) / 2;
                 std::vector<StageTimes> times(stages, {pass_us, pass_us, pass_us});
-                times[1] = {slower * pass_us, slower * pass_us, slower * pass_us};
+                for (uint32_t stage = 0; stage < stages && recompute; ++stage)
+                    if (slots_of(stage_tasks(schedule, stages, stage, blocks)) > 1) times[stage].data += pass_us;
+                if (slower > 1) times[1] = {slower * pass_us, slower * pass_us, slower * pass_us};
                 const PipelineCost cost = pipeline_cost(schedule, times, blocks, static_cast<double>(latency_us));
                 const double whole_us = cost.step + 2 * static_cast<double>(latency_us);   // all have their sums; all tell their digests
                 for (uint32_t stage = 0; stage < stages; ++stage) {

@@ -54,6 +54,7 @@ struct JobConfig {
     uint32_t stages = 1;                   // that the net is cut into, see Grid
     std::vector<std::string> cuts;         // layers that begin the second stage and the following ones; none: of about the same work
     std::string stage_schedule = "1f1b";   // see Schedule
+    bool recompute = false;                // a stage computes activations again before a backward pass
     uint32_t micro_batch = 1;              // blocks that pass the stages together
     std::string transport = "auto";        // "auto", "ip", "tcp"
     Protect protect = Protect::auth;

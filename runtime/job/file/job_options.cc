@@ -291,6 +291,10 @@ constexpr JobOption rows[] = {
     {"parallel", "schedule", Kind::name, "\"1f1b\"", 0, 0, false, stage_schedules,
      "order of a stage's passes: 1f1b keeps few blocks in memory, zero-bubble waits least, gpipe keeps all blocks of a step",
      field<&JobConfig::stage_schedule, Identity::no>},
+    {"parallel", "recompute", Kind::flag, "false", 0, 1, false, nullptr,
+     "a stage with several micro-batches in flight keeps what comes in, and computes activations again before a backward pass: less memory, up "
+     "to a third more computing.  Not with zero-bubble, whose weights passes come later and need the activations",
+     field<&JobConfig::recompute, Identity::no>},
     {"parallel", "micro_batch", Kind::integer, "1", 1, blocks_max, false, nullptr,
      "blocks that pass the stages together, of which each lane of a node computes a share", field<&JobConfig::micro_batch, Identity::no>},
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,

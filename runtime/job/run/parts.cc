@@ -285,6 +285,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
         net.stage = pipeline->stage(pipeline->own_stage);
         net.slots = pipeline->slots();
         net.passes_apart = pipeline->passes_apart();
+        net.recompute = pipeline->recomputes();
     }
     if (compute.device && !local && config.nodes() == 1 && block_sizes.size() <= step_blocks_max) net.step_blocks = block_sizes;
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;

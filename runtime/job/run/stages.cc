@@ -56,6 +56,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     const auto& names = pipeline_schedule_names();
     config->schedule = static_cast<Schedule>(std::ranges::find(names, job.stage_schedule) - names.begin());
     config->own_stage = stage_of(self, job.stages);
+    config->recompute = job.recompute;
     config->micro_batch = job.micro_batch;
     config->lanes = lanes;
     uint32_t each = grid.replicas();   // that compute a block; of `auto` as many as there are
