@@ -203,7 +203,7 @@ Status Build::reorder(const Tensor& from, const Tensor& to, std::vector<Operatio
 
 Activation Build::flows(const dnnl_memory_desc_t& desc, bool learns) {
     Activation made{.value = kept(desc), .gradient = {}, .learns = learns && training};
-    if (made.learns) made.gradient = passes_apart ? kept(desc) : reserve(plan().turn(), desc);
+    if (made.learns) made.gradient = passes_apart || in_slice ? kept(desc) : reserve(plan().turn(), desc);
     return made;
 }
 
@@ -256,8 +256,15 @@ Status Build::consume(std::initializer_list<Tensor> have, const dnnl_memory_desc
             *tensor = each;
             return {};
         }
+    const Tensor& from = *have.begin();
+    const auto known = std::ranges::find_if(reordered, [&](const Reordered& each) {
+        return each.list == &list && each.from.place == from.place && each.from.offset == from.offset &&
+               dnnl_memory_desc_equal(&each.to.desc, &desc);
+    });
+    if (known != reordered.end()) return *tensor = known->to, Status{};
     *tensor = kept(desc);
-    return reorder(*have.begin(), *tensor, list);
+    if (in_slice) reordered.push_back({&list, from, *tensor});
+    return reorder(from, *tensor, list);
 }
 
 Status Build::produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor) {

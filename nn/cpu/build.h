@@ -108,8 +108,9 @@ struct EdgeTensors {
 /// Copies of one layer's weights, shared by all sizes.
 struct WeightCopies {
     std::vector<Tensor> tensors;
-    std::optional<Tensor> packed[2];   // for own kernels: forward, backward
-    std::vector<Operation> refresh;    // from the parameters
+    std::optional<Tensor> packed[2];    // for own kernels: forward, backward
+    std::vector<Operation> refresh;     // from the parameters
+    std::vector<WeightCopies> slices;   // of a sliced layer: theirs, which it refreshes
 };
 
 class Build {
@@ -160,6 +161,12 @@ public:
     Operations* operations = nullptr;
     WeightCopies* copies = nullptr;
     const Layer* pool = nullptr;   // of a convolution (conv_few): the max pooling that is computed with it, and the ReLU behind that
+    bool in_slice = false;         // the layer is a slice (slices.cc): others that read the input follow
+    struct Reordered {
+        const std::vector<Operation>* list;
+        Tensor from, to;
+    };
+    std::vector<Reordered> reordered;   // by the slices before it
 
     // For layers_build() (nn/graph/planner.h)
     bool enter(uint32_t next);
@@ -176,6 +183,7 @@ public:
     /// 8 or 16 channels together, for own kernels; input_width(): 8 where the input comes so, else 16.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const { return tagged(shape, width == 8 ? dnnl_nChw8c : dnnl_nChw16c); }
     dnnl_memory_desc_t channels_last(const Shape& shape, dnnl_data_type_t of = dnnl_f32) const { return tagged(shape, dnnl_nhwc, of); }
+    dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of = dnnl_f32) const;
     uint32_t input_width() const;
     /// [N/16, C, H, W, 16]; reorders fill up with zeros.
     static dnnl_memory_desc_t side_by_side(uint32_t samples, const Shape& shape);
@@ -200,7 +208,7 @@ public:
     Status in_place(const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Activation* activation);
     /// This layer's parameters and their gradient in canonical order.
     Tensor weight(Place place, const dnnl_memory_desc_t& desc) const { return canonical(place, desc, layer->offset); }
-    Tensor bias(Place place) const { return canonical(place, plain({layer->biases}), layer->offset + layer->weights); }
+    Tensor bias(Place place) const { return canonical(place, plain({layer->biases}), layer->bias_offset); }
     /// Parameters or their gradient from that element of the flat vector on; a lane's memory has the gradient of one bucket.
     Tensor canonical(Place place, const dnnl_memory_desc_t& desc, uint64_t element) const;
     /// The layer's weights in that order: the parameters themselves, or a copy that is refreshed once a step.
@@ -222,7 +230,6 @@ private:
     bool shares() const { return recompute && training; }
     bool alone(uint32_t from, uint32_t by) const { return layers[from].takers > 1 || from + 1 != by; }
     MemoryPlan& plan() { return inside_ ? memory : elsewhere; }
-    dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of = dnnl_f32) const;
     using Attributes = std::unique_ptr<dnnl_primitive_attr, Closer<&dnnl_primitive_attr_destroy>>;
     static Attributes attributes();
     Tensor append(Place place, const dnnl_memory_desc_t& desc) { return {desc, place, plan().append(place, Tensor{desc}.bytes())}; }
@@ -239,6 +246,8 @@ private:
 #define GC_LAYER(kind) Status kind(Build& b);
 GC_LAYER_KINDS(GC_LAYER)
 #undef GC_LAYER
+/// A layer with slices, each of which `build` makes.
+Status sliced(Build& b, Status (*build)(Build&));
 /// The net's input; appends what fills it from a frame's samples.
 Activation pixels(Build& b, const NetSpec& spec, std::vector<Operation>& list);
 bool conv_wide_fits(const Build& b, const Layer& l);

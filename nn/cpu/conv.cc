@@ -10,6 +10,7 @@ namespace gradcast::cpu {
 
 Status conv(Build& b) {
     const Layer& l = *b.layer;
+    if (!l.slices.empty()) return sliced(b, conv);
     if (conv_few_fits(l)) return conv_few(b);
     if (conv_wide_fits(b, l)) return conv_wide(b);
     const Activation x = b.activation;

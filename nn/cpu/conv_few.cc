@@ -125,14 +125,15 @@ Status conv_few(Build& b) {
     }
     if (!b.training) return {};
 
-    const uint64_t count = l.weights, sums = kernels.weights_scratch(whole), own = count + l.biases;
-    const Tensor dw = b.weight(Place::gradient, w.desc), memory = b.scratch(sums + y_cut.strip_floats() + own);
+    const uint64_t count = l.weights, biases = l.biases, sums = kernels.weights_scratch(whole);
+    const Tensor dw = b.weight(Place::gradient, w.desc), db = b.bias(Place::gradient),
+                 memory = b.scratch(sums + y_cut.strip_floats() + count + biases);
     const FloatKernels& plain = float_kernels(isa_best());
-    auto weights = [=, &kernels](const Frame& frame, float* to, const float* dy, uint64_t won, const float* from,
+    auto weights = [=, &kernels](const Frame& frame, float* to, float* bias_to, const float* dy, uint64_t won, const float* from,
                                  const Conv16Shape& shape) {
-        float *db = to + count, *scratch = frame.at(memory);
-        if (pools) kernels.backward_weights_pooled(to, db, dy, winners_at(frame, won), from, scratch, shape);
-        else kernels.backward_weights(to, db, dy, from, scratch, shape);
+        float* scratch = frame.at(memory);
+        if (pools) kernels.backward_weights_pooled(to, bias_to, dy, winners_at(frame, won), from, scratch, shape);
+        else kernels.backward_weights(to, bias_to, dy, from, scratch, shape);
     };
     if (pools)
         list.gradient.emplace_back([=, &plain](Frame& frame) {
@@ -142,12 +143,15 @@ Status conv_few(Build& b) {
     list.weights.emplace_back([=, &plain](Frame& frame) {
         const uint64_t group = frame.first / 16, place = group * y_cut.image_floats();
         float* dy = frame.at(y.gradient) + place;
-        if (whole.groups > 0) weights(frame, frame.at(dw), dy, place, frame.at(x1) + group * x_cut.image_floats(), of(frame.count));
+        if (whole.groups > 0)
+            weights(frame, frame.at(dw), frame.at(db), dy, place, frame.at(x1) + group * x_cut.image_floats(), of(frame.count));
         if (strips.count == 1) return Status{};
+        const bool adds = whole.groups > 0;
         float *dy2 = frame.at(memory) + sums, *more = dy2 + y_cut.strip_floats();
         cut(y_cut, dy2, dy + y_last);
-        weights(frame, whole.groups > 0 ? more : frame.at(dw), dy2, y_last, frame.at(x2), strip);
-        if (whole.groups > 0) plain.add(frame.at(dw), frame.at(dw), more, own);
+        weights(frame, adds ? more : frame.at(dw), adds ? more + count : frame.at(db), dy2, y_last, frame.at(x2), strip);
+        if (adds) plain.add(frame.at(dw), frame.at(dw), more, count);
+        if (adds) plain.add(frame.at(db), frame.at(db), more + count, biases);
         return Status{};
     });
     if (!x.learns) return {};

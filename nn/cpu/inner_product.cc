@@ -30,7 +30,7 @@ Status inner_float(Build& b) {
     const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
     const bool biased = l.biases > 0;
-    const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{};
+    const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{}, dbias = biased ? b.bias(Place::gradient) : Tensor{};
 
     Tensor x1;
     GC_TRY(b.consume({x.value}, order, list.forward, &x1));
@@ -59,7 +59,7 @@ Status inner_float(Build& b) {
         kernels.backward_weights(to, to_apart, dy, strips, shape(frame.count), first, end);
     };
     auto biases = [=, &kernels](Frame& frame) {
-        float* const to = frame.at(dw) + uint64_t{K} * C;
+        float* const to = frame.at(dbias);
         kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * K, shape(frame.count));
         return to;
     };
@@ -93,6 +93,7 @@ Status inner_float(Build& b) {
 
 Status inner_product(Build& b) {
     b.operations->unit = 1;
+    if (!b.layer->slices.empty()) return sliced(b, inner_product);
     if (b.type == dnnl_f32) return inner_float(b);
     const Layer& l = *b.layer;
     const Activation x = b.activation;

@@ -27,6 +27,9 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
+    for (const Layer& layer : layers_)
+        if (!layer.slices.empty())
+            return fail(Code::unsupported, "layer {}: slices compute on CPUs in this version: take device cpu", layer_name(layer));
     layout_ = layers_layout(layers_, config.bucket_bytes);
     layers_pool_first(layers_);
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);

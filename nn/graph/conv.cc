@@ -1,3 +1,4 @@
+#include "nn/graph/slices.h"
 #include "nn/graph/weights.h"
 #include "nn/graph/window.h"
 
@@ -14,7 +15,7 @@ Status shape(const NetSpec&, Layer& layer) {
     return {};
 }
 
-constexpr const LayerKey* keys[] = {&outputs_key, &kernel_key, &stride_key, &pad_key, &bias_key};
+constexpr const LayerKey* keys[] = {&outputs_key, &kernel_key, &stride_key, &pad_key, &bias_key, &slices_key};
 
 }   // namespace
 
@@ -23,6 +24,7 @@ const LayerKind conv_kind{.name = "conv",
                           .keys = keys,
                           .shape = shape,
                           .multiplies = true,
+                          .slice_unit = 16,
                           .onnx = {.type = "Conv", .input = OnnxOperator::Input::spatial, .windowed = true}};
 
 }   // namespace gradcast

@@ -1,3 +1,4 @@
+#include "nn/graph/slices.h"
 #include "nn/graph/weights.h"
 
 namespace gradcast {
@@ -10,7 +11,7 @@ Status shape(const NetSpec&, Layer& layer) {
     return {};
 }
 
-constexpr const LayerKey* keys[] = {&outputs_key, &bias_key};
+constexpr const LayerKey* keys[] = {&outputs_key, &bias_key, &slices_key};
 constexpr OnnxOperator::Attribute attributes[] = {{"transB", false, 1}};
 
 }   // namespace
@@ -20,6 +21,7 @@ const LayerKind inner_product_kind{.name = "inner_product",
                                    .keys = keys,
                                    .shape = shape,
                                    .multiplies = true,
+                                   .slice_unit = 1,
                                    .onnx = {.type = "Gemm", .input = OnnxOperator::Input::flat, .attributes = attributes}};
 
 }   // namespace gradcast

@@ -36,6 +36,7 @@ std::vector<LayerKeyUse> layer_keys() {
     std::vector<LayerKeyUse> all;
     for (const LayerKind* kind : layer_kinds())
         for (const LayerKey* key : kind->keys) {
+            if (!key->of_job_files) continue;
             auto at = std::find_if(all.begin(), all.end(), [key](const LayerKeyUse& use) { return use.key == key; });
             if (at == all.end()) at = all.insert(all.end(), {key, {}});
             at->kinds.emplace_back(kind->name);

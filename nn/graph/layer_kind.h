@@ -13,7 +13,7 @@ namespace gradcast {
 
 struct Layer;
 
-/// One key of a layer in a job file.
+/// One key of a layer in a job file or a model file.
 struct LayerKey {
     enum class Type : uint8_t { integer, flag, number };
     const char* name;
@@ -22,6 +22,7 @@ struct LayerKey {
     double min, max;      // allowed
     bool below = false;   // max itself is not allowed
     const char* help;     // without the kinds that have it
+    bool of_job_files = true;
 
     bool in_range(double is) const { return is >= min && is <= max && !(below && is == max); }
 };
@@ -54,6 +55,7 @@ struct LayerKind {
     bool kinks = false;        // its slope jumps, so finite differences are a test of the gradient only away from the jumps
     bool draws = false;        // draws random numbers in each step of training (dropout_mixed())
     bool multiplies = false;   // weights by inputs: most of a net's work
+    uint32_t slice_unit = 0;   // of outputs: a slice has a multiple of it (nn/graph/slices.h); 0: the kind is not sliced
     /// Whether it can be trained in blocks of so many samples; null: in all.
     Status (*block)(const Layer& layer, uint32_t samples) = nullptr;
     /// Every weight begins with it; 0: weights are drawn (weights_initial()).
@@ -84,7 +86,7 @@ std::vector<std::string> layer_kind_names();
 const LayerKind* layer_kind_find(std::string_view name);
 /// The key of that name of the first kind that has it; null: no kind has.
 const LayerKey* layer_key_find(std::string_view name);
-/// All keys, each once, with the names of the kinds that have it.
+/// All keys of job files, each once, with the names of the kinds that have it.
 struct LayerKeyUse {
     const LayerKey* key;
     std::vector<std::string> kinds;

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "nn/graph/slices.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/rng.h"
 
@@ -15,7 +16,8 @@ namespace {
 /// The values that were given are of keys of the kind, and in their range.
 Status keys_check(const LayerKind& kind, const LayerSpec& spec, const std::string& name) {
     std::string known;
-    for (const LayerKey* key : kind.keys) known += (known.empty() ? "" : " ") + std::string(key->name);
+    for (const LayerKey* key : kind.keys)
+        if (key->of_job_files) known += (known.empty() ? "" : " ") + std::string(key->name);
     for (const auto& [given, value] : spec.values) {
         const LayerKey* any = layer_key_find(given);
         const auto key =
@@ -114,10 +116,12 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
             return fail(Code::invalid, "layer {}: {} must be the last layer", layer.spec.name, each.kind);
         GC_TRY(kind->shape(spec, layer));
         layer.offset = offset;
+        layer.bias_offset = offset + layer.weights;
         offset += layer.parameters();
         if (layer.weights > layer_elements_max || offset > layer_elements_max)
             return fail(Code::invalid, "layer {}: {} to {} makes a net of more than {} parameters", layer.spec.name, shape_text(layer.in),
                         shape_text(layer.out), layer_elements_max);
+        GC_TRY(slices_make(layer));
         result.push_back(std::move(layer));
     }
     at = spec.layers.size();

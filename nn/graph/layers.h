@@ -32,9 +32,11 @@ struct Layer {
     Shape in{}, out{};
     Window window{};
     float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
-    uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows
+    uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows, that of a slice behind all weights
     std::vector<uint64_t> weight_shape = {};   // in canonical order, the last index moves fastest; empty: no weights
     uint64_t weights = 0, biases = 0;          // elements
+    uint64_t bias_offset = 0;
+    std::vector<Layer> slices = {};   // its outputs in slices, each as a layer; empty: it is not sliced
     // Running mean [C] and second moment [C] of batch norm, at the end of the flat vector in a bucket of their own.  A block hands in sums
     // over its samples in the place of a gradient, so all nodes move them by the same bits.
     uint64_t statistics = 0, statistics_offset = 0;
@@ -56,8 +58,9 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
 /// Whether all layers can be trained in blocks of so many samples.
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 
-/// Of that stage: a group for each layer with parameters, then one for each with statistics; a bucket is closed when it has at least
-/// bucket_bytes, from the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
+/// Of that stage: a group for each layer with parameters, then one for each with statistics; a sliced layer has a group for each slice's
+/// weights, then one for each slice's biases.  A bucket has whole layers and is closed when it has at least bucket_bytes, from the end of
+/// the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
 
 /// By layer: the bucket that is complete once its gradient is; none: ~0.

@@ -5,22 +5,30 @@ namespace gradcast {
 
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage) {
     Layout layout;
-    auto take = [&](const Layer& layer, uint64_t count, const std::string& name, bool statistics) {
+    std::vector<uint32_t> layer_of;   // by group
+    auto take = [&](uint32_t layer, uint64_t count, const std::string& name, bool statistics) {
         if (count == 0) return;
-        if (!stage.has(static_cast<uint32_t>(&layer - layers.data()))) return (void)(layout.others += count);
+        if (!stage.has(layer)) return (void)(layout.others += count);
         layout.groups.push_back({layout.elements, count, name, statistics, layout.others});
         layout.elements += count;
+        layer_of.push_back(layer);
     };
-    for (const Layer& layer : layers) take(layer, layer.parameters(), layer.spec.name, false);
+    const auto count = static_cast<uint32_t>(layers.size());
+    for (uint32_t i = 0; i < count; ++i) {
+        for (const Layer& slice : layers[i].slices) take(i, slice.weights, slice.spec.name, false);
+        for (const Layer& slice : layers[i].slices) take(i, slice.biases, slice.spec.name, false);
+        if (layers[i].slices.empty()) take(i, layers[i].parameters(), layers[i].spec.name, false);
+    }
     const size_t learnt = layout.groups.size();
-    for (const Layer& layer : layers) take(layer, layer.statistics, layer.spec.name + " statistics", true);
+    for (uint32_t i = 0; i < count; ++i) take(i, layers[i].statistics, layers[i].spec.name + " statistics", true);
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
     while (bucket.group > 0) {
         const Group& group = layout.groups[--bucket.group];
         bucket.offset = group.offset;
         bucket.count += group.count;
         ++bucket.group_count;
-        bool enough = bucket.group < learnt && bucket.count * sizeof(float) >= bucket_bytes;
+        const bool begins = bucket.group == 0 || layer_of[bucket.group - 1] != layer_of[bucket.group];
+        const bool enough = bucket.group < learnt && begins && bucket.count * sizeof(float) >= bucket_bytes;
         if (!enough && bucket.group != 0 && bucket.group != learnt) continue;
         layout.buckets.push_back(bucket);
         bucket.count = 0;

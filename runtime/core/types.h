@@ -1,5 +1,5 @@
 // Types that folders share.  Terms: a *node* is a machine's place in the roster of a job, a *rank* its number in a view; a *block* is the
-// unit of samples and of determinism; a *group* is one layer's parameters, which share a quantiser scale; a *bucket* is a run of groups
+// unit of samples and of determinism; a *group* is parameters of one layer, which share a quantiser scale; a *bucket* is a run of groups
 // that is exchanged together.
 #pragma once
 #include <array>
@@ -67,7 +67,7 @@ struct View {
 /// the whole net.
 struct Group {
     uint64_t offset, count;    // elements that this node owns
-    std::string layer;         // name for errors: "conv2"
+    std::string layer;         // name for errors: "conv2", "fc1 slice 2 of 4"
     bool statistics = false;   // a block's statistics (batch norm), not a gradient: always auto32
     uint64_t before = 0;       // elements before it that other nodes own
     uint64_t place() const { return offset + before; }

@@ -159,6 +159,15 @@ TEST(JobIdentity, OfLittle) {
                                                                                                      {"algorithm.quantiser", "auto32"}}));
 }
 
+// Jobs without slices have the identity that they had before there were any.
+TEST(JobIdentity, OfSlices) {
+    const std::string net = "[job]\nsteps = 3\n[data]\ntrain = \"t\"\n[net]\npreset = \"mlp\"\n";
+    Pairs wanted = identity(net);
+    EXPECT_EQ(identity(net + "[parallel]\nslices = 1\n"), wanted);
+    wanted.emplace_back("parallel.slices", "4");
+    EXPECT_EQ(identity(net + "[parallel]\nslices = 4\nsliced = [\"fc1\"]\n"), wanted);   // the layers are those of the checked net
+}
+
 // The path of a replay log says where the order is from, not which it is.
 TEST(JobIdentity, OfAReplay) {
     const Pairs pairs = identity(

@@ -145,6 +145,12 @@ const std::vector<Case> cases = {
      "parallel.micro_batch: goes with stages of at least 2"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 2\nmicro_batch = 9\n"},
      "parallel.micro_batch: 9 blocks are more than the 8 of a step"},
+    {{.algorithm = "kind = \"ma\"\n", .parallel = "slices = 2\n"},
+     "parallel.slices: ma computes whole layers in this version: slices go with ssgd"},
+    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .parallel = "slices = 2\n"},
+     "parallel.slices: slices compute on CPUs in this version: take device = \"cpu\""},
+    {{.parallel = "sliced = [\"fc1\"]\n"},
+     "parallel.sliced: goes with slices of at least 2"},
     {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},
      "profile.step: goes with ssgd, not ma"},
 };

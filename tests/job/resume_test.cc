@@ -55,6 +55,7 @@ TEST_F(ResumeTest, AnyCheckpointGoesOnToTheSameModel) {
         {"adam, steps", replaced(plain, optimiser, "[optimiser]\nkind = \"adam\"\nlr = 0.005\nschedule = \"step\"\ndecay_every = 20\n")},
         {"batch norm and dropout", job_text_of_all()},
         {"augmentation", replaced(plain, "[net]\n", "crop = 2\nflip = true\n[net]\n")},
+        {"slices", job_text("[parallel]\nslices = 4\nsliced = [\"fc1\"]\n")},
         {"auto16", job_text("[algorithm]\nquantiser = \"auto16\"\n")},
         {"fixed", job_text("[algorithm]\nexchange = \"unicast\"\nquantiser = \"fixed\"\n")},
         {"auto", job_text("[algorithm]\nexchange = \"auto\"\n")},
@@ -370,6 +371,13 @@ TEST_F(ResumeTest, ACheckpointOfAnotherTrainingIsRefusedByName) {
                   path + " NAME.safetensors, and net.start = \"NAME.safetensors\"");
     EXPECT_EQ(refused(replaced(job_text(), "outputs = 16", "outputs = 17")).substr(0, path.size() + 30),
               path + ": of another training: layer 1");
+    EXPECT_PRED2(starts, refused(job_text("[parallel]\nslices = 2\nsliced = [\"fc1\"]\n")),
+                 path + ": of another training: parallel.slices was not set; ");
+    const Run sliced = run(with_job(job_text("[parallel]\nslices = 2\nsliced = [\"fc1\"]\n"), "checkpoint_every = 10\n"), 1);
+    const std::string of_slices = checkpoint_path(sliced.folders[0], 40);
+    EXPECT_PRED2(starts, refused(job_text(), of_slices), of_slices + ": of another training: parallel.slices was 2; ");
+    EXPECT_EQ(refused(job_text("[parallel]\nslices = 2\nsliced = [\"fc1\", \"fc2\"]\n"), of_slices),
+              of_slices + ": of another training: the sliced layers were [fc1] and are [fc1, fc2] now");
     EXPECT_EQ(refused(replaced(job_text(), "epochs = 2", "steps = 40")),
               path + ": all 40 steps of the job are done: more epochs or steps in the job file would go on");
     write("train.h5", 601, 0);

@@ -218,6 +218,49 @@ TEST_F(EngineTest, FinalModelEvaluatesToTheJobsAccuracy) {
     EXPECT_FALSE(std::filesystem::exists(path + ".part"));
 }
 
+// Slices change the bits of a training, not its files: a sliced layer's parameters are one tensor.
+TEST_F(EngineTest, SlicedLayersAreWholeInFiles) {
+    const std::string text = job_text("[parallel]\nslices = 4\nsliced = [\"fc1\", \"fc2\"]\n");
+    JobStatus whole, status;
+    std::string path;
+    ASSERT_TRUE(run_one(job_text(), 1, &whole).ok());
+    ASSERT_TRUE(run_one(text, 1, &status, &path).ok());
+    EXPECT_NE(status.digest, whole.digest);
+    EXPECT_GT(status.accuracy, 0.9);
+    for (const uint32_t lanes : {0u, 2u, 3u}) {
+        JobStatus other;
+        ASSERT_TRUE(run_one(text, lanes, &other).ok());
+        EXPECT_EQ(other.digest, status.digest) << lanes;
+    }
+    for (const char* exchange : {"ring", "coded-rs"}) {
+        std::vector<JobStatus> many;
+        ASSERT_TRUE(run_many(text + fmt::format("[algorithm]\nexchange = \"{}\"\n", exchange), 3, &many).ok());
+        for (const JobStatus& each : many) EXPECT_EQ(each.digest, status.digest) << exchange;
+    }
+    Model model;
+    std::vector<float> parameters;
+    ASSERT_TRUE(model_read(path, &model, &parameters).ok());
+    EXPECT_EQ(parameters.size(), 64u * 16 + 16 + 16 * 4 + 4);
+    EXPECT_EQ(layer_text(model.net.layers[0]), "inner_product outputs=16 slices=4");
+    const std::string saved = folder_ + "/sliced.safetensors";
+    ASSERT_TRUE(safetensors_write(saved, model, parameters).ok());
+    for (const std::string& file : {path, saved}) {
+        Evaluation evaluation;
+        const Status evaluated = model_evaluate(file, folder_ + "/test.h5", 2, &evaluation);
+        ASSERT_TRUE(evaluated.ok()) << evaluated.what;
+        EXPECT_EQ(static_cast<double>(evaluation.right) / 250, status.accuracy);
+    }
+    // A job without slices begins with them.
+    JobStatus start;
+    const std::string still = replaced(replaced(job_text(), "lr = 0.05", "lr = 1e-30"), "epochs = 2", "steps = 2");
+    ASSERT_TRUE(run_one(replaced(still, "[net]\n", "[net]\nstart = \"sliced.safetensors\"\n"), 1, &start).ok());
+    EXPECT_EQ(start.digest, status.digest);
+
+    auto mistake = [&](const std::string& parallel) { return std::string(run_one(job_text("[parallel]\n" + parallel), 1, &status).what); };
+    EXPECT_EQ(mistake("slices = 2\n"), "no inner product has 262144 weights: name layers in `sliced`; possible are fc1, fc2");
+    EXPECT_EQ(mistake("slices = 8\nsliced = [\"fc2\"]\n"), "layer fc2: 4 outputs do not make 8 slices: take 2 or 4");
+}
+
 TEST_F(EngineTest, StartsFromSavedParameters) {
     JobStatus first, status;
     std::string path;

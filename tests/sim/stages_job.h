@@ -54,7 +54,7 @@ struct Outcome {
 
 struct StagesJob {
     std::string preset = "lenet5";
-    std::string parallel, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32", precision = "f32", start;
+    std::string parallel, slices, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32", precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0;
     bool tested = true;
     uint64_t spend_us = 0;   // of a pass
@@ -76,7 +76,7 @@ struct StagesJob {
             "\"{}\"\n{}"
             "[parallel]\n{}",
             steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, data, test, preset, precision, start,
-            optimiser, exchange, quantiser, options, parallel);
+            optimiser, exchange, quantiser, options, parallel + slices);
         JobConfig job;
         GC_TRY(job_parse(text, "job.toml", "/", &job));
         job.text = text;
@@ -136,12 +136,12 @@ struct StagesJob {
 /// Of the uncut net on one rank.
 inline const Outcome& wanted(const StagesJob& job) {
     static std::map<std::string, Outcome> all;
-    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {}", job.preset, job.quantiser, job.precision, job.steps, job.blocks,
-                                        job.batch, job.tested, job.optimiser, job.start);
+    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {}", job.preset, job.quantiser, job.precision, job.steps, job.blocks,
+                                        job.batch, job.tested, job.optimiser, job.start, job.slices);
     if (const auto known = all.find(key); known != all.end()) return known->second;
     StagesJob alone;
     alone.preset = job.preset, alone.quantiser = job.quantiser, alone.precision = job.precision, alone.optimiser = job.optimiser;
-    alone.exchange = "unicast", alone.start = job.start;
+    alone.exchange = "unicast", alone.start = job.start, alone.slices = job.slices;
     alone.steps = job.steps, alone.blocks = job.blocks, alone.batch = job.batch, alone.tested = job.tested;
     alone.sim.ranks = 1;
     const Status status = alone.run();

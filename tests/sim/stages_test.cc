@@ -140,6 +140,12 @@ TEST(Stages, GiveTheBitsOfTheWholeNetInUnequalParts) {
         {"no test data", "mlp", "stages = 3\n", 3, [](StagesJob& job) { job.tested = false; }},
         {"multicast datagrams of which some are lost", "lenet5", "stages = 2\n", 6,
          [](StagesJob& job) { job.exchange = "multicast", job.datagram_bytes = 1432, job.sim.loss = 0.01; }},
+        {"sliced layers at both sides of a cut", "mlp", "stages = 3\ncuts = [\"fc2\", \"relu2\"]\nschedule = \"zero-bubble\"\n", 3,
+         [](StagesJob& job) { job.slices = "slices = 4\n"; }},
+        {"a sliced stage that is computed again", "mlp", "stages = 2\nrecompute = true\nschedule = \"gpipe\"\n", 4,
+         [](StagesJob& job) { job.slices = "slices = 2\nsliced = [\"fc4\", \"fc2\"]\n"; }},
+        {"sliced convolutions", "nin", "stages = 3\n", 3,
+         [](StagesJob& job) { job.slices = "slices = 2\nsliced = [\"conv2\", \"conv3\", \"conv5\"]\n", job.steps = 2; }},
         {"edges of bf16", "nin", "stages = 3\n", 3, [](StagesJob& job) { job.precision = "bf16"; }},
     };
     for (const Case& each : cases) {

@@ -304,6 +304,7 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
         for (const JobOption& option : job_options()) {
             if (option.field.identity != identity || !option.taken_by(*algorithm)) continue;
             const std::string value = option.show(config);
+            if (identity == JobOption::Identity::changed && value == option.show({})) continue;
             all.emplace_back(fmt::format("{}.{}", option.section, option.key), value.empty() ? "none" : value);
         }
     };
@@ -312,6 +313,7 @@ std::vector<std::pair<std::string, std::string>> job_identity(const JobConfig& c
     GC_ASSERT(schedule);
     if (schedule->ends) add(JobOption::Identity::length);
     for (size_t i = 0; i < config.layers.size(); ++i) all.emplace_back(fmt::format("layer {}", i + 1), layer_text(config.layers[i]));
+    add(JobOption::Identity::changed);
     return all;
 }
 

@@ -55,6 +55,8 @@ struct JobConfig {
     std::vector<std::string> cuts;         // layers that begin the second stage and the following ones; none: of about the same work
     std::string stage_schedule = "1f1b";   // see Schedule
     bool recompute = false;                // a stage computes activations again before a backward pass
+    uint32_t slices = 1;                   // of each sliced layer
+    std::vector<std::string> sliced;       // names of layers; none: see slices_choose()
     uint32_t micro_batch = 1;              // blocks that pass the stages together
     std::string transport = "auto";        // "auto", "ip", "tcp"
     Protect protect = Protect::auth;

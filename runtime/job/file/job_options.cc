@@ -7,7 +7,7 @@
 #include <deque>
 
 #include "algos/grid/schedule.h"
-#include "nn/graph/layer_kind.h"
+#include "nn/graph/slices.h"
 #include "runtime/core/device.h"
 #include "transport/exchange/exchange.h"
 
@@ -295,6 +295,12 @@ constexpr JobOption rows[] = {
      "a stage with several micro-batches in flight keeps what comes in, and computes activations again before a backward pass: less memory, up "
      "to a third more computing.  Not with zero-bubble, whose weights passes come later and need the activations",
      field<&JobConfig::recompute, Identity::no>},
+    {"parallel", "slices", Kind::integer, "1", 1, slices_key.max, false, nullptr,
+     "power of two: the outputs of the layers `sliced` are computed in so many slices, and sums over slices are a binary tree.  The result "
+     "depends on it, and is the same for any nodes", field<&JobConfig::slices, Identity::changed>},
+    {"parallel", "sliced", Kind::texts, "[]", 0, 0, false, nullptr,
+     "names of the layers that are cut into `slices`: inner products, and convolutions whose slices have multiples of 16 channels; []: inner "
+     "products of at least 262144 weights", field<&JobConfig::sliced, Identity::no>},
     {"parallel", "micro_batch", Kind::integer, "1", 1, blocks_max, false, nullptr,
      "blocks that pass the stages together, of which each lane of a node computes a share", field<&JobConfig::micro_batch, Identity::no>},
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,

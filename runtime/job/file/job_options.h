@@ -31,7 +31,8 @@ struct JobTarget {
 struct JobOption {
     enum class Kind : uint8_t { text, name, integer, number, duration, flag, numbers, texts };   // name: one of names()
     /// Whether the value changes the bits of the training: see job_identity().
-    enum class Identity : uint8_t { no, yes, length };   // length: with a schedule that ends with the job (ScheduleKind::ends)
+    /// length: with a schedule that ends with the job (ScheduleKind::ends); changed: where it is not the default.
+    enum class Identity : uint8_t { no, yes, length, changed };
     /// The member of the JobConfig, or of the layer, that has the value.
     struct Field {
         void (*set)(JobTarget, const JobValue&) = nullptr;   // null: the member of `optimiser`, else LayerSpec::values

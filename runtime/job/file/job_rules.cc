@@ -48,6 +48,7 @@ bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
 bool staged(Keys keys) { return keys.job.stages > 1; }
+bool sliced(Keys keys) { return keys.job.slices > 1; }
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
 // clang-format off
@@ -174,6 +175,12 @@ constexpr JobRule rules[] = {
      "goes with stages of at least 2"},
     {"parallel.micro_batch", [](Keys keys) { return keys.job.micro_batch > keys.job.blocks; },
      "{parallel.micro_batch} blocks are more than the {job.blocks} of a step"},
+    {"parallel.slices", [](Keys keys) { return sliced(keys) && keys.job.algorithm != "ssgd"; },
+     "{algorithm.kind} computes whole layers in this version: slices go with ssgd"},
+    {"parallel.slices", [](Keys keys) { return sliced(keys) && !on_cpus(keys); },
+     "slices compute on CPUs in this version: take device = \"cpu\""},
+    {"parallel.sliced", [](Keys keys) { return !keys.job.sliced.empty() && !sliced(keys); },
+     "goes with slices of at least 2"},
     {"profile.step", [](Keys keys) { return keys.job.profile > 0 && learns_alone(keys); },
      "goes with ssgd, not {algorithm.kind}"},
 };

@@ -9,6 +9,7 @@
 
 #include "algos/worker_sum.h"
 #include "datasets/resident.h"
+#include "nn/graph/slices.h"
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
@@ -201,6 +202,7 @@ Status JobParts::check_net(const JobConfig& job) {
         if (job.preset.empty() && layer < job.layers.size()) about = fmt::format("net.layers[{}]", layer);
     };
     GC_TRY(net_spec(job, train->info(), &spec));
+    if (job.slices > 1) GC_TRY(slices_choose(job.slices, job.sliced, &spec, &about));
     size_t wrong = spec.layers.size();
     if (const Status status = layers_check(spec, &layers, &wrong); !status.ok()) return of_layer(wrong), status;
     for (const Layer& layer : layers) {

@@ -1,5 +1,6 @@
 #include "runtime/job/run/resume.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <set>
 
+#include "nn/graph/slices.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/short_texts.h"
@@ -40,6 +42,11 @@ Status check(const std::string& path, const ModelReader& file, const EngineConfi
         return fail(Code::data, "{}: of another training: {} was {}{}{}", path, key, i < was.size() ? value : "not set",
                     both ? fmt::format(" and is {} now", is[i].second) : "", same_net ? begins_anew : "");
     }
+    std::vector<Layer> layers;
+    GC_TRY(layers_check(model.net, &layers));
+    if (const auto were = sliced_layers(layers), are = sliced_layers(parts.layers); were != are)
+        return fail(Code::data, "{}: of another training: the sliced layers were [{}] and are [{}] now", path, fmt::join(were, ", "),
+                    fmt::join(are, ", "));
     if (model.data_digest != parts.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
                     data_names(config.job), parts.data_digest);
