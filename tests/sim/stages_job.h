@@ -54,7 +54,8 @@ struct Outcome {
 
 struct StagesJob {
     std::string preset = "lenet5";
-    std::string parallel, slices, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32", precision = "f32", start;
+    std::string parallel, slices, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32",
+                                           precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0;
     bool tested = true;
     uint64_t spend_us = 0;   // of a pass
