@@ -56,7 +56,7 @@ struct StagesJob {
     std::string preset = "lenet5";
     std::string parallel, slices, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32",
                                            precision = "f32", start;
-    uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0;
+    uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0, lanes = 0;
     bool tested = true;
     uint64_t spend_us = 0;   // of a pass
     std::string optimiser = "lr = 0.02\nmomentum = 0.9\n";
@@ -67,7 +67,7 @@ struct StagesJob {
     std::unique_ptr<Simulator> simulator;
     std::vector<std::string> folders;
 
-    Status run() {
+    Status parse(JobConfig* job) const {
         const bool grey = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
         const std::string data = shard(grey ? 1 : 3, grey ? 28 : 32);
         const std::string test = tested ? fmt::format("test = \"{}\"\n", data) : "";
@@ -78,9 +78,15 @@ struct StagesJob {
             "[parallel]\n{}",
             steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, data, test, preset, precision, start,
             optimiser, exchange, quantiser, options, parallel + slices);
+        GC_TRY(job_parse(text, "job.toml", "/", job));
+        job->text = text;
+        return {};
+    }
+
+    /// The engines, and the simulator that is to run them.
+    Status open() {
         JobConfig job;
-        GC_TRY(job_parse(text, "job.toml", "/", &job));
-        job.text = text;
+        GC_TRY(parse(&job));
         Log log;
         log_level(Level::error);
         simulator = Simulator::create(sim);
@@ -94,7 +100,7 @@ struct StagesJob {
             engine.roster = roster;
             engine.self = NodeId{r};
             engine.folder = folders.emplace_back(fmt::format("{}-{}", folder, r));
-            engine.lanes = 0;
+            engine.lanes = lanes;
             engine.loader_threaded = false;
             engine.spend_us = spend_us;
             engine.datagram_bytes = datagram_bytes;
@@ -105,6 +111,11 @@ struct StagesJob {
                 return engines[r]->run(wrapped);
             });
         }
+        return {};
+    }
+
+    Status run() {
+        GC_TRY(open());
         if (before) before(*simulator);
         return simulator->run();
     }

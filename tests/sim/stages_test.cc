@@ -4,6 +4,7 @@
 #include "nn/net.h"
 #include "runtime/core/channel.h"
 #include "runtime/job/model/safetensors.h"
+#include "runtime/job/run/job_check.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/stages_job.h"
 
@@ -234,6 +235,48 @@ void any_cut(uint64_t seed) {
 // No bit depends on where a net is cut.  GC_SEEDS=4 tries every cut of the large nets, one seed a fourth of them.
 TEST(SlowStages, AnyAllowedCut) {
     for_seeds(1, [](uint64_t seed) { any_cut(seed); });
+}
+
+TEST(Stages, CutsThatCannotBeAreNamed) {
+    const struct {
+        uint32_t nodes;
+        const char *parallel, *error;
+    } rows[] = {
+        {2, "stages = 2\ncuts = [\"conv9\"]\n", "parallel.cuts: \"conv9\" is no layer of the net; stages can begin at conv2, fc1, "},
+        {2, "stages = 2\ncuts = [\"conv1\"]\n", "parallel.cuts: \"conv1\" is the first layer; stages can begin at conv2, fc1, "},
+        {2, "stages = 2\ncuts = [\"relu1\"]\n", "parallel.cuts: \"relu1\" is computed with the layers before it; stages can begin at "},
+        {3, "stages = 3\ncuts = [\"fc2\", \"fc1\"]\n", "parallel.cuts: \"fc1\" is not behind the layer that begins the stage before"},
+        {3, "stages = 3\ncuts = [\"fc2\", \"fc2\"]\n", "parallel.cuts: \"fc2\" is not behind the layer that begins the stage before"},
+        {2, "stages = 2\ncuts = [\"loss1\"]\n", "parallel.cuts: the stage that begins at loss1 has no parameters: choose other layers"},
+        {6, "stages = 6\n", "parallel.stages: 6 stages are more than the 5 that this net can be cut into"},
+        {3, "stages = 2\n",
+         "parallel.stages: 2 stages take 2, 4, ... nodes, and the job has 3: each node computes one; survive = true keeps spare nodes"},
+    };
+    for (const auto& row : rows) {
+        StagesJob job;
+        job.parallel = row.parallel;
+        JobConfig config;
+        ASSERT_TRUE(job.parse(&config).ok()) << row.parallel;
+        JobCheck check;
+        const Status status = job_check(config, "job.toml", {.nodes = row.nodes, .verify = false}, &check);
+        EXPECT_EQ(status.code, Code::invalid) << row.parallel;
+        EXPECT_NE(std::string_view(status.what).find(fmt::format(": {}", row.error)), std::string_view::npos) << status.what;
+    }
+}
+
+TEST(Stages, LanesWithoutWorkAreNamed) {
+    for (const uint32_t micro_batch : {1, 2}) {
+        StagesJob job;
+        job.parallel = fmt::format("stages = 2\nmicro_batch = {}\n", micro_batch);
+        job.sim.ranks = 2;
+        job.lanes = 2;
+        job.tested = false;
+        const Status status = job.open();
+        ASSERT_TRUE(status.ok()) << status.what;
+        std::vector<std::string> wanted;
+        if (micro_batch == 1) wanted = {"parallel.micro_batch = 1 leaves lanes without work: this node has 2"};
+        for (const auto& engine : job.engines) EXPECT_EQ(engine->status().warnings, wanted);
+    }
 }
 
 struct DeafProtocol final : Protocol {

@@ -20,7 +20,9 @@ Status named_cuts(const JobConfig& job, const NetOrder& order, std::vector<uint3
         const auto layer = static_cast<uint32_t>(at - order.names.begin());
         if (at == order.names.end() || !std::ranges::binary_search(order.begins, layer) || layer == 0)
             return fail(Code::invalid, "\"{}\" {}; stages can begin at {}", name,
-                        at == order.names.end() ? "is no layer of the net" : "is computed with the layers before it",
+                        at == order.names.end() ? "is no layer of the net"
+                        : layer == 0            ? "is the first layer"
+                                                : "is computed with the layers before it",
                         fmt::join(possible, ", "));
         if (layer <= begins->back()) return fail(Code::invalid, "\"{}\" is not behind the layer that begins the stage before", name);
         begins->push_back(layer);
