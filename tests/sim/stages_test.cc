@@ -1,5 +1,8 @@
 // Jobs whose net is cut into stages, over the simulator: every cut, schedule and number of replicas gives the digest, the losses and the
 // accuracy of the uncut net on one rank.
+#include <deque>
+
+#include "algos/grid/grid.h"
 #include "algos/grid/schedule.h"
 #include "nn/net.h"
 #include "runtime/core/channel.h"
@@ -7,6 +10,7 @@
 #include "runtime/job/run/job_check.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/stages_job.h"
+#include "transport/wire/packet.h"
 
 namespace gradcast {
 namespace {
@@ -327,6 +331,61 @@ TEST(Stages, AnEdgeThatDoesNotComeIsNamed) {
          {" of 2 (", ") has waited 40 s for the ", " of layer relu1 in block 0: edge ", " from rank ", " is missing: 0 of "})
         EXPECT_NE(std::string_view(status.what).find(part), std::string_view::npos) << part << ": " << status.what;
     job.simulator.reset();
+}
+
+constexpr uint64_t cells_tags = uint64_t{3} << 62;   // algos/cells.cc: and 2 * step for its sums, 2 * next step + 1 for the state
+
+/// Flips a bit in that byte of the message of that tag.
+struct LyingProtocol final : Protocol {
+    LyingProtocol(Protocol& protocol, uint64_t tag, size_t byte) : inner(protocol), lies(tag), at(byte) {}
+    void on(std::span<const Event> events, Actions& actions) override {
+        const size_t before = actions.sends.size();
+        inner.on(events, actions);
+        for (size_t i = before; i < actions.sends.size(); ++i) {
+            Send& send = actions.sends[i];
+            if (send.type != PacketType::mail || reinterpret_cast<const MailBody*>(send.body.data())->tag.get() != lies) continue;
+            auto& copy = copies.emplace_back(send.payload.host, send.payload.host + send.payload.bytes);
+            copy[at] ^= std::byte{1};
+            send.payload.host = copy.data();
+        }
+    }
+    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return inner.land(packet, bytes, place); }
+    Protocol& inner;
+    const uint64_t lies;
+    const size_t at;
+    std::deque<std::vector<std::byte>> copies;   // live as long as the view
+};
+
+// Replicas of a stage agree in every step: on its sums before any rank applies them, and on its state after it.
+TEST(Stages, ReplicasThatDifferEndTheJob) {
+    Grid grid;
+    ASSERT_TRUE(Grid::make(4, 2, 1, &grid).ok());
+    const Rank liar = grid.rank_of(1, {1, 0}), honest = grid.rank_of(0, {1, 0});
+    const struct {
+        uint64_t tag;
+        size_t byte;
+        const char* what;
+    } rows[] = {{cells_tags, 8, "sums"}, {cells_tags, 16, "sums"}, {cells_tags | 3, 0, "state"}};   // clipped, loss, digest
+    for (const auto& row : rows) {
+        StagesJob job;
+        job.parallel = "stages = 2\n";
+        job.sim.ranks = 4;
+        std::unique_ptr<LyingProtocol> lying;
+        job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
+            if (rank != liar || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+            lying = std::make_unique<LyingProtocol>(*protocol, row.tag, row.byte);
+            return lying.get();
+        };
+        EXPECT_EQ(job.run().code, Code::conflict);
+        const std::string wanted =
+            fmt::format("step 1: node{} and node{} compute the same stage and differ in its {}", honest, liar, row.what);
+        for (Rank rank = 0; rank < 4; ++rank) {
+            const Status status = job.simulator->result(rank);
+            EXPECT_EQ(status.code, Code::conflict);
+            EXPECT_TRUE(std::string_view(status.what).ends_with(wanted)) << status.what;
+        }
+        job.simulator.reset();
+    }
 }
 
 TEST(Stages, DivergeTogether) {
