@@ -520,6 +520,22 @@ TEST_F(ResumeTest, TheRecordsGoAsFarAsTheCheckpoint) {
     trainer.join();
 }
 
+// A daemon that is killed leaves what it was writing.
+TEST_F(ResumeTest, ACheckpointThatWasNeverFinishedIsRemoved) {
+    EngineConfig c = config(with_job(job_text(), "checkpoint_keep = 0\n"));
+    const std::string unfinished[] = {checkpoint_path(c.folder, 14) + ".part", checkpoint_path(c.folder, {14, 1, 2}) + ".part"};
+    const std::string other = c.folder + "/notes.part";
+    std::filesystem::create_directories(c.folder);
+    for (const std::string& path : {unfinished[0], unfinished[1], other}) ASSERT_TRUE(file_write(path, "half").ok());
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    OneRank host;
+    const Status status = engine->run(host);
+    EXPECT_TRUE(status.ok()) << status.what;
+    for (const std::string& path : unfinished) EXPECT_FALSE(std::filesystem::exists(path)) << path;
+    EXPECT_TRUE(std::filesystem::exists(other));
+}
+
 TEST_F(ResumeTest, AStateThatHasLostABitIsNotKept) {
 #ifdef __SANITIZE_THREAD__
     GTEST_SKIP() << "memory that changes: a sanitizer takes the test's writes for a race";
