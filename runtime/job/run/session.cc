@@ -27,9 +27,7 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     exchange_view_ = view_;
     exchange_self_ = self_;
     if (!parts.pipeline) return;
-    std::vector<uint32_t> cells;
-    for (const NodeId node : config.nodes) cells.push_back(stage_of(node, parts.pipeline->stages()));
-    grid_ = Grid::of(cells, parts.pipeline->stages(), 1);
+    grid_ = stages_grid(config.nodes, parts.pipeline->stages());
     exchange_view_.members.clear();
     exchange_self_ = spare() ? 0 : grid_.replica_of(self_);
     exchange_others_.assign((view_.n() + 63) / 64, 0);

@@ -38,6 +38,12 @@ Status named_cuts(const JobConfig& job, const NetOrder& order, std::vector<uint3
 
 }   // namespace
 
+Grid stages_grid(std::span<const NodeId> nodes, uint32_t stages) {
+    std::vector<uint32_t> cells;
+    for (const NodeId node : nodes) cells.push_back(stage_of(node, stages));
+    return Grid::of(cells, stages, 1);
+}
+
 Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId self, uint32_t lanes, PipelineConfig* config,
                    std::string* about) {
     *about = "parallel.stages";

@@ -304,9 +304,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     if (!has_state_) context.first = step.step;
     uint32_t summing = view.n();
     if (parts_.pipeline) {
-        std::vector<uint32_t> stages;
-        for (const NodeId node : config.nodes) stages.push_back(stage_of(node, parts_.pipeline->stages()));
-        const Grid grid = Grid::of(stages, parts_.pipeline->stages(), 1);
+        const Grid grid = stages_grid(config.nodes, parts_.pipeline->stages());
         if (const std::vector<Cell> missing = grid.missing(); !missing.empty()) return lost(missing[0].stage);
         summing = grid.replicas();
     }
