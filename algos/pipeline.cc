@@ -65,7 +65,7 @@ void Pipeline::plan(Arena& arena) {
     const uint32_t samples = *std::ranges::max_element(config_.block_sizes);
     for (Crossing& crossing : incoming_) {
         crossing.place = room_bytes_;
-        room_bytes_ += (net_.edge(0, 0, crossing.edge, crossing.gradient, samples).bytes + 63) / 64 * 64;
+        room_bytes_ += (net_.edge_bytes(crossing.edge, crossing.gradient, samples) + 63) / 64 * 64;
     }
     arena.plan("edges", rooms() * room_bytes_, &memory_);
     transfers_.resize(rooms() * incoming_.size() + slots_ * config_.micro_batch * outgoing_.size() +
@@ -75,7 +75,7 @@ void Pipeline::plan(Arena& arena) {
 uint64_t Pipeline::bytes_sent(std::span<const uint32_t> blocks) const {
     uint64_t bytes = 0;
     for (const uint32_t block : blocks)
-        for (const Crossing& each : outgoing_) bytes += net_.edge(0, 0, each.edge, each.gradient, config_.block_sizes[block]).bytes;
+        for (const Crossing& each : outgoing_) bytes += net_.edge_bytes(each.edge, each.gradient, config_.block_sizes[block]);
     return bytes;
 }
 
@@ -87,7 +87,7 @@ void Pipeline::open(Context& context, Dispatch& dispatch) {
 
 Buffer Pipeline::room(uint32_t index, const Crossing& crossing) {
     return memory_.part(index % rooms() * room_bytes_ + crossing.place,
-                        net_.edge(0, 0, crossing.edge, crossing.gradient, samples_of(index)).bytes);
+                        net_.edge_bytes(crossing.edge, crossing.gradient, samples_of(index)));
 }
 
 /// Blocks of a call lie one behind the other.

@@ -65,7 +65,7 @@ class Pipeline final : public Consumer {
 public:
     /// Of the rank `self` of that grid, which is no spare.  The net is that of the own stage, and outlives this.
     Pipeline(const PipelineConfig& config, const Grid& grid, Rank self, Net& net) : config_(config), grid_(grid), self_(self), net_(net) {}
-    /// Plans the rooms in which edges arrive.  The net is ready.
+    /// Plans the rooms in which edges arrive.  The net is planned.
     void plan(Arena& arena);
     /// In a new view.  Before anything is completed.
     void open(Context& context, Dispatch& dispatch);

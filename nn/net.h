@@ -150,6 +150,11 @@ struct Net {
     /// What crosses the cuts of a stage, in the order in which layers read it.  Several layers may read one value; each of them gives a
     /// gradient.
     virtual std::span<const Edge> edges() const { return {}; }
+    /// Size of that edge's value or gradient, for blocks of `samples` samples in all.  The net need not be ready.
+    virtual uint64_t edge_bytes(size_t edge, bool gradient, uint32_t samples) {
+        (void)edge, (void)gradient, (void)samples;
+        return 0;
+    }
     /// Memory of that edge's value or gradient in a slot, for blocks of `samples` samples in all; its order is the whole net's.  Values
     /// that come in are written before forward(), those that go out are valid after it; gradients likewise around the data pass.  With
     /// NetConfig::recompute a gradient that comes in is written between the lane's call before the data pass and that pass.

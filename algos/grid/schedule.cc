@@ -125,8 +125,9 @@ PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> times,
     }
     PipelineCost cost;
     for (uint32_t stage = 0; stage < stages; ++stage) {
-        if (next[stage] < tasks[stage].size()) return {Timeline::none, {}};   // stages wait for each other
-        cost.step = std::max(cost.step, timeline.ended(stage));
+        if (next[stage] < tasks[stage].size()) return {Timeline::none, {}, {}};   // stages wait for each other
+        cost.ends.push_back(timeline.ended(stage));
+        cost.step = std::max(cost.step, cost.ends.back());
     }
     for (const StageTimes& each : times) cost.idle.push_back(1 - each.sum() * micro_batches / cost.step);
     return cost;

@@ -35,6 +35,7 @@ struct StageTimes {
 };
 struct PipelineCost {
     double step = 0;            // from the first task's begin to the last one's end
+    std::vector<double> ends;   // by stage: of its last task
     std::vector<double> idle;   // by stage: the share of the step in which it computes nothing
 };
 /// Of a step whose stages have these times; an edge takes `edge` seconds and does not keep its stages from computing.

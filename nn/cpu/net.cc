@@ -169,12 +169,22 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     return {};
 }
 
-Buffer CpuNet::edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) {
+Program& CpuNet::program_of(uint32_t samples) {
     Program* program = &all_;
     if (together_ == 1) GC_ASSERT(program_find(programs_, samples, true, &program).ok());
-    const EdgeTensors& tensors = program->edges[edge];
-    const Tensor& tensor = gradient ? tensors.gradient : tensors.sent;
-    return {reinterpret_cast<std::byte*>(frame_of(lane, slot).at(tensor)), nullptr, program->bytes(tensor, samples)};
+    return *program;
+}
+
+uint64_t CpuNet::edge_bytes(size_t edge, bool gradient, uint32_t samples) {
+    const Program& program = program_of(samples);
+    const EdgeTensors& tensors = program.edges[edge];
+    return program.bytes(gradient ? tensors.gradient : tensors.sent, samples);
+}
+
+Buffer CpuNet::edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) {
+    const EdgeTensors& tensors = program_of(samples).edges[edge];
+    return {reinterpret_cast<std::byte*>(frame_of(lane, slot).at(gradient ? tensors.gradient : tensors.sent)), nullptr,
+            edge_bytes(edge, gradient, samples)};
 }
 
 Buffer CpuNet::evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) {

@@ -57,6 +57,7 @@ public:
     Status forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) override;
     Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) override;
     std::span<const Edge> edges() const override { return edges_; }
+    uint64_t edge_bytes(size_t edge, bool gradient, uint32_t samples) override;
     Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) override;
     Buffer evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) override;
     std::vector<uint32_t> stage_begins() const override { return stage_begins_; }
@@ -67,6 +68,8 @@ public:
 
 private:
     Status make(Build& build, Program& program);
+    /// What trains blocks of `samples` samples in all.
+    Program& program_of(uint32_t samples);
     void drop_other_stages(Build& build);
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
     /// Of what this stage reads of the samples.

@@ -37,6 +37,12 @@ Log::Log() {
     logger_->set_level(spdlog::level::trace);
 }
 
+Log Log::none() {
+    Log log;
+    log.logger_ = std::make_shared<spdlog::logger>("none");
+    return log;
+}
+
 Status Log::open(const std::string& path, std::string prefix) {
     // Checked here first: spdlog reports a file that cannot be opened by an exception.
     if (Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)); !fd)

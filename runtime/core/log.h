@@ -20,6 +20,8 @@ enum class Level : uint8_t { debug, info, warn, error };
 class Log {
 public:
     Log();
+    /// Writes nowhere.
+    static Log none();
     /// Appends lines to `path`, too.  Lines start with `prefix`, e.g. "job 7f3a: ".
     Status open(const std::string& path, std::string prefix);
     template <typename... Args>

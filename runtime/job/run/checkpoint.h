@@ -33,7 +33,6 @@ public:
     /// Takes the memory of a snapshot and starts the thread.  `parts` are ready; the models of snapshots are as large as `like`.  Nothing
     /// is ever written where job.checkpoint_keep is 0.
     Status open(const EngineConfig& config, JobParts& parts, Report& report, const Model& like);
-    const Arena& arena() const { return arena_; }
 
     // Trainer thread.
     /// The job goes on from `steps`: later checkpoints and unfinished ones of an earlier run go.

@@ -11,10 +11,9 @@
 #include "runtime/job/model/tensors.h"
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/checkpoint.h"
-#include "runtime/job/run/exchange_choice.h"
 #include "runtime/job/run/orders.h"
+#include "runtime/job/run/planned_job.h"
 #include "runtime/job/run/resume.h"
-#include "runtime/job/run/session.h"
 #include "runtime/job/run/trained_model.h"
 #include "runtime/job/run/view_records_spread.h"
 #include "runtime/job/run/view_switch.h"
@@ -40,69 +39,34 @@ public:
             report_.warn(config_.resume.notes.substr(at, end - at));
             at = end + 1;
         }
-        GC_TRY(parts_.plan(config_, report_));
+        GC_TRY(parts_.examine(config_, true, report_));
+        GC_TRY(planned_.plan(config_, parts_.algorithm->workers ? "cpu" : job_.device, report_));
         if (parts_.pipeline && job_.micro_batch < parts_.pipeline->lanes)
             report_.warn(fmt::format("parallel.micro_batch = {} leaves lanes without work: this node has {}", job_.micro_batch,
                                      parts_.pipeline->lanes));
-        GC_TRY(choice_.open(config_, parts_, report_));
-        algorithm_ = parts_.exact(job_) ? parts_.algorithm->exact() : parts_.algorithm->create();
-        SessionConfig first;
-        first.exchange = choice_.first();
-        first.first_step = config_.resume.steps;
-        for (uint32_t node = 0; node < config_.nodes() && !config_.join; ++node) first.nodes.push_back(NodeId{node});
-        uint32_t targets_least = 1;
-        if (config_.join) {   // never opened: of this node alone
-            first.view = 0;
-            first.nodes = {config_.self};
-            targets_least = first.exchange.config.m + first.exchange.config.s;
-            GC_TRY(choice_.alone(&first.exchange));
-        }
-        if (parts_.pipeline && job_.survive) GC_TRY(choice_.alone(&first.spare));
-        session_ = std::make_unique<Session>(first, config_, parts_, report_);
-        GC_TRY(session_->plan());
-        const Facts facts = parts_.facts(job_);
-        GC_TRY(algorithm_->plan({.settings = job_.settings,
-                                 .net = *parts_.compute.net,
-                                 .workers = static_cast<uint32_t>(parts_.block_sizes.size()),
-                                 .own_workers = session_->own_blocks(),
-                                 .checkpoints = job_.checkpoint_keep > 0,
-                                 .state_size = parts_.optimiser_values(),
-                                 .scales = parts_.compute.codec->exponents().size(),
-                                 .optimiser = parts_.schedule,
-                                 .local = parts_.local.get(),
-                                 .updates = parts_.updates,
-                                 .rounds = config_.until > 0 ? std::min(config_.until, parts_.steps) : parts_.steps,
-                                 .servers = job_.servers,
-                                 .folder = config_.folder,
-                                 .job = facts,
-                                 .arena = parts_.arena}));
         report_.update([&](JobStatus& status) {
             status.settings = parts_.settings(job_);
             status.voters = view_voters(job_);
             if (parts_.pipeline) status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage);
         });
-        if (DeviceWords* device = parts_.compute.codec->device())
-            device->expect(choice_.targets_most(std::max(session_->targets(), targets_least)));
-        std::vector<MemoryUse> memory = parts_.compute.memory(parts_.arena);
-        memory.push_back(session_->arena().use("view"));
+        const ExchangeConfig& exchange = choice_.first().config;
+        if (DeviceWords* device = parts_.compute.codec->device())   // a node that joins is still alone
+            device->expect(choice_.targets_most(std::max(session_->targets(), config_.join ? exchange.m + exchange.s : 1)));
+        const std::vector<MemoryUse> memory = planned_.memory();
         report_.update([&](JobStatus& status) { status.memory = memory; });
         GC_TRY(parts_.ready(config_, report_));
         std::string order;   // which the algorithm has taken in; an audit has its own word for other kernels
         if (parts_.algorithm->server && !job_.settings.replay.empty() && config_.until == 0)
             GC_TRY(replay_read(job_.settings.replay, parts_.facts(job_), &order));
         GC_TRY(session_->ready());
-        memory.back() = session_->arena().use("view");   // with what only a net that is ready can plan
         if (config_.resume.on) parts_.progress.step.store(config_.resume.steps, std::memory_order_relaxed);
         if (config_.resume.on) GC_TRY(resume_load(config_, parts_, *algorithm_, report_, &resume_files_, &standing_));
         model_.describe();
         GC_TRY(checkpoints_.open(config_, parts_, report_, model_.described()));
-        if (checkpoints_.arena().whole().bytes > 0) memory.insert(memory.end() - 1, checkpoints_.arena().use("checkpoint"));
         if (job_.survive && config_.until == 0) {
             views_.emplace(config_, parts_, choice_, *algorithm_, report_);
             GC_TRY(views_->open(*session_));
-            memory.insert(memory.end() - 1, views_->arena().use("state before another node's"));
         }
-        report_.update([&](JobStatus& status) { status.memory = memory; });
         if (config_.until == 0 && (views_ || session_->self() <= session_->ranks_tolerated())) GC_TRY(model_.reserve(*algorithm_));
         const Layout& layout = parts_.compute.net->layout();
         report_.log().info("rank {} of {}, {}{} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
@@ -581,11 +545,12 @@ private:
     Report report_;
 
     // In the order in which they are made; each may use those before it.
-    JobParts parts_;
-    ExchangeChoice choice_;
-    std::unique_ptr<Algorithm> algorithm_;
+    PlannedJob planned_;
+    JobParts& parts_ = planned_.parts;
+    ExchangeChoice& choice_ = planned_.choice;
+    std::unique_ptr<Algorithm>& algorithm_ = planned_.algorithm;
+    std::unique_ptr<Session>& session_ = planned_.session;   // the present one; the driver may still send for the last one
     Checkpoints checkpoints_;
-    std::unique_ptr<Session> session_;       // the present one; the last one lives as long as this, the driver may still send for it
     std::optional<ViewSwitch> views_;        // of a job with `survive`
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_reported_ = false;

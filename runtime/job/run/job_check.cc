@@ -6,8 +6,7 @@
 
 #include "datasets/manifest.h"
 #include "runtime/job/model/safetensors.h"
-#include "runtime/job/run/exchange_choice.h"
-#include "runtime/job/run/parts.h"
+#include "runtime/job/run/planned_job.h"
 
 namespace gradcast {
 namespace {
@@ -17,32 +16,6 @@ bool readable(const std::string& pattern, size_t literal) {
     Manifest all;
     const Status found = is_manifest(pattern) ? manifest_read(pattern, &all) : shards_find(pattern, false, &all.shards, literal);
     return found.ok() && std::ranges::all_of(all.shards, [](const auto& each) { return ::access(each.path.c_str(), R_OK) == 0; });
-}
-
-/// Memory, and what the exchange and the algorithm ask for.
-Status plan(const EngineConfig& config, const JobCheckOptions& options, JobParts& parts, Report& report) {
-    const JobConfig& job = config.job;
-    GC_TRY(parts.plan_examined(config, "cpu", report));
-    ExchangeChoice choice;
-    if (options.nodes > 0) GC_TRY(choice.open(config, parts, report));
-    if (options.nodes == 0 && parts.algorithm->server && job.settings.workers == 0) return {};   // one worker a node
-    const std::unique_ptr<Algorithm> algorithm = JobParts::exact(job) ? parts.algorithm->exact() : parts.algorithm->create();
-    Arena arena;   // the algorithm's workers are those of one node
-    return algorithm->plan({.settings = job.settings,
-                            .net = *parts.compute.net,
-                            .workers = static_cast<uint32_t>(parts.block_sizes.size()),
-                            .own_workers = {},
-                            .checkpoints = job.checkpoint_keep > 0,
-                            .state_size = parts.optimiser_values(),
-                            .scales = parts.compute.codec->exponents().size(),
-                            .optimiser = parts.schedule,
-                            .local = parts.local.get(),
-                            .updates = parts.updates,
-                            .rounds = parts.steps,
-                            .servers = job.servers,
-                            .folder = {},
-                            .job = parts.facts(job),
-                            .arena = arena});
 }
 
 }   // namespace
@@ -60,7 +33,8 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
         if (::access(job.start.c_str(), R_OK) != 0) config.job.start.clear();
     }
     Report report{Log()};
-    JobParts parts;
+    PlannedJob planned;
+    JobParts& parts = planned.parts;
     auto mistake = [&](const Status& status) {
         return fail(status.code, "{}", job_mistake(job.text, path, parts.about, status.what).text);
     };
@@ -73,7 +47,7 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
     }
     if (job.device == "cpu" && job.precision == Precision::f32) {
         parts.about = "algorithm.kind";
-        if (const Status status = plan(config, options, parts, report); !status.ok()) return mistake(status);
+        if (const Status status = planned.plan(config, "cpu", report, options.nodes > 0); !status.ok()) return mistake(status);
         result.memory = parts.arena.use("job");
     }
     const DataInfo& info = parts.train->info();

@@ -262,11 +262,6 @@ Status JobParts::examine(const EngineConfig& config, bool verify, Report& report
     return check_stages(config);
 }
 
-Status JobParts::plan(const EngineConfig& config, Report& report) {
-    GC_TRY(examine(config, true, report));
-    return plan_examined(config, algorithm->workers ? "cpu" : config.job.device, report);
-}
-
 Status JobParts::plan_examined(const EngineConfig& config, const std::string& device, Report& report) {
     const JobConfig& job = config.job;
     const DataInfo& info = train->info();

@@ -24,12 +24,10 @@ struct JobParts {
     JobParts(const JobParts&) = delete;
     JobParts& operator=(const JobParts&) = delete;
 
-    /// The first part of plan(), which needs neither the nodes' devices nor their kernels: data, workers, steps, layers.  verify: all bytes
-    /// of the data are read and compared with their digests.
+    /// Opens and checks what needs neither the nodes' devices nor their kernels: data, workers, steps, layers.  verify: all bytes of the
+    /// data are read and compared with their digests.
     Status examine(const EngineConfig& config, bool verify, Report& report);
-    /// Opens and checks the data, plans the net and all that does not depend on the view.
-    Status plan(const EngineConfig& config, Report& report);
-    /// The same after examine(), on a CPU or on the job's device.
+    /// After examine(): plans the net and all that does not depend on the view, on a CPU or on the job's device.
     Status plan_examined(const EngineConfig& config, const std::string& device, Report& report);
     /// The deadline that all members have.
     void agree(uint64_t agreed_us, Report& report);
@@ -56,6 +54,10 @@ struct JobParts {
     /// Of the whole state; not that of the algorithm.  They are ready.
     StateSizes state_sizes() const;
     uint64_t optimiser_values() const { return optimiser_vectors() * compute.net->layout().elements; }
+    /// Of a copy of this node's state.
+    uint64_t state_bytes() const {
+        return (compute.net->layout().elements + optimiser_values()) * sizeof(float) + compute.codec->exponents().size_bytes();
+    }
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
 

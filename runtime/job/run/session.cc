@@ -73,7 +73,10 @@ Status Session::plan() {
     if (parts_.pipeline) {
         group_ = std::make_unique<RankedProtocol>(bulk_ ? *bulk_ : *exchange_, exchange_ranks_);
         edges_ = edges_protocol(self_, view_.n(), segment_bytes_stream);
-        if (!spare()) pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, grid_, self_, *parts_.compute.net);
+        if (!spare()) {
+            pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, grid_, self_, *parts_.compute.net);
+            pipeline_->plan(arena_);
+        }
     }
     mail_protocol_ = mail_protocol(self_, view_.n(), segment_bytes_stream);
     if (parts_.evaluator) evaluation_.plan(parts_, parts_.pipeline ? &grid_ : nullptr, self_, view_.n(), losses_tolerated(), arena_);
@@ -89,7 +92,6 @@ Status Session::plan() {
 }
 
 Status Session::ready() {
-    if (pipeline_) pipeline_->plan(arena_);
     GC_TRY(arena_.seal());
     if (parts_.compute.device) {
         shared_ = arena_.whole();

@@ -35,7 +35,6 @@ public:
     /// The job begins in this session, which is planned; where this node joins, that session has no other nodes and never opens.  `parts`
     /// are ready.
     Status open(const Session& session);
-    const Arena& arena() const { return arena_; }
     void deadline(uint64_t deadline_us) { protocol_->deadline(deadline_us); }   // of the first view; before it is attached
     /// To be attached on ViewProtocol::channel.
     Protocol* protocol() { return protocol_.get(); }

@@ -1,0 +1,52 @@
+#include "runtime/job/run/planned_job.h"
+
+namespace gradcast {
+
+Status PlannedJob::plan(const EngineConfig& config, const std::string& device, Report& report, bool nodes_known) {
+    const JobConfig& job = config.job;
+    config_ = &config;
+    GC_TRY(parts.plan_examined(config, device, report));
+    algorithm = parts.exact(job) ? parts.algorithm->exact() : parts.algorithm->create();
+    if (nodes_known) {
+        GC_TRY(choice.open(config, parts, report));
+        SessionConfig first;
+        first.exchange = choice.first();
+        first.first_step = config.resume.steps;
+        for (uint32_t node = 0; node < config.nodes() && !config.join; ++node) first.nodes.push_back(NodeId{node});
+        if (config.join) {   // never opened: of this node alone
+            first.view = 0;
+            first.nodes = {config.self};
+            GC_TRY(choice.alone(&first.exchange));
+        }
+        if (parts.pipeline && job.survive) GC_TRY(choice.alone(&first.spare));
+        session = std::make_unique<Session>(first, config, parts, report);
+        GC_TRY(session->plan());
+    }
+    if (!nodes_known && parts.algorithm->server && job.settings.workers == 0) return {};   // one worker a node
+    return algorithm->plan({.settings = job.settings,
+                            .net = *parts.compute.net,
+                            .workers = static_cast<uint32_t>(parts.block_sizes.size()),
+                            .own_workers = session ? std::span<const uint32_t>(session->own_blocks()) : std::span<const uint32_t>(),
+                            .checkpoints = job.checkpoint_keep > 0,
+                            .state_size = parts.optimiser_values(),
+                            .scales = parts.compute.codec->exponents().size(),
+                            .optimiser = parts.schedule,
+                            .local = parts.local.get(),
+                            .updates = parts.updates,
+                            .rounds = config.until > 0 ? std::min(config.until, parts.steps) : parts.steps,
+                            .servers = job.servers,
+                            .folder = config.folder,
+                            .job = parts.facts(job),
+                            .arena = parts.arena});
+}
+
+std::vector<MemoryUse> PlannedJob::memory() const {
+    std::vector<MemoryUse> all = parts.compute.memory(parts.arena);
+    const auto snapshot = [&](const char* what) { all.push_back({what, {{what, parts.state_bytes()}}}); };
+    if (config_->job.checkpoint_keep > 0) snapshot("checkpoint");
+    if (config_->job.survive && config_->until == 0) snapshot("state before another node's");
+    if (session) all.push_back(session->arena().use("view"));
+    return all;
+}
+
+}   // namespace gradcast
