@@ -1,0 +1,54 @@
+// What a step costs on each grid that a job could have, and which grid is best.  Pure functions of times, bytes and rates.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "algos/grid/schedule.h"
+
+namespace gradcast {
+
+/// The numbers of stages that `nodes` nodes can have without spares, at most `most`: the divisors of `nodes`, ascending.
+std::vector<uint32_t> stage_counts(uint32_t nodes, uint32_t most);
+
+/// What a step takes of a node with one of the stages.
+struct StageLoad {
+    StageTimes block;   // seconds of a block's passes, on one lane
+    // Bytes of a block that cross to other stages and from them.
+    double values_sent = 0, gradients_sent = 0, edges_received = 0;
+    // Of a step's exchange of gradients; 0 with one replica.
+    double words_sent = 0, words_received = 0, words_rounds = 0;   // bytes over the link; latencies that nothing hides
+    uint64_t memory = 0;                                           // bytes
+};
+
+struct GridLoad {
+    Schedule schedule = Schedule::one_forward_one_backward;
+    uint32_t lanes = 1;         // of a node
+    uint32_t micro_batch = 1;   // blocks that pass the stages together
+    uint32_t blocks = 1;        // that a replica computes in a step, the most
+    std::vector<StageLoad> stages;
+};
+
+struct GridWire {
+    double bits_per_s = 1e9;    // of a node's link, in each direction
+    double latency_s = 50e-6;   // of a message
+};
+
+struct GridCost {
+    double step = 0;               // seconds
+    double idle = 0;               // the share of their passes' time in which stages wait for others, on average
+    double edges = 0, words = 0;   // bytes that the node sends that sends most
+    uint64_t memory = 0;           // of the fullest node
+    uint32_t fullest = 0;          // its stage
+};
+
+/// Passes run in the order of the schedule (pipeline_cost()), and edges are hidden by computing as far as the schedule allows.  A stage's
+/// exchange begins when its last pass has ended.  Where there are several stages, all wait twice for a message of the others.  A step is
+/// never shorter than what its bytes take on the busiest link.  Not included: updates, and what sending and computing take from each other.
+GridCost grid_cost(const GridLoad& load, const GridWire& wire);
+
+/// The grid that `auto` takes: of those whose memory is at most `memory` bytes (0: any is) the one with the shortest step.  Of equal ones
+/// the first.  costs.size(): none fits.
+size_t grid_choose(std::span<const GridCost> costs, uint64_t memory);
+
+}   // namespace gradcast
