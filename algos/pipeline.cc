@@ -72,10 +72,17 @@ void Pipeline::plan(Arena& arena) {
                       config_.lanes * (incoming_.size() + outgoing_.size()));
 }
 
+uint64_t Pipeline::edge_bytes(bool comes, bool gradients, uint32_t samples) const {
+    uint64_t bytes = 0;
+    for (const Crossing& each : comes ? incoming_ : outgoing_)
+        if (each.gradient == gradients) bytes += net_.edge_bytes(each.edge, gradients, samples);
+    return bytes;
+}
+
 uint64_t Pipeline::bytes_sent(std::span<const uint32_t> blocks) const {
     uint64_t bytes = 0;
     for (const uint32_t block : blocks)
-        for (const Crossing& each : outgoing_) bytes += net_.edge_bytes(each.edge, each.gradient, config_.block_sizes[block]);
+        for (const bool gradients : {false, true}) bytes += edge_bytes(false, gradients, config_.block_sizes[block]);
     return bytes;
 }
 

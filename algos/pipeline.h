@@ -67,6 +67,8 @@ public:
     Pipeline(const PipelineConfig& config, const Grid& grid, Rank self, Net& net) : config_(config), grid_(grid), self_(self), net_(net) {}
     /// Plans the rooms in which edges arrive.  The net is planned.
     void plan(Arena& arena);
+    /// Bytes of the values, or gradients, that come from other stages for a block of `samples` samples, or go to them.  After plan().
+    uint64_t edge_bytes(bool comes, bool gradients, uint32_t samples) const;
     /// In a new view.  Before anything is completed.
     void open(Context& context, Dispatch& dispatch);
     /// Runs all passes of these blocks, which are the same at all stages of the replica.  Trainer thread.  Between passes and while it

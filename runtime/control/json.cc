@@ -86,6 +86,7 @@ void some_fields(const auto& each, Is<JobStatus> auto& status) {
     each("load_wait_us", status.load_wait_us);
     each("exchange_wait_us", status.exchange_wait_us);
     each("stage", status.stage);
+    each("grid", status.grid);
     each("kernel_set", status.kernel_set);
     each("path", status.path);
     each("choice", status.choice);
@@ -226,6 +227,7 @@ void from_json(const Json& json, JobStatus& status) {
     if (auto settings = json.find("settings"); settings != json.end())
         for (const auto& [key, value] : settings->items())
             if (value.is_string()) status.settings.emplace_back(key, value.get<std::string>());
+    status.memory.clear();
     if (auto memory = json.find("memory_bytes"); memory != json.end())
         for (const auto& [place, bytes] : memory->items())
             take_numbers(*memory, place.c_str(), status.memory.emplace_back(MemoryUse{place, {}}).bytes);

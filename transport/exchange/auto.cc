@@ -8,17 +8,13 @@
 #include "transport/wire/packet.h"
 
 namespace gradcast {
-namespace {
 
-Cost cost(const Alternative& each, const Measured& measured, uint32_t n) {
+Cost Alternative::cost(uint32_t n, bool copies) const {
     // Headers of TCP, UDP and below are a similar share of both.
-    const bool flat = each.datagrams && measured.copies == 0;
-    return cost_of(each.kind->name, each.config, n,
-                   {each.datagrams ? datagram_overhead_bytes : packet_head_bytes + 16,
-                    flat ? CostWire::Multicast::flat : CostWire::Multicast::copies});
+    return cost_of(kind->name, config, n,
+                   {datagrams ? datagram_overhead_bytes : packet_head_bytes + 16,
+                    datagrams && !copies ? CostWire::Multicast::flat : CostWire::Multicast::copies});
 }
-
-}   // namespace
 
 void Measured::merge(const Measured& other) {
     wave_us = std::max(wave_us, other.wave_us);
@@ -93,13 +89,13 @@ Status alternatives_find(std::string_view name, const ExchangeConfig& job, uint3
 const Alternative& alternatives_choose(std::vector<Alternative>& alternatives, const Measured& measured, uint32_t n) {
     // The rate follows from the measured wait, although part of the bytes travelled while the ranks computed.  The wait is divided into
     // bytes and latencies, at most half of it for latencies.
-    const Cost first = cost(alternatives.front(), measured, n);
+    const Cost first = alternatives.front().cost(n, measured.copies > 0);
     const double wait_us = std::max(1.0, static_cast<double>(measured.wait_us));
     const double latency_us = std::min(static_cast<double>(measured.latency_us), wait_us / 2 / std::max(1.0, first.rounds));
     const double bits_per_s = std::max(first.sent, first.received) * 8e6 / (wait_us - first.rounds * latency_us);
     const Alternative* best = &alternatives.front();
     for (Alternative& each : alternatives) {
-        const Cost its = cost(each, measured, n);
+        const Cost its = each.cost(n, measured.copies > 0);
         const double own = std::ceil(static_cast<double>(each.config.blocks) / n) * its.d;
         const double compute_us =
             std::ceil(own / static_cast<double>(std::max<uint64_t>(measured.lanes, 1))) * static_cast<double>(measured.wave_us);

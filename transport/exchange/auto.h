@@ -31,6 +31,8 @@ struct Alternative {
     uint64_t measured_us = 0;   // 0: not tried
     ExchangePrediction prediction() const;
     std::string text() const { return prediction().text(); }   // "coded-rs m=2 s=0"
+    /// The largest figure of any of n ranks.  copies: multicast does not reach all of them.
+    Cost cost(uint32_t n, bool copies) const;
 };
 
 /// Whether n nodes can tolerate the loss of the `s` nodes that the job asks for; s is never lowered.  *notes: that m is lowered, or that

@@ -18,6 +18,8 @@ public:
     const Alternative& first() const { return alternatives_.front(); }
     /// Of one rank alone.
     Status alone(Alternative* alternative) const;
+    /// What the job may have, the first one before the others.
+    std::span<const Alternative> all() const { return alternatives_; }
     /// The most targets that an exchange of the job may have; `first`: what that has which the job starts with.
     uint32_t targets_most(uint32_t first) const;
 

@@ -14,7 +14,6 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/memory_room.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/job_protocol.h"
 #include "runtime/job/run/probe_block.h"
@@ -216,7 +215,7 @@ Status JobParts::check_net(const JobConfig& job) {
 }
 
 Status JobParts::check_stages(const EngineConfig& config) {
-    if (config.job.stages == 1) return {};
+    if (config.job.stages <= 1) return {};   // auto that nobody has chosen for: in one piece
     GC_TRY(stages_plan(config.job, spec, config.nodes(), config.self, std::max(config.lanes, 1u), &pipeline.emplace(), &about));
     pipeline->block_sizes = block_sizes;
     for (uint32_t stage = 0; stage < pipeline->stages(); ++stage) {
@@ -384,20 +383,15 @@ Status JobParts::measure_kernels(const EngineConfig& config) {
 /// Block 0 of step 0: its maxima are the first scales.  Where kernels were not measured, the digest of its gradient is the identity of the
 /// kernel set.
 Status JobParts::probe_block(const EngineConfig& config) {
-    const uint64_t elements = local ? carried.elements : compute.net->layout().elements;
-    GC_TRY(memory_room_for(elements * sizeof(float), "the gradient of the probe block"));
     ProbeSamples samples;
     GC_TRY(samples.read(*this));
     ProbeSink sink(compute.net->layout(), config);
-    sink.gradient.resize(elements);
     const uint64_t begin_us = clock_us();
     GC_TRY(compute.net->block(0, {0, 0}, samples.samples(), sink));
     block_us_ = clock_us() - begin_us;
-    GC_TRY(sink.finite());
-    const std::span<const float> of_net = std::span(sink.gradient).first(compute.net->layout().elements);
-    if (!kernels_measured()) kernel_set = fmt::format("{:016x}", digest64(of_net) + compute.net->engines());
-    if (!local || algorithm->server) compute.codec->probe(sink.gradient.data());   // a worker's vectors bring their scales
-    return {};
+    if (!kernels_measured()) kernel_set = fmt::format("{:016x}", sink.digest + compute.net->engines());
+    if (local && !algorithm->server) return sink.finite();   // a worker's vectors bring their scales
+    return sink.scale(*compute.codec, local ? carried : compute.net->layout());
 }
 
 Status JobParts::probe(const EngineConfig& config, Report& report) {

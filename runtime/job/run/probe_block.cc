@@ -1,8 +1,10 @@
 #include "runtime/job/run/probe_block.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <limits>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/memory_room.h"
 
 namespace gradcast {
@@ -23,16 +25,30 @@ Status ProbeSamples::read(const JobParts& parts) {
 
 Status ProbeSink::bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) {
     if (config.stop && config.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "stopped while the job is prepared");
-    std::memcpy(gradient.data() + layout.buckets[bucket].offset, from.host, from.bytes);
+    const Bucket& range = layout.buckets[bucket];
+    const std::span<const float> all(from.as<float>(), range.count);
+    digest += digest64(all, range.offset);
+    for (uint32_t g = range.group; g < range.group + range.group_count; ++g) {
+        const Group& group = layout.groups[g];
+        for (const float x : all.subspan(group.offset - range.offset, group.count))
+            maxima[g] = std::isfinite(x) ? std::max(maxima[g], std::fabs(x)) : std::numeric_limits<float>::infinity();
+    }
     return {};
 }
 
 Status ProbeSink::finite() const {
-    for (const Group& group : layout.groups)
-        for (uint64_t i = 0; i < group.count; ++i)
-            if (!std::isfinite(gradient[group.offset + i]))
-                return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data",
-                            group.layer);
+    for (uint32_t g = 0; g < maxima.size(); ++g)
+        if (!std::isfinite(maxima[g]))
+            return fail(Code::diverged, "the gradient of layer {} holds NaN or Inf before the first step: look at the data",
+                        layout.groups[g].layer);
+    return {};
+}
+
+Status ProbeSink::scale(Codec& codec, const Layout& of_codec) const {
+    GC_TRY(finite());
+    std::vector<float> expected(of_codec.groups.size());
+    std::ranges::transform(maxima, expected.begin(), [](float maximum) { return 4 * maximum; });
+    codec.commit_all(of_codec, expected);
     return {};
 }
 

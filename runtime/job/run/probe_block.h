@@ -22,17 +22,20 @@ private:
     Samples samples_;
 };
 
-/// Its gradient, float32 of all elements that the node owns.
+/// What a job takes from its gradient, which is never kept as a whole.
 struct ProbeSink final : GradientSink {
-    ProbeSink(const Layout& l, const EngineConfig& c) : layout(l), config(c), gradient(l.elements) {}
+    ProbeSink(const Layout& l, const EngineConfig& c) : layout(l), config(c), maxima(l.groups.size()) {}
     Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer from) override;
     void loss(uint32_t, BlockId, double) override {}
-    /// Error: it holds NaN or Inf.
-    Status finite() const;
+    /// Sets the first scales of a codec of this layout, or of one whose first groups are these: step 0 expects 4 times the maxima.  Error:
+    /// the gradient holds NaN or Inf.
+    Status scale(Codec& codec, const Layout& of_codec) const;
+    Status finite() const;   // error: as scale()
 
     const Layout& layout;
     const EngineConfig& config;
-    std::vector<float> gradient;
+    std::vector<float> maxima;   // by group: the largest |x|; NaN and Inf count as Inf
+    uint64_t digest = 0;
 };
 
 }   // namespace gradcast

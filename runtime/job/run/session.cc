@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/core/memory_room.h"
 #include "runtime/job/run/probe_block.h"
 #include "runtime/job/run/stages.h"
 #include "runtime/view/protocol.h"
@@ -51,6 +50,12 @@ uint32_t Session::own_samples() const {
             if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == exchange_self_)
                 samples += parts_.sampler->block_size(block);
     return samples;
+}
+
+uint32_t Session::blocks_most() const {
+    size_t most = 0;
+    for (Rank rank = 0; rank < exchange_view_.n(); ++rank) most = std::max(most, placement_.blocks_of(rank).size());
+    return static_cast<uint32_t>(most);
 }
 
 Status Session::plan() {
@@ -219,14 +224,10 @@ Status Session::probe() {
     if (spare()) return {};
     ProbeSamples samples;
     GC_TRY(samples.read(parts_));
-    GC_TRY(memory_room_for(parts_.compute.net->layout().elements * sizeof(float), "the gradient of the probe block"));
     ProbeSink sink(parts_.compute.net->layout(), job_);
     GC_TRY(pipeline_->probe(samples, sink));
     const bool own = !pipeline_->broken();
-    if (own) {
-        GC_TRY(sink.finite());
-        parts_.compute.codec->probe(sink.gradient.data());
-    }
+    if (own) GC_TRY(sink.scale(*parts_.compute.codec, parts_.compute.net->layout()));
     return losses_tolerated() > 0 ? share_scales(own) : Status{};
 }
 

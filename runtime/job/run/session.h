@@ -74,6 +74,8 @@ public:
     uint32_t summing() const { return parts_.pipeline ? grid_.replicas() : exchange_view_.n(); }
     RankSet others() const { return {0, others_.data()}; }
     const std::vector<uint32_t>& own_blocks() const { return own_blocks_; }
+    uint32_t blocks_most() const;                                  // that a rank of the exchange computes in a step
+    const Pipeline* pipeline() const { return pipeline_.get(); }   // null: the net is not cut
     uint32_t targets() const { return exchange_->targets(); }
     uint32_t losses_tolerated() const;                                                  // ranks, or of a net in stages replicas
     uint32_t ranks_tolerated() const { return losses_tolerated() * replica_ranks(); }   // the most that may be lost
