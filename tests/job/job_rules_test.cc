@@ -133,6 +133,8 @@ const std::vector<Case> cases = {
      "job.min_nodes: is less than one replica of 2 stages has: the job cannot go on with fewer nodes"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "weights = [1, 2]\n", .parallel = "stages = 2\n"},
      "parallel.stages: goes with equal shares of the blocks: leave balance and weights out"},
+    {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = \"auto\"\ncuts = [\"fc2\"]\n"},
+     "parallel.cuts: goes with a number of stages: with auto the cuts are chosen too"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 3\ncuts = [\"fc2\"]\n"},
      "parallel.cuts: names the first layers of the second stage and the following ones: one fewer than stages, which is 3"},
     {{.parallel = "schedule = \"gpipe\"\n"},

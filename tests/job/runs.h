@@ -30,6 +30,7 @@ protected:
         std::vector<std::string> folders = {};   // of the first ranks; the others begin with empty ones
         bool datagrams = false;
         uint64_t spend_us = 100;
+        std::vector<uint64_t>* sent = nullptr;   // bytes by rank
     };
     /// A run in the simulator.
     Run run(const std::string& text, const SimConfig& network, const RunOptions& options) {
@@ -54,7 +55,10 @@ protected:
         if (options.meddle) options.meddle(*simulator);
         run.status = simulator->run();
         for (auto& engine : engines) run.ranks.push_back(engine->status());
-        for (Rank rank = 0; rank < network.ranks; ++rank) run.bytes_sent += simulator->bytes_sent(rank);
+        for (Rank rank = 0; rank < network.ranks; ++rank) {
+            run.bytes_sent += simulator->bytes_sent(rank);
+            if (options.sent) (*options.sent)[rank] = simulator->bytes_sent(rank);
+        }
         simulator.reset();
         return run;
     }

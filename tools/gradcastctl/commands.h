@@ -66,6 +66,7 @@ std::string isa_type();
 #define GC_COMMANDS(GC_COMMAND) \
     GC_COMMAND(run)             \
     GC_COMMAND(check)           \
+    GC_COMMAND(plan)            \
     GC_COMMAND(submit)          \
     GC_COMMAND(resume)          \
     GC_COMMAND(list)            \

@@ -84,6 +84,12 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
             value.text = **node.as_string();
             break;
         case Kind::integer:
+            if (option.names && node.is_string()) {
+                if (const std::vector<std::string> names = option.names(); **node.as_string() != names[0])
+                    return fmt::format("{} is neither a whole number nor {}", shown(**node.as_string()), names[0]);
+                option.set(target, value);
+                return {};
+            }
             if (!node.is_integer()) return fmt::format("is {}, not a whole number", type_name(node));
             value.integer = **node.as_integer();
             value.number = static_cast<double>(value.integer);

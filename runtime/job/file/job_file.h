@@ -14,6 +14,8 @@
 
 namespace gradcast {
 
+constexpr uint32_t stages_auto = 0;
+
 struct JobConfig {
     std::string text;   // the file as read, and
     std::string base;   // the absolute folder that its relative paths are against
@@ -51,7 +53,7 @@ struct JobConfig {
     std::vector<double> weights;
     bool servers_vote = false;             // with survive: servers alone are the quorum
     bool balance = false;                  // shares of the blocks follow the measured speed of the nodes
-    uint32_t stages = 1;                   // that the net is cut into, see Grid
+    uint32_t stages = 1;                   // that the net is cut into, see Grid; stages_auto: as the coordinator plans
     std::vector<std::string> cuts;         // layers that begin the second stage and the following ones; none: of about the same work
     std::string stage_schedule = "1f1b";   // see Schedule
     bool recompute = false;                // a stage computes activations again before a backward pass

@@ -38,6 +38,7 @@ std::vector<std::string> precisions() { return {precision_names().begin(), preci
 std::vector<std::string> devices() { return {device_names.begin(), device_names.end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
 std::vector<std::string> stage_schedules() { return {pipeline_schedule_names().begin(), pipeline_schedule_names().end()}; }
+std::vector<std::string> auto_name() { return {"auto"}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
 std::vector<std::string> anchors() { return {"full", "batch"}; }
 std::vector<std::string> genes() { return {"parameter", "layer"}; }
@@ -284,10 +285,12 @@ constexpr JobOption rows[] = {
     {"algorithm", "pull", Kind::name, "\"wait\"", 0, 0, false, pulls,
      "a worker goes on with the parameters after the update of its gradient, or with the present ones",
      field<&AlgorithmSettings::pull, Identity::yes>},
-    {"parallel", "stages", Kind::integer, "1", 1, ranks_max, false, nullptr,
-     "runs of layers that the net is cut into; each node computes one of them.  The result is the same", field<&JobConfig::stages, Identity::no>},
+    {"parallel", "stages", Kind::integer, "1", 1, ranks_max, false, auto_name,
+     "runs of layers that the net is cut into; each node computes one of them.  auto: as `gradcastctl plan` marks it, the shortest step that "
+     "fits into `memory` of every node.  The result is the same", field<&JobConfig::stages, Identity::no>},
     {"parallel", "cuts", Kind::texts, "[]", 0, 0, false, nullptr,
-     "names of the layers that begin the second stage and the following ones; []: stages of about the same work", field<&JobConfig::cuts, Identity::no>},
+     "names of the layers that begin the second stage and the following ones; []: stages of about the same time, as layers take at the node "
+     "of the submission", field<&JobConfig::cuts, Identity::no>},
     {"parallel", "schedule", Kind::name, "\"1f1b\"", 0, 0, false, stage_schedules,
      "order of a stage's passes: 1f1b keeps few blocks in memory, zero-bubble waits least, gpipe keeps all blocks of a step",
      field<&JobConfig::stage_schedule, Identity::no>},
@@ -448,8 +451,8 @@ std::vector<FileKey> job_keys() {
     for (const JobOption& option : job_options()) {
         std::string range;
         if (option.names) range = fmt::format("{}", fmt::join(option.names(), ", "));
-        else if (option.kind == Kind::integer || option.kind == Kind::duration)
-            range = fmt::format("{} .. {}", option.bound(option.min), option.bound(option.max));
+        if (option.kind == Kind::integer || option.kind == Kind::duration)
+            range = fmt::format("{} .. {}{}{}", option.bound(option.min), option.bound(option.max), range.empty() ? "" : ", ", range);
         else if (option.kind == Kind::flag) range = "true, false";
         else if (option.kind == Kind::number) {
             const bool bounded = option.max < 1e6;   // others are beyond what anybody means

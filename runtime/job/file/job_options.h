@@ -48,10 +48,10 @@ struct JobOption {
     const char* section;
     const char* key;
     Kind kind;
-    const char* value;   // the default, as written in the file; "" where there is none
-    double min, max;     // integer, number; duration in seconds
-    bool above;          // min itself is not allowed
-    std::vector<std::string> (*names)();
+    const char* value;                     // the default, as written in the file; "" where there is none
+    double min, max;                       // integer, number; duration in seconds
+    bool above;                            // min itself is not allowed
+    std::vector<std::string> (*names)();   // of an integer: a word that stands for 0, which is below min
     const char* help;
     Field field;
     bool below = false;   // max itself is not allowed

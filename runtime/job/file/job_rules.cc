@@ -47,7 +47,7 @@ bool untested(Keys keys) { return keys.job.test.empty(); }
 bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
-bool staged(Keys keys) { return keys.job.stages > 1; }
+bool staged(Keys keys) { return keys.job.stages != 1; }
 bool sliced(Keys keys) { return keys.job.slices > 1; }
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
@@ -163,6 +163,8 @@ constexpr JobRule rules[] = {
      "is less than one replica of {parallel.stages} stages has: the job cannot go on with fewer nodes"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && (keys.job.balance || !keys.job.weights.empty()); },
      "goes with equal shares of the blocks: leave balance and weights out"},
+    {"parallel.cuts", [](Keys keys) { return !keys.job.cuts.empty() && keys.job.stages == stages_auto; },
+     "goes with a number of stages: with auto the cuts are chosen too"},
     {"parallel.cuts", [](Keys keys) { return !keys.job.cuts.empty() && keys.job.cuts.size() + 1 != keys.job.stages; },
      "names the first layers of the second stage and the following ones: one fewer than stages, which is {parallel.stages}"},
     {"parallel.schedule", [](Keys keys) { return keys.changed("parallel.schedule") && !staged(keys); },

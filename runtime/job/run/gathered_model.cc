@@ -29,6 +29,14 @@ std::vector<GatheredModel::Piece> GatheredModel::pieces() const {
     return all;
 }
 
+uint64_t GatheredModel::room_bytes() const {
+    uint64_t most = 0;
+    for (const Piece& each : pieces()) most = std::max(most, each.count * kind_of(each.which).width);
+    return most;
+}
+
+uint64_t GatheredModel::rooms_bytes() const { return pieces_ahead * room_bytes(); }
+
 std::span<const std::byte> GatheredModel::own(const Piece& piece) const {
     const uint64_t width = kind_of(piece.which).width;
     return parts_.state({}).bytes()[piece.which].subspan(piece.offset * width, piece.count * width);
@@ -64,10 +72,8 @@ Status GatheredModel::send(Mailbox& mail, Session& session, std::span<const Piec
 Status GatheredModel::collect(Mailbox& mail, Session& session, std::span<const Piece> all, uint64_t us, ModelWriter& writer) {
     mail.begin(all.size() + 1);
     std::array<std::span<std::byte>, pieces_ahead> rooms;
-    for (std::span<std::byte>& room : rooms) {
-        GC_TRY(memory_room_for(piece_bytes, "the model"));
-        room = session.keep(piece_bytes);
-    }
+    GC_TRY(memory_room_for(rooms_bytes(), "the model"));
+    for (std::span<std::byte>& room : rooms) room = session.keep(room_bytes());
     auto bytes = [&](size_t i) { return rooms[i % pieces_ahead].first(all[i].count * kind_of(all[i].which).width); };
     auto owned = [&](size_t i) { return owner(session, all[i]) == session.self(); };
     auto receive = [&](size_t i) {

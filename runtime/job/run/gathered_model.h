@@ -13,6 +13,8 @@ class GatheredModel {
 public:
     /// Of the job whose net has these layers in those stages.  `parts` outlive it.
     explicit GatheredModel(JobParts& parts) : parts_(parts) {}
+    /// Memory that write() takes at the lowest rank.
+    uint64_t rooms_bytes() const;
     /// All ranks call it after the last step.  The lowest one writes the state to `path`, closes the file with `model`, and sets *wrote.
     /// *digest, at all ranks: SHA-256 of the parameters, in hex.  Blocks until that rank has all, or for `us` a piece of 4 MiB.  Its
     /// messages are in memory of the session, because the link may still use it after an error.
@@ -28,6 +30,7 @@ private:
         uint64_t offset;         // at the stage's ranks
     };
     std::vector<Piece> pieces() const;
+    uint64_t room_bytes() const;   // of the largest piece
     std::span<const std::byte> own(const Piece& piece) const;
     Rank owner(const Session& session, const Piece& piece) const;
     Status send(Mailbox& mail, Session& session, std::span<const Piece> all, Rank writer, uint64_t us, Buffer digest);

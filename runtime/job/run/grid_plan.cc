@@ -1,0 +1,248 @@
+#include "runtime/job/run/grid_plan.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "algos/grid/cuts.h"
+#include "nn/measure.h"
+#include "runtime/job/file/job_rules.h"
+#include "runtime/job/run/planned_job.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint32_t passes = 2;   // over each layer, the faster counts: the first one finds cold caches
+
+/// The key that a purpose of an arena begins with, in the order of the search.
+constexpr std::pair<std::string_view, MemoryFor> uses[] = {
+    {"parameters", MemoryFor::parameters}, {"copies of weights", MemoryFor::parameters},
+    {"optimiser", MemoryFor::optimiser},   {"activation", MemoryFor::activations},
+    {"gradients", MemoryFor::gradients},   {"edges", MemoryFor::edges},
+    {"own words", MemoryFor::words},       {"sums", MemoryFor::words},
+    {"words of", MemoryFor::words},        {"coded words", MemoryFor::words},
+    {"records", MemoryFor::words},         {"bulk", MemoryFor::words},
+    {"evaluation", MemoryFor::evaluation}};
+
+double mib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
+
+/// Why the net of this job cannot be cut; empty: it can be.
+std::string uncut_because(JobConfig job) {
+    job.stages = 2;
+    job.cuts.clear();
+    for (const BrokenRule& each : job_rules_broken({.job = job}))
+        if (each.key == "parallel.stages") return each.text;
+    return {};
+}
+
+class Planner {
+public:
+    Planner(const EngineConfig& config, const GridPlanOptions& options, std::string* about)
+        : config_(config), options_(options), about_(*about) {}
+
+    Status run(GridPlan* plan) {
+        about_ = "net.device";
+        if (config_.job.device != "cpu") return fail(Code::invalid, "{}: a plan is made of jobs on CPUs", config_.job.device);
+        Report report{Log::none()};
+        JobParts whole;
+        const EngineConfig uncut = of_stages(1, {});
+        if (const Status status = whole.examine(uncut, false, report); !status.ok()) return about_ = whole.about, status;
+        GC_TRY(net_cpu_order(whole.spec, &order_));
+        const std::vector<uint32_t> sizes = whole.local ? whole.local->block_sizes() : whole.block_sizes;
+        samples_ = plan_.block_samples = *std::ranges::max_element(sizes);
+        for (const Layer& layer : whole.layers) plan_.parameters += layer.parameters();
+        const std::string uncut_why = config_.nodes() > 1 ? uncut_because(config_.job) : "";
+        if (!uncut_why.empty()) plan_.notes.push_back(fmt::format("stages: {}", uncut_why));
+        GC_TRY(measure(whole));
+        const uint32_t most = uncut_why.empty() ? cuts_most(order_.learns, order_.begins) : 1;
+        if (options_.stages > 0) GC_TRY(add(options_.stages));
+        else
+            for (const uint32_t stages : stage_counts(config_.nodes(), most)) GC_TRY(add(stages));
+        std::vector<GridCost> costs;
+        for (const PlannedGrid& each : plan_.grids) costs.push_back(each.cost);
+        plan_.best = grid_choose(costs, options_.memory);
+        if (options_.stages > 0) return *plan = std::move(plan_), Status{};
+        EngineConfig one = uncut;
+        one.roster = std::vector<Member>{config_.roster[0]};
+        one.first_nodes = 1;
+        PlannedGrid alone;
+        if (config_.nodes() == 1) plan_.alone = plan_.grids[0];
+        else if (grid(one, &alone).ok()) plan_.alone = std::move(alone);
+        *plan = std::move(plan_);
+        return {};
+    }
+
+private:
+    EngineConfig of_stages(uint32_t stages, const std::vector<std::string>& cuts) const {
+        EngineConfig config = config_;
+        config.job.stages = stages;
+        config.job.cuts = cuts;
+        config.self = NodeId{0};
+        return config;
+    }
+
+    /// What the cuts go by: measured times, else counted work.
+    Status measure(const JobParts& whole) {
+        if (options_.times && !whole.kernels_measured()) plan_.notes.push_back("steps are not predicted: that is for ssgd");
+        if (options_.times && whole.kernels_measured()) {
+            NetMeasure measured;
+            const NetConfig net{.samples_max = samples_, .block_sizes = whole.block_sizes, .precision = config_.job.precision};
+            const Status status = net_measure(whole.spec, net, passes, config_.stop, &measured);
+            if (status.code == Code::node_memory) plan_.notes.push_back(fmt::format("steps are not predicted: {}", status.what));
+            else GC_TRY(status);
+            units_ = std::move(measured.units);
+        }
+        weights_.resize(order_.names.size());
+        for (const Layer& layer : whole.layers) {
+            const auto at = std::ranges::find(order_.names, layer.spec.name) - order_.names.begin();
+            weights_[static_cast<size_t>(at)] = static_cast<double>(layer.parameters());
+        }
+        if (units_.empty()) return work_ = order_.work, Status{};
+        work_.assign(order_.names.size(), 0);
+        for (const UnitTimes& unit : units_) plan_.block_s += work_[unit.first] = unit.forward + unit.data + unit.weights;
+        return {};
+    }
+
+    std::vector<std::string> names(const std::vector<uint32_t>& begins) const {
+        std::vector<std::string> all;
+        for (size_t i = 1; i < begins.size(); ++i) all.push_back(order_.names[begins[i]]);
+        return all;
+    }
+
+    Status add(uint32_t stages) {
+        const bool given = stages == config_.job.stages && !config_.job.cuts.empty();
+        PlannedGrid& made = plan_.grids.emplace_back();
+        GC_TRY(grid(of_stages(stages, given ? config_.job.cuts : names(cuts_even(work_, order_.learns, order_.begins, stages))), &made));
+        if (given || stages == 1 || options_.memory == 0 || made.cost.memory <= options_.memory) return {};
+        PlannedGrid other;   // a slower one may fit
+        GC_TRY(grid(of_stages(stages, names(cuts_even(weights_, order_.learns, order_.begins, stages))), &other));
+        if (other.cost.memory <= options_.memory) made = std::move(other);
+        return {};
+    }
+
+    /// One grid, stage by stage.
+    Status grid(EngineConfig config, PlannedGrid* made) {
+        GridLoad load{.lanes = std::max(config.lanes, 1u), .micro_batch = config.job.micro_batch, .stages = {}};
+        PlannedGrid result;
+        result.stages = config.job.stages;
+        result.replicas = config.nodes() / config.job.stages;
+        result.cuts = config.job.cuts;
+        std::vector<std::vector<MemoryUse>> memory;
+        for (uint32_t stage = 0; stage < config.job.stages; ++stage) {
+            if (config.stop && config.stop->load(std::memory_order_relaxed))
+                return fail(Code::cancelled, "stopped while grids are planned");
+            config.self = NodeId{stage};
+            Report report{Log::none()};
+            PlannedJob planned;
+            about_ = "parallel.stages";
+            if (const Status status = planned.parts.examine(config, false, report); !status.ok())
+                return about_ = planned.parts.about, status;
+            GC_TRY(planned.plan(config, "cpu", report));
+            memory.push_back(planned.memory());
+            load.stages.push_back(loaded(planned, result.replicas, &load));
+            for (const MemoryUse& each : memory.back()) load.stages.back().memory += each.total();
+        }
+        result.cost = grid_cost(load, options_.wire);
+        if (units_.empty()) result.cost.step = result.cost.idle = 0;
+        result.memory = std::move(memory[result.cost.fullest]);
+        *made = std::move(result);
+        return {};
+    }
+
+    StageLoad loaded(const PlannedJob& planned, uint32_t replicas, GridLoad* grid) const {
+        const JobParts& parts = planned.parts;
+        const Stage own = parts.pipeline ? parts.pipeline->stage(parts.pipeline->own_stage()) : Stage{};
+        StageLoad load;
+        for (const UnitTimes& unit : units_) {
+            if (!own.has(unit.first)) continue;
+            load.block.forward += unit.forward;
+            load.block.data += unit.data;
+            load.block.weights += unit.weights;
+        }
+        if (parts.pipeline) {
+            grid->schedule = parts.pipeline->schedule;
+            const Pipeline& pipeline = *planned.session->pipeline();
+            const auto bytes = [&](bool comes, bool gradients) {
+                return static_cast<double>(pipeline.edge_bytes(comes, gradients, samples_));
+            };
+            load.values_sent = bytes(false, false);
+            load.gradients_sent = bytes(false, true);
+            load.edges_received = bytes(true, false) + bytes(true, true);
+        }
+        // Of `auto` the exchange that is predicted to be the fastest.
+        const Alternative* best = nullptr;
+        double best_us = 0;
+        for (const Alternative& each : planned.choice.all()) {
+            const double us = predicted_us(each.cost(replicas, false), plan_.block_s * 1e6 * each.config.blocks / replicas,
+                                           options_.wire.bits_per_s, options_.wire.latency_s * 1e6);
+            if (!best || us < best_us) best = &each, best_us = us;
+        }
+        Alternative its = *best;
+        its.config.layout = &parts.compute.codec->words();
+        const Cost cost = its.cost(replicas, false);
+        load.words_sent = cost.sent;
+        load.words_received = cost.received;
+        load.words_rounds = cost.rounds;
+        grid->blocks = best == &planned.choice.first()
+                           ? planned.session->blocks_most()
+                           : static_cast<uint32_t>(its.cost(replicas, false).d * ((its.config.blocks + replicas - 1) / replicas));
+        return load;
+    }
+
+    const EngineConfig& config_;
+    const GridPlanOptions& options_;
+    std::string& about_;
+    GridPlan plan_;
+    NetOrder order_;
+    std::vector<UnitTimes> units_;         // empty: not measured
+    std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
+    uint32_t samples_ = 0;                 // of the largest block
+};
+
+}   // namespace
+
+MemoryByUse memory_by_use(const std::vector<MemoryUse>& places) {
+    MemoryByUse all{};
+    for (const MemoryUse& place : places)
+        for (const auto& [purpose, bytes] : place.bytes) {
+            const auto* use = std::ranges::find_if(uses, [&](const auto& each) { return purpose.starts_with(each.first); });
+            all[static_cast<size_t>(use == std::end(uses) ? MemoryFor::rest : use->second)] += bytes;
+        }
+    return all;
+}
+
+std::string PlannedGrid::text() const {
+    const auto count = [](uint32_t of, const char* what) { return fmt::format("{} {}{}", of, what, of == 1 ? "" : "s"); };
+    return fmt::format("{} of {}{}{}", count(stages, "stage"), count(replicas, "replica"), cuts.empty() ? "" : ", cut at ",
+                       fmt::join(cuts, ", "));
+}
+
+std::string PlannedGrid::costs_text() const {
+    const std::string step = cost.step > 0 ? fmt::format("{:.1f} ms a step, ", cost.step * 1e3) : "";
+    return fmt::format("{}: {}{:.1f} MiB a node", text(), step, mib(cost.memory));
+}
+
+std::string GridPlan::none_fits(const GridPlanOptions& options) const {
+    const PlannedGrid& least = *std::ranges::min_element(grids, {}, [](const PlannedGrid& each) { return each.cost.memory; });
+    return fmt::format("{} of {:.1f} MiB a node; {}: {}", options.stages > 0 ? "the job does not fit in memory" : "no grid fits in memory",
+                       mib(options.memory), options.stages > 0 ? "it is" : "the smallest is", least.costs_text());
+}
+
+std::string GridPlan::reason(const PlannedGrid& chosen, const GridPlanOptions& options) const {
+    std::string all = chosen.costs_text();
+    for (const PlannedGrid& each : grids)
+        if (&each != &chosen)
+            all += fmt::format("; {}{}", each.costs_text(),
+                               options.memory > 0 && each.cost.memory > options.memory ? ", which does not fit" : "");
+    if (chosen.cost.step > 0)
+        all += fmt::format("; predicted at {:.0f} Mbit/s and {:.0f} us a message", options.wire.bits_per_s / 1e6,
+                           options.wire.latency_s * 1e6);
+    for (const std::string& note : notes) all += "; " + note;
+    return all;
+}
+
+Status grid_plan(const EngineConfig& config, const GridPlanOptions& options, GridPlan* plan, std::string* about) {
+    return Planner(config, options, about).run(plan);
+}
+
+}   // namespace gradcast

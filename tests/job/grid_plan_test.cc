@@ -1,0 +1,122 @@
+// The plan of grids beside what running jobs take and send.
+#include "runtime/job/run/grid_plan.h"
+
+#include <numeric>
+
+#include "tests/job/runs.h"
+
+namespace gradcast {
+namespace {
+
+constexpr char stages_go[] = "blocks = 6\ncheckpoint_keep = 0\n";
+
+struct GridPlanTest : RunsTest {
+    /// With `outputs` in the first of three inner products.
+    std::string net(uint32_t outputs, const std::string& more) {
+        std::string text = replaced(job_text(more), "outputs = 16\n", fmt::format("outputs = {}\n", outputs));
+        text = replaced(
+            text, "[[net.layers]]\nkind = \"relu\"\n",
+            fmt::format("[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\nname = \"middle\"\noutputs = {}\n",
+                        outputs));
+        return replaced(text, "epochs = 2\n", "steps = 2\n");
+    }
+    GridPlan plan(const std::string& text, uint32_t n, const GridPlanOptions& options = {.times = false}) {
+        GridPlan plan;
+        std::string about;
+        const Status status = grid_plan(config(text, n), options, &plan, &about);
+        EXPECT_TRUE(status.ok()) << about << ": " << status.what;
+        return plan;
+    }
+};
+
+TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
+    struct {
+        uint32_t nodes, stages;
+        const char *job, *more;
+    } cases[] = {{4, 1, "blocks = 6\n", "exchange = \"ring\"\n"},
+                 {4, 1, "blocks = 6\nsurvive = true\n", "exchange = \"coded\"\ns = 1\n"},
+                 {4, 2, stages_go, "exchange = \"multicast\"\n[parallel]\nstages = 2\nschedule = \"zero-bubble\"\n"},
+                 {3, 3, stages_go, "[parallel]\nstages = 3\nmicro_batch = 2\nschedule = \"gpipe\"\n"},
+                 {6, 3, stages_go, "exchange = \"auto\"\n[parallel]\nstages = 3\n"}};
+    for (const auto& each : cases) {
+        SCOPED_TRACE(each.more);
+        const std::string text = replaced(net(40, std::string("[algorithm]\n") + each.more), "blocks = 6\n", each.job);
+        const GridPlan planned = plan(text, each.nodes);
+        const auto grid = std::ranges::find(planned.grids, each.stages, &PlannedGrid::stages);
+        ASSERT_NE(grid, planned.grids.end());
+        const Run run = this->run(text, each.nodes);
+        ASSERT_TRUE(run.status.ok()) << run.status.what;
+        EXPECT_EQ(run.ranks[grid->cost.fullest].memory, grid->memory);
+        for (const JobStatus& rank : run.ranks) {
+            uint64_t bytes = 0;
+            for (const MemoryUse& place : rank.memory) bytes += place.total();
+            EXPECT_LE(bytes, grid->cost.memory);
+        }
+        const MemoryByUse uses = memory_by_use(grid->memory);
+        EXPECT_EQ(std::accumulate(uses.begin(), uses.end(), uint64_t{0}), grid->cost.memory);
+        for (const MemoryFor use : {MemoryFor::parameters, MemoryFor::optimiser, MemoryFor::activations, MemoryFor::gradients,
+                                    MemoryFor::words, MemoryFor::evaluation})
+            EXPECT_GT(uses[static_cast<size_t>(use)], 0u) << memory_for_names[static_cast<size_t>(use)];
+        EXPECT_EQ(uses[static_cast<size_t>(MemoryFor::edges)] > 0, each.stages > 1);
+    }
+}
+
+TEST_F(GridPlanTest, BytesAreWhatRunningJobsSend) {
+    for (const uint32_t stages : {1u, 2u, 4u}) {
+        SCOPED_TRACE(stages);
+        const auto text = [&](uint32_t steps) {
+            std::string made = replaced(net(300, fmt::format("[algorithm]\nexchange = \"ring\"\n{}",
+                                                             stages > 1 ? fmt::format("[parallel]\nstages = {}\n", stages) : "")),
+                                        "blocks = 6\n", stages_go);
+            made = replaced(made, "test = \"test.h5\"\n", "");
+            return replaced(replaced(made, "steps = 2\n", fmt::format("steps = {}\n", steps)), "outputs = 4\n",
+                            "outputs = 300\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n");
+        };
+        const auto sent = [&](uint32_t steps) {
+            std::vector<uint64_t> bytes(4);
+            const Run run = this->run(text(steps), {.ranks = 4}, {.sent = &bytes});
+            EXPECT_TRUE(run.status.ok()) << run.status.what;
+            return bytes;
+        };
+        const std::vector<uint64_t> few = sent(2), many = sent(6);
+        uint64_t most = 0;
+        for (Rank rank = 0; rank < 4; ++rank) most = std::max(most, (many[rank] - few[rank]) / 4);
+        const GridPlan planned = plan(text(2), 4);
+        const auto grid = std::ranges::find(planned.grids, stages, &PlannedGrid::stages);
+        ASSERT_NE(grid, planned.grids.end());
+        const double predicted = grid->cost.edges + grid->cost.words;
+        EXPECT_GT(static_cast<double>(most), 0.98 * predicted);
+        EXPECT_LT(static_cast<double>(most), 1.02 * predicted + 4000);   // and what keeps the job together
+    }
+}
+
+TEST_F(GridPlanTest, ChoosesWhatFits) {
+    const std::string text =
+        replaced(net(300, "[algorithm]\nexchange = \"ring\"\n[parallel]\nstages = \"auto\"\n"), "blocks = 6\n", stages_go);
+    const GridPlan any = plan(text, 6, {.times = true});
+    ASSERT_EQ(any.grids.size(), 3u);   // 1, 2 and 3 stages; 6 are more than the net has
+    EXPECT_GT(any.block_s, 0);
+    for (const PlannedGrid& each : any.grids) EXPECT_GT(each.cost.step, 0);
+    ASSERT_TRUE(any.alone.has_value());
+    EXPECT_EQ(any.alone->cost.words, 0);
+    EXPECT_GT(any.grids[0].cost.memory, any.grids[1].cost.memory);
+    const GridPlan small = plan(text, 6, {.memory = any.grids[0].cost.memory - 1, .times = false});
+    ASSERT_NE(small.chosen(), nullptr);
+    EXPECT_GT(small.chosen()->stages, 1u);
+    EXPECT_LE(small.chosen()->cost.memory, any.grids[0].cost.memory - 1);
+    EXPECT_EQ(small.chosen()->cost.step, 0);
+    EXPECT_EQ(plan(text, 6, {.memory = 1000, .times = false}).chosen(), nullptr);
+}
+
+TEST_F(GridPlanTest, SaysWhatItDoesNotPlan) {
+    EXPECT_EQ(plan(job_text("[algorithm]\nkind = \"ma\"\n"), 4).notes,
+              (std::vector<std::string>{"stages: ma computes whole nets: stages go with ssgd"}));
+    GridPlan none;
+    std::string about;
+    const std::string gpu = replaced(job_text(), "[net]\n", "[net]\ndevice = \"cuda\"\n");
+    EXPECT_STREQ(grid_plan(config(gpu, 2), {}, &none, &about).what, "cuda: a plan is made of jobs on CPUs");
+    EXPECT_EQ(about, "net.device");
+}
+
+}   // namespace
+}   // namespace gradcast
