@@ -14,15 +14,17 @@ namespace gradcast {
 /// Creates a control group of `controller` whose file `two` (or `one`, in the hierarchy of version 1) holds `limit`; empty path if that is
 /// not possible.
 struct LimitedGroup {
-    LimitedGroup(const std::string& controller, const std::string& two, const std::string& one, uint64_t limit) {
+    LimitedGroup(const std::string& controller, const std::string& two, const std::string& one, uint64_t limit,
+                 const std::string& suffix = "") {
         for (const auto& [at, name] : {std::pair<std::string, std::string>{"/sys/fs/cgroup", two}, {"/sys/fs/cgroup/" + controller, one}}) {
             if (!std::filesystem::exists(std::filesystem::path(at) / "cgroup.procs")) continue;   // no hierarchy is mounted there
             std::error_code error;
-            const std::filesystem::path made = std::filesystem::path(at) / fmt::format("gradcast-test.{}", ::getpid());
+            const std::filesystem::path made = std::filesystem::path(at) / fmt::format("gradcast-test.{}{}", ::getpid(), suffix);
             if (!std::filesystem::create_directory(made, error)) continue;
             std::ofstream out(made / name);
             if (out << limit && out.flush()) {
                 path = made;
+                file = made / name;
                 return;
             }
             std::filesystem::remove(made, error);
@@ -44,11 +46,29 @@ struct LimitedGroup {
         ::waitpid(pid, &ended, 0);
         return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
     }
-    std::filesystem::path path;
+    /// Another limit from now on.  False: the kernel does not take it.
+    bool limit(uint64_t other) const { return static_cast<bool>(std::ofstream(file) << other << std::flush); }
+    std::filesystem::path path, file;   // of the group; of its limit
 };
 
 struct MemoryGroup : LimitedGroup {
-    explicit MemoryGroup(uint64_t bytes) : LimitedGroup("memory", "memory.max", "memory.limit_in_bytes", bytes) {}
+    explicit MemoryGroup(uint64_t bytes, const std::string& suffix = "")
+        : LimitedGroup("memory", "memory.max", "memory.limit_in_bytes", bytes, suffix) {}
+    /// Bytes that its processes have taken, without pages of files.
+    uint64_t used() const {
+        const auto number = [&](const std::string& name, const std::string& key) {
+            std::ifstream in(path / name);
+            std::string word;
+            uint64_t value = 0;
+            while (key.empty() ? static_cast<bool>(in >> value) : static_cast<bool>(in >> word >> value))
+                if (key.empty() || word == key) return value;
+            return uint64_t{0};
+        };
+        const bool two = std::filesystem::exists(path / "memory.current");
+        const char* total = two ? "" : "total_";
+        return number(two ? "memory.current" : "memory.usage_in_bytes", "") - number("memory.stat", fmt::format("{}inactive_file", total)) -
+               number("memory.stat", fmt::format("{}active_file", total));
+    }
 };
 
 }   // namespace gradcast

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "runtime/core/amount.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
@@ -231,12 +232,14 @@ void read_jobs_kept(const toml::node& node, Parser& parser) {
 void read_jobs_bytes(const toml::node& node, Parser& parser) {
     std::string text;
     if (!parser.text(node, "jobs_bytes", &text)) return;
-    char* unit = nullptr;
-    const double number = std::strtod(text.c_str(), &unit);
-    const double scale = std::strcmp(unit, "MB") == 0 ? 1e6 : std::strcmp(unit, "GB") == 0 ? 1e9 : std::strcmp(unit, "TB") == 0 ? 1e12 : 0;
-    if (!(number > 0) || !(number * scale >= 1e6) || number * scale > 1e18)
-        return parser.wrong(node, fmt::format("jobs_bytes = \"{}\": must be a size such as \"500MB\", \"20GB\" or \"1TB\"", text));
-    parser.config.jobs_bytes = static_cast<uint64_t>(number * scale);
+    if (!bytes_parse(text, &parser.config.jobs_bytes).ok() || parser.config.jobs_bytes < 1'000'000)
+        parser.wrong(node, fmt::format("jobs_bytes = \"{}\": must be a size such as \"500MB\", \"20GB\" or \"1TB\"", text));
+}
+
+void read_memory(const toml::node& node, Parser& parser) {
+    std::string text;
+    if (!parser.text(node, "memory", &text)) return;
+    if (Status status = bytes_parse(text, &parser.config.memory); !status.ok()) parser.wrong(node, fmt::format("memory: {}", status.what));
 }
 
 void read_isa(const toml::node& node, Parser& parser) {
@@ -321,6 +324,7 @@ constexpr Option options[] = {
     {"jobs_kept", "100", "how many jobs that are over stay, with model, checkpoints and logs; the oldest go", read_jobs_kept},
     {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
     {"cpus", "all, or as many as a CPU quota allows", "CPUs that compute, one lane each: [0, 1]", read_cpus},
+    {"memory", "what is available", "how much the jobs here may take together, as \"8GiB\"; a job that needs more is refused", read_memory},
     {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
      read_isa},
     {"link", "\"auto\"", "auto, uring_tcp, epoll_tcp", read_link},

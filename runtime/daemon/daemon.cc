@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/memory_room.h"
 #include "runtime/core/net/interface.h"
 #include "runtime/core/net/socket.h"
 #include "runtime/core/short_texts.h"
@@ -107,6 +108,7 @@ Status Daemon::open(int listen_fd) {
     membership.datagram_bytes = config_.datagram_bytes;
     membership.rdma_bytes = config_.rdma_bytes;
     membership.rdma_devices = static_cast<uint32_t>(config_.rdma.size());
+    membership.memory = std::min(memory_room().bytes, config_.memory > 0 ? config_.memory : UINT64_MAX);
     membership.rails = fmt::format("{}", fmt::join(rails, ","));
     membership.wall_us = [] {
         const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -118,7 +120,7 @@ Status Daemon::open(int listen_fd) {
     draining_ = ::access(config_.drained_path().c_str(), F_OK) == 0;
     membership_->draining(draining_, "");
     if (draining_) log_.info("this node is drained: `gradcastctl undrain {}` lets it take jobs again", config_.name);
-    job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, ring_, *membership_, log_, folder});
+    job_host_ = std::make_unique<JobHost>(JobHost{config_, identity_, ring_, *membership_, log_, folder, budget_});
     mesh_->attach(mesh_channel, membership_.get());
     membership_->start(mesh_->host(), mesh_channel);
     GC_TRY(network_.start([this] {
@@ -158,6 +160,7 @@ Daemon::~Daemon() {
     more_listeners_.clear();
     stop_.store(true, std::memory_order_relaxed);
     if (steward_.joinable()) steward_.join();
+    choices_.clear();
     runs_.clear();
     if (mesh_) mesh_->stop();
     if (network_.joinable()) network_.join();
@@ -172,6 +175,7 @@ void Daemon::steward() {
         if (mesh_->host().wait(&completions, clock_us() + steward_us).code == Code::cancelled) return;   // failed() says why
         for (const Notice& notice : membership_->notices()) act(notice);
         search();
+        grids();
         watch_peers(&peers);
         std::vector<std::unique_ptr<JobRun>> finished;   // their threads are joined outside the lock
         std::unique_lock lock(mutex_);
@@ -211,7 +215,8 @@ void Daemon::act(const JobId& id, const Notice::Open& open) {
     std::erase_if(ended_, [text = job_id_text(id)](const JobDetail& each) { return each.summary.id == text; });   // it resumes
     done_elsewhere_.erase(id);
     searches_.erase(id);   // somebody else was faster
-    runs_.erase(id);       // the run before has nothing to wait for any more
+    choices_.erase(id);
+    runs_.erase(id);   // the run before has nothing to wait for any more
     auto run = std::make_unique<JobRun>(*job_host_, open.plan, members(), NodeId{open.self});
     if (!leaving_.empty()) run->cancel(leaving_);
     if (auto submitted = submitted_.find(id); submitted != submitted_.end()) {

@@ -9,7 +9,9 @@
 #include <set>
 
 #include "runtime/control/backend.h"
+#include "runtime/core/memory_budget.h"
 #include "runtime/daemon/config.h"
+#include "runtime/daemon/grid_choice.h"
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/search.h"
 #include "runtime/mesh/membership.h"
@@ -56,7 +58,8 @@ public:
     const std::string& address() const { return address_; }
 
 private:
-    Daemon(const DaemonConfig& config, const Log& log) : config_(config), log_(log), members_(config.members) {}
+    Daemon(const DaemonConfig& config, const Log& log)
+        : config_(config), log_(log), budget_(config.memory, config.setting_in("memory")), members_(config.members) {}
     Status open(int listen_fd);
     void steward();
     void act(const Notice& notice);
@@ -84,6 +87,8 @@ private:
     void drain_jobs();   // holding mutex_
     Status resume_from(const JobId& id, const Search& search);
     Status plan(const Submission& submission, JobPlan* plan) const;
+    Status prepare(const std::shared_ptr<JobPlan>& plan);   // holding mutex_
+    void grids();
     Status choose(const Submission& submission, std::vector<Member>* members) const;
     Status isa_check(const JobConfig& job, const std::vector<Member>& members) const;
     void each_job(const std::function<void(const JobDetail&)>& see) const;   // holding mutex_
@@ -95,6 +100,7 @@ private:
 
     const DaemonConfig config_;   // but its members are members_
     const Log log_;
+    MemoryBudget budget_;
     Fd lock_;
     Identity identity_;
     std::shared_ptr<KeyRing> ring_;
@@ -118,7 +124,8 @@ private:
     mutable std::mutex mutex_;   // all below
     Runs runs_;
     std::map<JobId, Submitted> submitted_;
-    std::map<JobId, Search> searches_;   // each with its place in submitted_
+    std::map<JobId, Search> searches_;                       // each with its place in submitted_
+    std::map<JobId, std::unique_ptr<GridChoice>> choices_;   // likewise, behind the search
     uint64_t searches_made_ = 0;
     std::vector<std::pair<JobId, Notice::Find>> asked_;   // about jobs that are about to end here, or while there are other searches
     std::vector<JobDetail> ended_;                        // oldest first

@@ -211,7 +211,7 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     summary.name = plan->name;
     summary.nodes.clear();
     for (Rank rank = 0; rank < plan->first_nodes(); ++rank) summary.nodes.push_back(plan->members[rank].name);
-    return membership_->submit(plan);
+    return prepare(plan);
 }
 
 }   // namespace gradcast

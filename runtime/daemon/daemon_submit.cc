@@ -128,9 +128,55 @@ Status Daemon::submit(const Submission& submission, std::string* id) {
     for (Rank rank = 0; rank < plan->first_nodes(); ++rank) summary.nodes.push_back(plan->members[rank].name);
     std::lock_guard lock(mutex_);
     if (!leaving_.empty()) return fail(Code::cancelled, "{}", leaving_);
-    GC_TRY(membership_->submit(plan));
+    GC_TRY(prepare(plan));
     submitted_.emplace(plan->id, std::move(submitted));
     return {};
+}
+
+/// The members prepare, once the job has a grid.
+Status Daemon::prepare(const std::shared_ptr<JobPlan>& plan) {
+    if (!GridChoice::wanted(*plan)) return membership_->submit(plan);
+    GridPlanOptions options{.memory = UINT64_MAX};
+    std::string least;
+    const std::vector<PeerState> peers = membership_->peers();
+    for (Rank rank = 0; rank < plan->first_nodes(); ++rank)
+        for (const PeerState& peer : peers)
+            if (peer.member.name == plan->members[rank].name && peer.memory > 0 && peer.memory < options.memory)
+                options.memory = peer.memory, least = peer.member.name;
+    if (least.empty()) options.memory = 0;
+    EngineConfig config;
+    config.lanes = config_.lanes();
+    config.confidential = true;
+    auto choice = std::make_unique<GridChoice>(plan, config, options, least);
+    GC_TRY(choice->start());
+    log_.info("job {}: its layers are run to choose its stages", job_id_text(plan->id));
+    choices_[plan->id] = std::move(choice);
+    return {};
+}
+
+/// Jobs whose grid is chosen are prepared.
+void Daemon::grids() {
+    std::vector<std::unique_ptr<GridChoice>> finished;   // their threads are joined outside the lock
+    std::lock_guard lock(mutex_);
+    for (auto at = choices_.begin(); at != choices_.end();) {
+        const auto& [id, choice] = *at;
+        const std::string& cancelled = submitted_.at(id).cancelled.empty() ? leaving_ : submitted_.at(id).cancelled;
+        if (!cancelled.empty()) choice->stop();
+        if (!choice->done()) {
+            ++at;
+            continue;
+        }
+        Status status = choice->status();
+        if (!cancelled.empty()) status = fail(Code::cancelled, "{}", cancelled);
+        else if (status.ok()) status = membership_->submit(choice->plan());
+        else status = fail(status.code, "node {}: {}", config_.name, status.what);
+        if (!status.ok()) {
+            log_.info("job {}: not started: {}", job_id_text(id), status.what);
+            give_up(id, status);
+        }
+        finished.push_back(std::move(at->second));
+        at = choices_.erase(at);
+    }
 }
 
 /// Instruction sets whose kernels round differently must not train together.

@@ -221,6 +221,11 @@ Status JobRun::prepare() {
     if (plan_->parsed) config.job = *plan_->parsed;
     else if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes))
         return fail(Code::invalid, "{}", mistakes.front().text);
+    if (plan_->stages > 0) {
+        config.job.stages = plan_->stages;
+        config.job.cuts = plan_->cuts;
+        config.grid = plan_->grid;
+    }
     config.roster = roster_;
     config.self = self_;
     config.folder = detail_.folder;
@@ -238,6 +243,7 @@ Status JobRun::prepare() {
     config.first_nodes = plan_->first;
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes;
+    config.budget = &host_.budget;
     config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
     config.isa_setting = host_.config.setting_in("isa");

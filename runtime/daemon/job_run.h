@@ -30,6 +30,7 @@ struct JobHost {
     Membership& membership;
     const Log& log;
     std::string folder;   // holds a folder a job
+    MemoryBudget& budget;
 };
 
 class JobRun {

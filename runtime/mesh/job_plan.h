@@ -33,6 +33,9 @@ struct JobPlan {
     bool resumes = false;                          // a run of the job before this one has a checkpoint:
     uint64_t resume_steps = 0, resume_state = 0;   // see Resume
     std::vector<Rank> resume_holders;              // by cell
+    uint32_t stages = 0;                           // in place of parallel.stages; 0: stages and cuts are those of the job file
+    std::vector<std::string> cuts;                 // in place of parallel.cuts
+    std::string grid;                              // why these, for people
     std::string notes;                             // of the coordinator about this run, a line each; the job reports them
     bool survive = false;   // job.survive: the job goes on without lost members, and a member that is started anew rejoins it
     bool joins = false;     // the receiver does: the job runs, and what it computes with must be these

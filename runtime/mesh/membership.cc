@@ -30,6 +30,7 @@ Membership::Membership(const MembershipConfig& config)
     self.datagram_bytes = config_.datagram_bytes;
     self.rdma_bytes = config_.rdma_bytes;
     self.rdma_devices = config_.rdma_devices;
+    self.memory = config_.memory;
     self.rails = config_.rails;
     self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
 }
@@ -139,6 +140,7 @@ void Membership::tick(Actions& actions) {
                                                       .hinders = own.hinders,
                                                       .rejoin_requests = rejoin_requests(actions.now_us),
                                                       .runs = runs(),
+                                                      .memory = config_.memory,
                                                       .wall_us = config_.wall_us ? config_.wall_us() : 0});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
@@ -222,6 +224,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.datagram_bytes = said.datagram_bytes;
     peer.rdma_bytes = said.rdma_bytes;
     peer.rdma_devices = said.rdma_devices;
+    peer.memory = said.memory;
     peer.rails = std::move(said.rails);
     peer.draining = said.draining;
     peer.hinders = std::move(said.hinders);

@@ -9,6 +9,7 @@ namespace gradcast {
 namespace {
 
 constexpr size_t path_max = 4096;
+constexpr size_t layer_name_max = 64;   // job_file.cc: plain()
 
 }   // namespace
 
@@ -44,6 +45,10 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     for (const uint64_t number : {uint64_t{plan.survive}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}})
         writer.number(number);
     for (const std::string* text : {&plan.kernel_set, &plan.data_digest, &plan.start_digest}) writer.text(*text);
+    writer.number(plan.stages);
+    writer.number(plan.cuts.size());
+    for (const std::string& each : plan.cuts) writer.text(each);
+    writer.text(std::string_view(plan.grid).substr(0, reason_max));
     return std::move(writer.bytes);
 }
 
@@ -109,6 +114,11 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     result.notes = reader.text(reason_max);
     const uint64_t survive = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
     for (std::string* text : {&result.kernel_set, &result.data_digest, &result.start_digest}) *text = reader.text(reason_max);
+    const uint64_t stages = reader.number(), cuts = reader.number();
+    if (stages > ranks_max || cuts != (stages > 0 ? stages - 1 : 0)) return false;
+    for (uint64_t i = 0; i < cuts && reader.good; ++i) result.cuts.push_back(reader.text(layer_name_max));
+    result.stages = static_cast<uint32_t>(stages);
+    result.grid = reader.text(reason_max);
     if (survive > 1 || joins > 1 || first > members || elastic > 1) return false;
     result.first = static_cast<uint32_t>(first);
     result.elastic = elastic == 1;
@@ -139,6 +149,7 @@ std::vector<std::byte> hello_write(const NodeHello& hello) {
     writer.number(hello.runs.size());
     for (const JobId& each : hello.runs) writer.id(each);
     writer.number(hello.wall_us);
+    writer.number(hello.memory);
     return std::move(writer.bytes);
 }
 
@@ -162,6 +173,7 @@ bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
     const uint64_t runs = reader.number();
     for (uint64_t i = 0; i < std::min<uint64_t>(runs, runs_announced_max); ++i) hello->runs.push_back(reader.id());
     hello->wall_us = reader.number();
+    hello->memory = reader.number();
     if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
     hello->isa = static_cast<Isa>(isa);
     return true;

@@ -17,6 +17,9 @@ struct Check : CtlData {
     }
 };
 
+constexpr char wide_layers[] =
+    "[[net.layers]]\nkind = \"inner_product\"\noutputs = 400\n[[net.layers]]\nkind = \"inner_product\"\nname = \"second\"\noutputs = 700\n"
+    "[[net.layers]]\nkind = \"inner_product\"\noutputs = 10\n[[net.layers]]\nkind = \"softmax_cross_entropy\"\n";
 constexpr char layers_of_7[] = "[[net.layers]]\nkind = \"inner_product\"\noutputs = 7\n[[net.layers]]\nkind = \"softmax_cross_entropy\"";
 
 // As many as a daemon has there.
@@ -54,6 +57,25 @@ TEST_F(Check, ShowsNetStepsAndMemory) {
     EXPECT_NE(outcome.out.find("warning     optimiser.warm_up = 9 is more than the 6 steps"), outcome.out.npos) << outcome.out;
     EXPECT_EQ(outcome.err, "");
     expect_nothing_remains();
+}
+
+TEST_F(Check, AJobThatDoesNotFitIsAMistake) {
+    import();
+    job("[net]\npreset = \"lenet5\"\n", std::string("[net]\n") + wide_layers);
+    EXPECT_EQ(run("check job.toml --nodes 2 --memory 1GiB --set job.checkpoint_keep=0").exit, 0);
+    const char* all[] = {
+        "check job.toml --nodes 2 --memory 12MiB --set job.checkpoint_keep=0",
+        "check job.toml --nodes 2 --memory 12MiB --set job.checkpoint_keep=0 --set parallel.stages=auto --set parallel.micro_batch=4"};
+    Outcome outcome = run(all[0]);
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("parallel.stages: the job does not fit in memory of 12.0 MiB a node; it is: 1 stage of 2 replicas: "))
+        << outcome.err;
+    EXPECT_TRUE(outcome.says("; parallel.stages = 2 would need ")) << outcome.err;
+    EXPECT_EQ(run(all[1]).exit, 0) << read("err");
+    outcome = run("check job.toml --nodes 2 --memory 3MiB --set job.checkpoint_keep=0 --set parallel.stages=auto");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("parallel.stages: no grid fits in memory of 3.0 MiB a node; the smallest is: ")) << outcome.err;
+    EXPECT_TRUE(run("check job.toml --memory 12").says("--memory 12: not a size like 512MiB, 8GiB or 20GB"));
 }
 
 TEST_F(Check, MistakesHaveTheirLineBeforeADaemonRuns) {

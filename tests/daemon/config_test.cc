@@ -40,6 +40,7 @@ socket = "run/s"
 cpus = [0]
 jobs_kept = 7
 jobs_bytes = "1.5GB"
+memory = "1.5GiB"
 isa = "portable"
 link = "epoll_tcp"
 )",
@@ -57,6 +58,7 @@ link = "epoll_tcp"
     EXPECT_EQ(config.lanes(), 1u);
     EXPECT_EQ(config.jobs_kept, 7u);
     EXPECT_EQ(config.jobs_bytes, 1'500'000'000u);
+    EXPECT_EQ(config.memory, 3u << 29);
     EXPECT_EQ(config.isa, Isa::portable);
     EXPECT_EQ(config.link, LinkKind::epoll_tcp);
 }
@@ -127,6 +129,8 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"jobs_kept = 0", "d.toml:1: jobs_kept: must be a number from 1 to 100000"},
         {"jobs_bytes = \"20 GB\"", "d.toml:1: jobs_bytes = \"20 GB\": must be a size such as \"500MB\""},
         {"jobs_bytes = \"-1GB\"", "d.toml:1: jobs_bytes"},
+        {"memory = \"8\"", "d.toml:1: memory: 8: not a size like 512MiB, 8GiB or 20GB"},
+        {"memory = 8", "d.toml:1: memory: must be a text in quotes"},
         {"cpus = 2", "d.toml:1: cpus: must be a list of CPU numbers"},
         {"cpus = [\"0\"]", "d.toml:1: cpus: each must be a number"},
         {"cpus = [100000]", "d.toml:1: cpus: CPU 100000 is not available"},

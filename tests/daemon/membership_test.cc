@@ -390,11 +390,23 @@ TEST(JobPlan, RoundTripsAndRefusesAllElse) {
     plan.deadline_us = 30 * second;
     plan.submitted_unix = 7;
     for (uint32_t i = 0; i < 3; ++i) plan.members.push_back({name_of(i), identity_of(i).uuid, i});
+    plan.stages = 3;
+    plan.cuts = {"conv2", "fc1"};
+    plan.grid = "3 stages";
     std::vector<std::byte> bytes = plan_write(plan);
     JobPlan read;
     ASSERT_TRUE(plan_parse(bytes, &read));
     EXPECT_EQ(plan_write(read), bytes);
     EXPECT_EQ(read.members[2].name, "c");
+    EXPECT_EQ(read.stages, 3u);
+    EXPECT_EQ(read.cuts, plan.cuts);
+    EXPECT_EQ(read.grid, "3 stages");
+    for (const size_t cuts : {0u, 1u, 3u}) {
+        plan.cuts.resize(cuts);
+        EXPECT_FALSE(plan_parse(plan_write(plan), &read)) << cuts;
+    }
+    plan.stages = 0, plan.cuts.clear();
+    bytes = plan_write(plan);
     EXPECT_EQ(read.base, "/data");
     for (auto [datagram_bytes, good] :
          {std::pair{384u, true}, {32760u, true}, {8u, false}, {376u, false}, {388u, false}, {32768u, false}}) {

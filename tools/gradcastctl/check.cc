@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "runtime/core/amount.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/log.h"
+#include "runtime/core/memory_room.h"
 #include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/job_input.h"
 #include "tools/gradcastctl/print.h"
@@ -64,12 +66,15 @@ Status job_checked(const std::string& path, const std::vector<std::string>& sets
     return fail(status.code, "{} (with --set {})", status.what, fmt::join(sets, ", "));
 }
 
-static int command_check(const Options& options, const std::string& path) {
+static int command_check(const Options& options, const std::string& path, uint32_t nodes, const std::string& memory) {
     JobConfig job;
     JobCheck check;
+    uint64_t bytes = memory_room().bytes;
+    if (Status status = memory.empty() ? Status{} : bytes_parse(memory, &bytes); !status.ok())
+        return complain(exit_usage, "--memory {}", status.what);
     const uint32_t lanes = cpu_room().threads();
     if (Status status = job_input(path, options.sets, &job); !status.ok()) return complain(exit_usage, "{}", status.what);
-    if (Status status = job_checked(path, options.sets, job, {.lanes = lanes}, &check); !status.ok())
+    if (Status status = job_checked(path, options.sets, job, {.nodes = nodes, .lanes = lanes, .memory = bytes}, &check); !status.ok())
         return complain(exit_usage, "{}", status.what);
     if (options.json) fmt::print("{}\n", json_text(json_of(job, check, lanes), 2));
     else print(job, check, lanes);
@@ -79,11 +84,17 @@ static int command_check(const Options& options, const std::string& path) {
 // ---- command line --------------------------------------------------------------------------------------------------------------
 
 void add_check(Cli& cli) {
-    auto& path = cli.keep<std::string>();
+    struct Flags {
+        std::string path, memory;
+        uint32_t nodes = 0;
+    };
+    Flags& f = cli.keep<Flags>();
     CLI::App* command = cli.add(jobs_group, "check", "check a job file and its data without a cluster; show its net, steps and memory",
-                                [&] { return command_check(cli.options, path); });
-    cli.job_file(command, path);
+                                [&] { return command_check(cli.options, f.path, f.nodes, f.memory); });
+    cli.job_file(command, f.path);
     cli.set(command);
+    command->add_option("--nodes", f.nodes, "how many the job would have")->check(CLI::Range(1, int{ranks_max}));
+    command->add_option("--memory", f.memory, "what the job may take of a node, as 8GiB (default: what is available here)");
     command->footer("exit code 2: a mistake, named with its line\nthe data are read and compared with their digests, as each node does");
 }
 

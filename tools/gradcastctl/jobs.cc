@@ -132,6 +132,7 @@ static int command_describe(const Options& options, const std::string& which) {
     if (status.change_us > 0) line("longest change", text_seconds(static_cast<double>(status.change_us) * 1e-6));
     line("memory", words_of(memory_text(status.memory)));
     line("stage", status.stage);
+    line("grid", status.grid);
     line("kernel set", status.kernel_set);
     std::string timeouts;
     for (const auto& [name, us] : status.timeouts_us)

@@ -6,6 +6,7 @@
 
 #include "runtime/core/identity.h"
 #include "runtime/core/isa.h"
+#include "runtime/core/memory_budget.h"
 #include "runtime/job/file/job_file.h"
 #include "runtime/mesh/roster.h"
 
@@ -35,8 +36,10 @@ struct EngineConfig {
     std::string folder;              // of the job; made if missing
     uint32_t lanes = 1;              // the trainer is one of them; 0: it alone, at the priority that it has (the simulator)
     bool loader_threaded = true;
-    std::vector<uint32_t> cpus;   // lanes are pinned to these where given
-    uint64_t spend_us = 0;        // see Context (the simulator)
+    std::vector<uint32_t> cpus;       // lanes are pinned to these where given
+    uint64_t spend_us = 0;            // see Context (the simulator)
+    MemoryBudget* budget = nullptr;   // of the daemon's jobs; null: what the machine has
+    std::string grid = {};            // why the job has its stages and cuts, for people; empty: as its file says
     Resume resume;
     uint64_t until = 0;                // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
     const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does

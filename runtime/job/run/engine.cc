@@ -11,6 +11,7 @@
 #include "runtime/job/model/tensors.h"
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/checkpoint.h"
+#include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/orders.h"
 #include "runtime/job/run/planned_job.h"
 #include "runtime/job/run/resume.h"
@@ -48,11 +49,13 @@ public:
             status.settings = parts_.settings(job_);
             status.voters = view_voters(job_);
             if (parts_.pipeline) status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage);
+            status.grid = config_.grid;
         });
         const ExchangeConfig& exchange = choice_.first().config;
         if (DeviceWords* device = parts_.compute.codec->device())   // a node that joins is still alone
             device->expect(choice_.targets_most(std::max(session_->targets(), config_.join ? exchange.m + exchange.s : 1)));
         const std::vector<MemoryUse> memory = planned_.memory();
+        GC_TRY(memory_check(config_, memory, &share_));
         report_.update([&](JobStatus& status) { status.memory = memory; });
         GC_TRY(parts_.ready(config_, report_));
         std::string order;   // which the algorithm has taken in; an audit has its own word for other kernels
@@ -69,6 +72,7 @@ public:
         }
         if (config_.until == 0 && (views_ || session_->self() <= session_->ranks_tolerated())) GC_TRY(model_.reserve(*algorithm_));
         const Layout& layout = parts_.compute.net->layout();
+        if (!config_.grid.empty() && session_->self() == 0) report_.log().info("grid: {}", config_.grid);
         report_.log().info("rank {} of {}, {}{} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
                            parts_.pipeline ? parts_.pipeline->stage_text(parts_.pipeline->own_stage) + ", " : "", layout.elements,
                            layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
@@ -545,6 +549,7 @@ private:
     Report report_;
 
     // In the order in which they are made; each may use those before it.
+    MemoryBudget::Share share_;
     PlannedJob planned_;
     JobParts& parts_ = planned_.parts;
     ExchangeChoice& choice_ = planned_.choice;

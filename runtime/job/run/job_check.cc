@@ -6,6 +6,7 @@
 
 #include "datasets/manifest.h"
 #include "runtime/job/model/safetensors.h"
+#include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/planned_job.h"
 
 namespace gradcast {
@@ -18,13 +19,25 @@ bool readable(const std::string& pattern, size_t literal) {
     return found.ok() && std::ranges::all_of(all.shards, [](const auto& each) { return ::access(each.path.c_str(), R_OK) == 0; });
 }
 
+/// Some grid that the job may have does.
+Status fits(const EngineConfig& config, uint64_t memory) {
+    if (memory == 0) return {};
+    const GridPlanOptions options{.memory = memory, .stages = config.job.stages, .times = false};
+    GridPlan plan;
+    std::string about;
+    GC_TRY(grid_plan(config, options, &plan, &about));
+    if (plan.chosen()) return {};
+    return fail(Code::node_memory, "{}{}", plan.none_fits(options),
+                config.job.stages == stages_auto ? "" : stages_that_fit(config, memory));
+}
+
 }   // namespace
 
 Status job_check(const JobConfig& job, const std::string& path, const JobCheckOptions& options, JobCheck* check) {
     EngineConfig config;
     config.job = job;
     config.lanes = options.lanes;
-    const uint32_t nodes = options.nodes > 0 ? options.nodes : job.stages;   // where nobody says how many: of one replica
+    const uint32_t nodes = options.nodes > 0 ? options.nodes : std::max(job.stages, 1u);   // where nobody says how many: of one replica
     for (uint32_t node = 0; node < nodes; ++node) config.roster.push_back({fmt::format("node{}", node), {}, 1});
     JobCheck result;
     if (!options.here) {
@@ -49,6 +62,8 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
         parts.about = "algorithm.kind";
         if (const Status status = planned.plan(config, "cpu", report, options.nodes > 0); !status.ok()) return mistake(status);
         result.memory = parts.arena.use("job");
+        parts.about = "parallel.stages";
+        if (const Status status = fits(config, options.memory); !status.ok()) return mistake(status);
     }
     const DataInfo& info = parts.train->info();
     result.complete = true;

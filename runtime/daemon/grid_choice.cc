@@ -1,0 +1,45 @@
+#include "runtime/daemon/grid_choice.h"
+
+#include <fmt/format.h>
+
+namespace gradcast {
+
+bool GridChoice::wanted(const JobPlan& plan) {
+    return plan.parsed && (plan.parsed->stages == stages_auto || (plan.parsed->stages > 1 && plan.parsed->cuts.empty()));
+}
+
+GridChoice::GridChoice(std::shared_ptr<JobPlan> plan, const EngineConfig& config, const GridPlanOptions& options, std::string least)
+    : plan_(std::move(plan)), config_(config), options_(options), least_(std::move(least)) {
+    config_.job = *plan_->parsed;
+    config_.roster = std::vector<Member>(plan_->members.begin(), plan_->members.begin() + plan_->first_nodes());
+    config_.datagram_bytes = plan_->datagram_bytes;
+    config_.stop = &stop_;
+    options_.stages = config_.job.stages;
+}
+
+GridChoice::~GridChoice() {
+    stop();
+    if (thread_.joinable()) thread_.join();
+}
+
+Status GridChoice::start() {
+    return thread_.start([this] {
+        status_ = choose();
+        done_.store(true, std::memory_order_release);
+    });
+}
+
+Status GridChoice::choose() {
+    GridPlan made;
+    std::string about;
+    GC_TRY(grid_plan(config_, options_, &made, &about));
+    const PlannedGrid* grid = made.chosen();
+    if (!grid && options_.stages > 0) grid = &made.grids[0];   // each node says for itself whether it has the memory
+    if (!grid) return fail(Code::node_memory, "parallel.stages: {} (node {} has least)", made.none_fits(options_), least_);
+    plan_->stages = grid->stages;
+    plan_->cuts = grid->cuts;
+    plan_->grid = made.reason(*grid, options_);
+    return {};
+}
+
+}   // namespace gradcast
