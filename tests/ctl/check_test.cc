@@ -64,11 +64,11 @@ TEST_F(Check, AJobThatDoesNotFitIsAMistake) {
     job("[net]\npreset = \"lenet5\"\n", std::string("[net]\n") + wide_layers);
     EXPECT_EQ(run("check job.toml --nodes 2 --memory 1GiB --set job.checkpoint_keep=0").exit, 0);
     const char* all[] = {
-        "check job.toml --nodes 2 --memory 12MiB --set job.checkpoint_keep=0",
-        "check job.toml --nodes 2 --memory 12MiB --set job.checkpoint_keep=0 --set parallel.stages=auto --set parallel.micro_batch=4"};
+        "check job.toml --nodes 2 --memory 17MiB --set job.checkpoint_keep=0",
+        "check job.toml --nodes 2 --memory 17MiB --set job.checkpoint_keep=0 --set parallel.stages=auto --set parallel.micro_batch=4"};
     Outcome outcome = run(all[0]);
     EXPECT_EQ(outcome.exit, 2);
-    EXPECT_TRUE(outcome.says("parallel.stages: the job does not fit in memory of 12.0 MiB a node; it is: 1 stage of 2 replicas: "))
+    EXPECT_TRUE(outcome.says("parallel.stages: the job does not fit in memory of 17.0 MiB a node; it is: 1 stage of 2 replicas: "))
         << outcome.err;
     EXPECT_TRUE(outcome.says("; parallel.stages = 2 would need ")) << outcome.err;
     EXPECT_EQ(run(all[1]).exit, 0) << read("err");

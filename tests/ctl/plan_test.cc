@@ -65,9 +65,9 @@ TEST_F(Plan, GivesTheSameToPrograms) {
 }
 
 TEST_F(Plan, SaysWhyANetIsNotCut) {
-    const Outcome outcome = run("plan job.toml --nodes 2 --no-times --set job.checkpoint_keep=2");
+    const Outcome outcome = run("plan job.toml --nodes 2 --no-times --set job.survive=true");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
-    EXPECT_NE(outcome.out.find("note        stages: a job of stages writes no checkpoints in this version"), outcome.out.npos)
+    EXPECT_NE(outcome.out.find("note        stages: a job of stages does not survive a lost node in this version"), outcome.out.npos)
         << outcome.out;
 }
 

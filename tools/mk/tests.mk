@@ -84,6 +84,7 @@ nightly: deps
 	GC_SEEDS=$$(($$GC_SEEDS / 100)) $(BUILD)/tests/sim --gtest_filter='SlowExchangeSim.*'
 	GC_SEEDS=4 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
 	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrids.*'
+	GC_WIDTH=2100 GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemMemory.*'
 	$(BUILD)/tests/algos --gtest_filter='SlowRidgeTest.*'
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory asan UNCHECKED=vptr
