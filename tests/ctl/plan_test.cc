@@ -65,10 +65,9 @@ TEST_F(Plan, GivesTheSameToPrograms) {
 }
 
 TEST_F(Plan, SaysWhyANetIsNotCut) {
-    const Outcome outcome = run("plan job.toml --nodes 2 --no-times --set job.survive=true");
+    const Outcome outcome = run("plan job.toml --nodes 2 --no-times --set algorithm.kind=ma");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
-    EXPECT_NE(outcome.out.find("note        stages: a job of stages does not survive a lost node in this version"), outcome.out.npos)
-        << outcome.out;
+    EXPECT_NE(outcome.out.find("note        stages: ma computes whole nets: stages go with ssgd"), outcome.out.npos) << outcome.out;
 }
 
 TEST_F(Plan, WrongFlagsAreNamed) {

@@ -37,6 +37,8 @@ TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
                  {4, 1, "blocks = 6\nsurvive = true\n", "exchange = \"coded\"\ns = 1\n"},
                  {4, 2, stages_go, "exchange = \"multicast\"\n[parallel]\nstages = 2\nschedule = \"zero-bubble\"\n"},
                  {3, 3, stages_go, "[parallel]\nstages = 3\nmicro_batch = 2\nschedule = \"gpipe\"\n"},
+                 {4, 2, stages_go, "exchange = \"coded\"\nm = 1\ns = 1\n[parallel]\nstages = 2\n"},
+                 {4, 2, "blocks = 6\nsurvive = true\n", "[parallel]\nstages = 2\n"},
                  {6, 3, stages_go, "exchange = \"auto\"\n[parallel]\nstages = 3\n"}};
     for (const auto& each : cases) {
         SCOPED_TRACE(each.more);
@@ -111,6 +113,9 @@ TEST_F(GridPlanTest, ChoosesWhatFits) {
 TEST_F(GridPlanTest, SaysWhatItDoesNotPlan) {
     EXPECT_EQ(plan(job_text("[algorithm]\nkind = \"ma\"\n"), 4).notes,
               (std::vector<std::string>{"stages: ma computes whole nets: stages go with ssgd"}));
+    const GridPlan replicas = plan(job_text("[algorithm]\nexchange = \"coded\"\nm = 1\ns = 1\n"), 2);
+    ASSERT_EQ(replicas.grids.size(), 1u);
+    EXPECT_EQ(replicas.notes.back(), "stages = 2: algorithm.s = 1 with 1 node: at most 0 can be lost: set s = 0, or take at least 2 nodes");
     GridPlan none;
     std::string about;
     const std::string gpu = replaced(job_text(), "[net]\n", "[net]\ndevice = \"cuda\"\n");

@@ -55,9 +55,14 @@ public:
         if (!uncut_why.empty()) plan_.notes.push_back(fmt::format("stages: {}", uncut_why));
         GC_TRY(measure(whole));
         const uint32_t most = uncut_why.empty() ? cuts_most(order_.learns, order_.begins) : 1;
-        if (options_.stages > 0) GC_TRY(add(options_.stages));
-        else
-            for (const uint32_t stages : stage_counts(config_.nodes(), most)) GC_TRY(add(stages));
+        const std::vector<uint32_t> all = options_.stages > 0 ? std::vector{options_.stages} : stage_counts(config_.nodes(), most);
+        for (const uint32_t stages : all) {
+            const Status status = add(stages);
+            // Of several grids some may not go with the exchange: too few replicas.
+            if (status.code != Code::invalid || all.size() == 1) GC_TRY(status);
+            else plan_.notes.push_back(fmt::format("stages = {}: {}", stages, status.what));
+        }
+        if (plan_.grids.empty()) return fail(Code::invalid, "{}", plan_.notes.back());
         std::vector<GridCost> costs;
         for (const PlannedGrid& each : plan_.grids) costs.push_back(each.cost);
         plan_.best = grid_choose(costs, options_.memory);
@@ -111,12 +116,14 @@ private:
 
     Status add(uint32_t stages) {
         const bool given = stages == config_.job.stages && !config_.job.cuts.empty();
-        PlannedGrid& made = plan_.grids.emplace_back();
+        PlannedGrid made;
         GC_TRY(grid(of_stages(stages, given ? config_.job.cuts : names(cuts_even(work_, order_.learns, order_.begins, stages))), &made));
-        if (given || stages == 1 || options_.memory == 0 || made.cost.memory <= options_.memory) return {};
-        PlannedGrid other;   // a slower one may fit
-        GC_TRY(grid(of_stages(stages, names(cuts_even(weights_, order_.learns, order_.begins, stages))), &other));
-        if (other.cost.memory <= options_.memory) made = std::move(other);
+        if (!given && stages > 1 && options_.memory > 0 && made.cost.memory > options_.memory) {
+            PlannedGrid other;   // a slower one may fit
+            GC_TRY(grid(of_stages(stages, names(cuts_even(weights_, order_.learns, order_.begins, stages))), &other));
+            if (other.cost.memory <= options_.memory) made = std::move(other);
+        }
+        plan_.grids.push_back(std::move(made));
         return {};
     }
 
@@ -151,7 +158,7 @@ private:
 
     StageLoad loaded(const PlannedJob& planned, uint32_t replicas, GridLoad* grid) const {
         const JobParts& parts = planned.parts;
-        const Stage own = parts.pipeline ? parts.pipeline->stage(parts.pipeline->own_stage()) : Stage{};
+        const Stage own = parts.pipeline ? parts.pipeline->stage(parts.pipeline->own_stage) : Stage{};
         StageLoad load;
         for (const UnitTimes& unit : units_) {
             if (!own.has(unit.first)) continue;

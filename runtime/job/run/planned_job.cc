@@ -46,7 +46,7 @@ std::vector<MemoryUse> PlannedJob::memory() {
     std::vector<MemoryUse> all = parts.compute.memory(parts.arena);
     const auto snapshot = [&](const char* what) { all.push_back({what, {{what, parts.state_bytes()}}}); };
     if (config_->job.checkpoint_keep > 0) snapshot("checkpoint");
-    if (config_->job.survive && config_->until == 0) snapshot("state before another node's");
+    if (config_->job.survive && config_->until == 0 && !parts.pipeline) snapshot("state before another node's");
     const bool writes = config_->job.survive || (session && session->self() <= session->ranks_tolerated());   // the model, some time
     if (parts.pipeline && writes) all.push_back({"model", {{"model", GatheredModel(parts).rooms_bytes()}}});
     if (session) all.push_back(session->arena().use("view"));
