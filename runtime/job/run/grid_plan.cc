@@ -168,6 +168,7 @@ private:
         }
         if (parts.pipeline) {
             grid->schedule = parts.pipeline->schedule;
+            if (parts.pipeline->recomputes()) load.block.data += load.block.forward;
             const Pipeline& pipeline = *planned.session->pipeline();
             const auto bytes = [&](bool comes, bool gradients) {
                 return static_cast<double>(pipeline.edge_bytes(comes, gradients, samples_));
