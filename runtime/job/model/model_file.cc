@@ -86,7 +86,7 @@ Status model_read(const std::string& path, Model* model, std::vector<float>* par
     const StateTarget target{StateVector::parameters, {&all, 1}, std::as_writable_bytes(std::span(values))};
     GC_TRY(reader.read({&target, 1}));
     *model = reader.model();
-    model->digest = sha256_hex(std::as_bytes(std::span(values)));
+    if (model->digest.empty()) model->digest = sha256_hex(std::as_bytes(std::span(values)));   // of several parts
     *parameters = std::move(values);
     return {};
 }
@@ -109,7 +109,7 @@ Status checkpoint_read(const std::string& path, Model* model, ModelVectors* stat
     GC_TRY(reader.read(targets));
     GC_TRY(reader.resumable());
     *model = reader.model();
-    model->digest = sha256_hex(std::as_bytes(std::span(values.parameters)));
+    if (model->digest.empty()) model->digest = sha256_hex(std::as_bytes(std::span(values.parameters)));   // of several parts
     *state = std::move(values);
     return {};
 }

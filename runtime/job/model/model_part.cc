@@ -18,7 +18,6 @@ namespace {
 
 constexpr uint64_t text_bytes_max = 1 << 20;
 constexpr uint64_t side_max = 65536;   // C, H, W, pad, classes
-constexpr uint64_t ranges_max = 1 << 20;
 
 /// Attributes and data sets of one file.
 class Contents {

@@ -59,6 +59,12 @@ std::vector<Layout::Run> ModelReader::has(StateVector which) const {
     return all;
 }
 
+StateRuns ModelReader::has() const {
+    StateRuns all;
+    for (const StateVector which : state_vectors) all[which] = has(which);
+    return all;
+}
+
 Status ModelReader::holds(StateVector which, uint64_t place, uint64_t count) const {
     const uint64_t size = sizes()[which], end = place + count;
     if (count > size || place > size - count)

@@ -26,6 +26,7 @@ public:
     const StateSizes& sizes() const { return parts_[0]->sizes(); }
     /// What is there of a vector; the offsets mean nothing.
     std::vector<Layout::Run> has(StateVector which) const;
+    StateRuns has() const;
     /// Error: no training can go on from this state.
     Status resumable() const { return parts_[0]->resumable(); }
     /// Checks the digests of all that is there, whatever the targets; reads it once and holds a piece of it at a time.  Error: also where

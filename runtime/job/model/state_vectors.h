@@ -62,6 +62,7 @@ StateRuns state_runs_whole(const StateSizes& sizes);
 StateSizes state_sizes(const StateRuns& runs);
 /// As numbers: vector (as StateVector), place, elements; ascending.  Their offsets are those of elements one behind the other.
 constexpr uint32_t ranges_width = 3;
+constexpr uint64_t ranges_max = 1 << 20;   // numbers that a reader takes
 std::vector<uint64_t> ranges_values(const StateRuns& runs);
 /// False: they are no ranges of vectors of these sizes.
 bool ranges_parse(std::span<const uint64_t> values, const StateSizes& sizes, StateRuns* runs);

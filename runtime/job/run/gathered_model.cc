@@ -72,8 +72,9 @@ Status GatheredModel::send(Mailbox& mail, Session& session, std::span<const Piec
 Status GatheredModel::collect(Mailbox& mail, Session& session, std::span<const Piece> all, uint64_t us, ModelWriter& writer) {
     mail.begin(all.size() + 1);
     std::array<std::span<std::byte>, pieces_ahead> rooms;
-    GC_TRY(memory_room_for(rooms_bytes(), "the model"));
-    for (std::span<std::byte>& room : rooms) room = session.keep(room_bytes());
+    const uint64_t room_bytes = this->room_bytes();
+    GC_TRY(memory_room_for(rooms.size() * room_bytes, "the model"));
+    for (std::span<std::byte>& room : rooms) room = session.keep(room_bytes);
     auto bytes = [&](size_t i) { return rooms[i % pieces_ahead].first(all[i].count * kind_of(all[i].which).width); };
     auto owned = [&](size_t i) { return owner(session, all[i]) == session.self(); };
     auto receive = [&](size_t i) {

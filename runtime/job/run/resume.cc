@@ -22,7 +22,6 @@ constexpr uint64_t algorithm_bytes_max = uint64_t{1} << 32;
 constexpr int32_t exponent_max = 400;   // a scale that no float gradient has
 constexpr size_t notes_max = 3;         // files that are named as damaged
 constexpr size_t parts_max = 4;         // checkpoints in parts, of which a node reports its parts
-constexpr uint64_t ranges_max = 1 << 20;
 
 /// The state of that file fits this job on these nodes.
 Status check(const std::string& path, const ModelReader& file, const EngineConfig& config, JobParts& parts) {
@@ -248,10 +247,7 @@ Status sources_of(const EngineConfig& config, Context& context, Session& session
         std::vector<uint64_t> values;
         if (own)
             for (const auto& [of, file] : files.parts)
-                if (of == cell)
-                    for (const StateVector which : state_vectors)
-                        for (const Layout::Run& run : file.has(which))
-                            values.insert(values.end(), {static_cast<uint64_t>(which), run.place, run.count});
+                if (of == cell) values = ranges_values(file.has());
         const std::span<std::byte> count = session.keep(sizeof(uint64_t));
         const uint64_t own_count = values.size();
         if (own) std::memcpy(count.data(), &own_count, sizeof own_count);
