@@ -191,9 +191,8 @@ private:
         load.words_sent = cost.sent;
         load.words_received = cost.received;
         load.words_rounds = cost.rounds;
-        grid->blocks = best == &planned.choice.first()
-                           ? planned.session->blocks_most()
-                           : static_cast<uint32_t>(its.cost(replicas, false).d * ((its.config.blocks + replicas - 1) / replicas));
+        grid->blocks = best == &planned.choice.first() ? planned.session->blocks_most()
+                                                       : static_cast<uint32_t>(cost.d * ((its.config.blocks + replicas - 1) / replicas));
         return load;
     }
 
