@@ -1,6 +1,7 @@
 #include "runtime/view/change.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradcast {
 
@@ -178,6 +179,7 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
     }
     if (ended_) return;
     if (said.view > view_.number) {
+        if (said.kind == Kind::state) early_.insert_or_assign(said.from, said);
         ViewMessage refusal = message(Kind::nack);
         refusal.ballot = promised_;
         return send({said.from}, std::move(refusal));
@@ -375,6 +377,16 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     joining_ = ending_ = false;
     notices_.push_back({.kind = ViewNotice::Kind::view, .departed = std::move(departed)});
     wake(now_us);
+    count_early(now_us);
+}
+
+/// A STATE that came before the VIEW counts now.  Its repetition may be held back behind packets of the view, which opens here only once
+/// all states are known.
+void ViewChange::count_early(uint64_t now_us) {
+    std::erase_if(early_, [this](const auto& each) { return each.second.view < view_.number; });
+    for (const auto& [from, said] : std::exchange(early_, {}))
+        if (said.view == view_.number) receive(said, now_us);
+        else early_.emplace(from, said);
 }
 
 // ---- time --------------------------------------------------------------------------------------------------------------------------

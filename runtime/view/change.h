@@ -18,6 +18,7 @@
 // multiplied by patience().  A node ends as a minority when it reaches no quorum for D, when no view follows a promise within 4 D, or when
 // no first step follows a view within 4 D.
 #pragma once
+#include <map>
 #include <optional>
 
 #include "runtime/core/status.h"
@@ -143,6 +144,7 @@ private:
     std::vector<uint64_t> reach(uint64_t now_us) const;
     bool reaches_members(const ViewMessage& joiner) const;
     ViewMessage promise_message(Ballot ballot, uint64_t now_us) const;
+    void count_early(uint64_t now_us);
     void wake(uint64_t now_us);
     void watch(uint64_t now_us);
 
@@ -194,7 +196,8 @@ private:
     std::optional<uint32_t> asked_;               // rank that SUSPECT went to
     uint64_t asked_us_ = 0;
 
-    std::vector<Peer> peers_;   // by rank; the own entry counts too
+    std::vector<Peer> peers_;               // by rank; the own entry counts too
+    std::map<NodeId, ViewMessage> early_;   // the newest STATE of each node that knows a later view than view_
     CommonStep common_;
     bool agreed_ = false;
 };

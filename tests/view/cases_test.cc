@@ -487,6 +487,26 @@ TEST(View, OldViewIsNotInstalledAfterALaterBallotWasAccepted) {
     }
 }
 
+// A member that knows the view may announce its state before another member has the VIEW, and need not come through again.
+TEST(View, AStateBeforeItsViewCounts) {
+    const Ballot ballot = ballot_of(1, NodeId{0});
+    const AgreedView next = view_of(ballot, 1, {0, 1});
+    ViewChange member({.self = NodeId{1}, .incarnation = 1, .nodes = 3, .deadline_us = D});
+    member.begin(view_of(1, 0, {0, 1, 2}), 0);
+    member.receive(from(0, Kind::prepare, 1, ballot), 1);
+    ViewMessage state = from(0, Kind::state, ballot, 0);
+    state.stage = ViewStage::reported;
+    state.state = {true, 3, 17};
+    member.receive(state, 2);
+    member.receive(from(0, Kind::view, ballot, ballot, next), 3);
+    ASSERT_EQ(member.view(), next);
+    member.notices().clear();
+    member.trainer_stopped({true, 3, 17}, 4);
+    ASSERT_EQ(member.notices().size(), 1u);
+    EXPECT_EQ(member.notices()[0].kind, ViewNotice::Kind::agreed);
+    EXPECT_EQ(member.notices()[0].step, 3u);
+}
+
 TEST(View, NobodyIsMadeAMemberWithoutItsPromise) {
     ViewChange joiner({.self = NodeId{2}, .incarnation = 1, .nodes = 3, .deadline_us = D});
     joiner.join(0);
