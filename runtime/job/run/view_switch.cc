@@ -237,6 +237,7 @@ Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place,
             }
             return end.ok() ? status : end;
         }
+        if (status.code != Code::view_changed) why = status;   // for which the view that was agreed on did not begin
     }
 }
 
