@@ -24,17 +24,17 @@ std::vector<Unit> units_of(std::span<const double> work, const std::vector<bool>
     return units;
 }
 
-std::vector<uint32_t> cuts_at(std::span<const double> work, const std::vector<bool>& learns, std::span<const uint32_t> begins,
-                              uint32_t stages) {
-    const std::vector<Unit> units = units_of(work, learns, begins);
+std::vector<uint32_t> cuts_at(const CutCosts& costs, const std::vector<bool>& learns, std::span<const uint32_t> begins, uint32_t stages) {
+    const std::vector<Unit> units = units_of(costs.work, learns, begins);
     const size_t count = units.size();
     std::vector<Unit> before(count + 1);   // of the units before this one
     for (size_t unit = 0; unit < count; ++unit)
         before[unit + 1] = {before[unit].work + units[unit].work, before[unit].learning + units[unit].learning};
+    auto edge = [&](size_t unit) { return costs.edges.empty() || unit == 0 || unit == count ? 0 : costs.edges[begins[unit]]; };
     auto stage = [&](size_t first, size_t end) {
-        return before[end].learning > before[first].learning ? before[end].work - before[first].work : impossible;
+        return before[end].learning > before[first].learning ? before[end].work - before[first].work + edge(first) + edge(end) : impossible;
     };
-    // least[s][u]: of units u .. in s + 1 stages, the most work of a stage; next[s][u]: the unit that begins the second of them.
+    // least[s][u]: of units u .. in s + 1 stages, the highest cost of a stage; next[s][u]: the unit that begins the second of them.
     std::vector least(stages, std::vector<double>(count + 1, impossible));
     std::vector next(stages, std::vector<size_t>(count + 1, count));
     for (size_t first = 0; first < count; ++first) least[0][first] = stage(first, count);
@@ -55,13 +55,21 @@ std::vector<uint32_t> cuts_at(std::span<const double> work, const std::vector<bo
 
 }   // namespace
 
-std::vector<uint32_t> cuts_even(std::span<const double> work, const std::vector<bool>& learns, std::span<const uint32_t> begins,
-                                uint32_t stages) {
+std::vector<uint32_t> cuts_even(const CutCosts& costs, const std::vector<bool>& learns, std::span<const uint32_t> begins, uint32_t stages) {
     std::vector<uint32_t> preferred;
     for (const uint32_t begin : begins)
         if (begin == 0 || learns[begin]) preferred.push_back(begin);
-    const std::vector<uint32_t> firsts = cuts_at(work, learns, preferred, stages);
-    return firsts.empty() ? cuts_at(work, learns, begins, stages) : firsts;
+    const std::vector<uint32_t> firsts = cuts_at(costs, learns, preferred, stages);
+    return firsts.empty() ? cuts_at(costs, learns, begins, stages) : firsts;
+}
+
+std::vector<uint64_t> cuts_crossed(std::span<const uint64_t> outputs, std::span<const std::pair<uint32_t, uint32_t>> reads) {
+    std::vector<uint32_t> last(outputs.size());   // that reads each output
+    for (const auto& [from, by] : reads) last[from] = std::max(last[from], by);
+    std::vector<uint64_t> crossed(outputs.size());
+    for (uint32_t from = 0; from < outputs.size(); ++from)
+        for (uint32_t cut = from + 1; cut <= last[from]; ++cut) crossed[cut] += outputs[from];
+    return crossed;
 }
 
 uint32_t cuts_most(const std::vector<bool>& learns, std::span<const uint32_t> begins) {

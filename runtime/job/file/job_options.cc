@@ -289,8 +289,8 @@ constexpr JobOption rows[] = {
      "runs of layers that the net is cut into; each node computes one of them.  auto: as `gradcastctl plan` marks it, the shortest step that "
      "fits into `memory` of every node.  The result is the same", field<&JobConfig::stages, Identity::no>},
     {"parallel", "cuts", Kind::texts, "[]", 0, 0, false, nullptr,
-     "names of the layers that begin the second stage and the following ones; []: stages of about the same time, as layers take at the node "
-     "of the submission", field<&JobConfig::cuts, Identity::no>},
+     "names of the layers that begin the second stage and the following ones; []: such that the slowest stage, with what it sends to others, "
+     "is as fast as possible, by the times that layers take at the node of the submission", field<&JobConfig::cuts, Identity::no>},
     {"parallel", "schedule", Kind::name, "\"1f1b\"", 0, 0, false, stage_schedules,
      "order of a stage's passes: 1f1b keeps few blocks in memory, zero-bubble waits least, gpipe keeps all blocks of a step",
      field<&JobConfig::stage_schedule, Identity::no>},

@@ -98,29 +98,35 @@ private:
             units_ = std::move(measured.units);
         }
         weights_.resize(order_.names.size());
+        std::vector<uint64_t> outputs(weights_.size());
         for (const Layer& layer : whole.layers) {
-            const auto at = std::ranges::find(order_.names, layer.spec.name) - order_.names.begin();
-            weights_[static_cast<size_t>(at)] = static_cast<double>(layer.parameters());
+            const auto at = static_cast<size_t>(std::ranges::find(order_.names, layer.spec.name) - order_.names.begin());
+            weights_[at] = static_cast<double>(layer.parameters());
+            outputs[at] = layer.out.elements();
         }
         if (units_.empty()) return work_ = order_.work, Status{};
         work_.assign(order_.names.size(), 0);
         for (const UnitTimes& unit : units_) plan_.block_s += work_[unit.first] = unit.forward + unit.data + unit.weights;
+        // Lanes share the node's link.
+        const double link_s = 8.0 * sizeof(float) * samples_ * std::max(config_.lanes, 1u) / options_.wire.bits_per_s;
+        for (const uint64_t elements : cuts_crossed(outputs, order_.reads)) edges_.push_back(static_cast<double>(elements) * link_s);
         return {};
     }
 
-    std::vector<std::string> names(const std::vector<uint32_t>& begins) const {
-        std::vector<std::string> all;
-        for (size_t i = 1; i < begins.size(); ++i) all.push_back(order_.names[begins[i]]);
-        return all;
+    std::vector<std::string> cuts(const CutCosts& costs, uint32_t stages) const {
+        const std::vector<uint32_t> begins = cuts_even(costs, order_.learns, order_.begins, stages);
+        std::vector<std::string> names;
+        for (size_t i = 1; i < begins.size(); ++i) names.push_back(order_.names[begins[i]]);
+        return names;
     }
 
     Status add(uint32_t stages) {
         const bool given = stages == config_.job.stages && !config_.job.cuts.empty();
         PlannedGrid made;
-        GC_TRY(grid(of_stages(stages, given ? config_.job.cuts : names(cuts_even(work_, order_.learns, order_.begins, stages))), &made));
+        GC_TRY(grid(of_stages(stages, given ? config_.job.cuts : cuts({work_, edges_}, stages)), &made));
         if (!given && stages > 1 && options_.memory > 0 && made.cost.memory > options_.memory) {
             PlannedGrid other;   // a slower one may fit
-            GC_TRY(grid(of_stages(stages, names(cuts_even(weights_, order_.learns, order_.begins, stages))), &other));
+            GC_TRY(grid(of_stages(stages, cuts({weights_}, stages)), &other));
             if (other.cost.memory <= options_.memory) made = std::move(other);
         }
         plan_.grids.push_back(std::move(made));
@@ -203,6 +209,7 @@ private:
     NetOrder order_;
     std::vector<UnitTimes> units_;         // empty: not measured
     std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
+    std::vector<double> edges_;            // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
     uint32_t samples_ = 0;                 // of the largest block
 };
 

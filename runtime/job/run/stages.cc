@@ -59,7 +59,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
                     "{} stages take {}, {}, ... nodes, and the job has {}: each node computes one; survive = true keeps spare nodes",
                     job.stages, job.stages, 2 * job.stages, n);
     *about = "parallel.cuts";
-    if (job.cuts.empty()) config->begins = cuts_even(order.work, order.learns, order.begins, job.stages);
+    if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, job.stages);
     else GC_TRY(named_cuts(job, order, &config->begins));
     const auto& names = pipeline_schedule_names();
     config->schedule = static_cast<Schedule>(std::ranges::find(names, job.stage_schedule) - names.begin());
