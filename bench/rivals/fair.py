@@ -6,11 +6,20 @@ import re
 settings = ("OPENBLAS_", "GOTO_", "MKL_", "OMP_", "KMP_", "GOMP_", "DNNL_", "ONEDNN_", "ATEN_", "BLIS_")
 
 
+def core_type():
+    """The kernels that OpenBLAS has for this CPU's instructions.  OpenBLAS itself takes its oldest ones on a CPU that is newer than it."""
+    with open("/proc/cpuinfo") as file:
+        flags = next((set(line.split()) for line in file if line.startswith("flags")), set())
+    return next((name for flag, name in (("avx512_bf16", "Cooperlake"), ("avx512f", "SkylakeX"), ("avx2", "Haswell")) if flag in flags), None)
+
+
 def settle(threads):
-    """Clears the user's settings of BLAS, OpenMP and oneDNN, so that each library chooses its kernels; sets threads, which sleep while they wait."""
+    """Clears the user's settings of BLAS, OpenMP and oneDNN, so that each library has its best kernels; sets threads, which sleep while they wait."""
     for name in [name for name in os.environ if name.startswith(settings)]:
         del os.environ[name]
     os.environ.update(OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive")
+    if core_type():
+        os.environ["OPENBLAS_CORETYPE"] = core_type()
 
 
 def kernels():

@@ -1,7 +1,7 @@
-"""The networks of nn/presets.cc in PyTorch, for the scripts beside this one."""
+"""The networks of nn/presets.cc and of bench/steps.py in PyTorch, for the scripts beside this one."""
 from torch import nn
 
-samples = {"lenet5": (1, 28), "mlp": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32)}   # channels, height and width
+samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32)}   # channels, height and width
 
 
 class Residual(nn.Sequential):
@@ -21,6 +21,8 @@ def model(net):
     if net == "mlp":
         return nn.Sequential(
             nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
+    if net == "wide":   # bench/steps.py
+        return nn.Sequential(nn.Flatten(), *[layer for i in range(5) for layer in (nn.Linear(5000 if i else 784, 5000), nn.ReLU())], nn.Linear(5000, 10))
     if net == "cnn":
         return nn.Sequential(
             nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,36 +15,76 @@
 
 namespace {
 
-// Jobs of real daemons on two hosts of a lab, and PyTorch beside them if installed.
-TEST(SystemBench, TrainingTimesStepsInALab) {
+/// Runs a bench on one tiny cell of two hosts in a lab.  Returns its file of results; null: skipped or failed.
+nlohmann::json tiny_steps(const std::string& bench, std::string* said) {
     namespace fs = std::filesystem;
-    if (const std::string missing = lacks("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
-    if (::geteuid() != 0) GTEST_SKIP() << "bench/training: the lab needs root";
-    for (const char* tool : {"ip", "tc", "nft"})
-        if (shell(std::string("PATH=$PATH:/usr/sbin:/sbin; command -v ") + tool + " 2>/dev/null").code != 0)
-            GTEST_SKIP() << "bench/training: " << tool << " is missing (make deps-lab)";
-    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-training-{}", ::getpid());
+    const auto run = [&](const fs::path& folder) {
+        const std::string before = shell("git status --porcelain bench/results 2>/dev/null").out;
+        const Result result =
+            shell(fmt::format("TMPDIR={} timeout 250 bench/{} --tiny --out {}/rows.json 2>&1", folder.string(), bench, folder.string()));
+        *said = result.out;
+        EXPECT_EQ(result.code, 0) << result.out;
+        EXPECT_EQ(shell("git status --porcelain bench/results 2>/dev/null").out, before);
+        EXPECT_NE(shell(fmt::format("tail -n 1 {}/rows.svg", folder.string())).out.find("</svg>"), std::string::npos);   // beside --out
+        std::ifstream in(folder / "rows.json");
+        return nlohmann::json::parse(in, nullptr, false);
+    };
+    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-{}-{}", bench, ::getpid());
     fs::create_directories(folder);
-    const std::string files = " --out " + (folder / "training.json").string();
-    const std::string before = shell("git status --porcelain bench/results 2>/dev/null").out;
-    Result result = shell("TMPDIR=" + folder.string() + " timeout 250 bench/training --tiny" + files + " 2>&1");
-    ASSERT_EQ(result.code, 0) << result.out;
-    std::ifstream in(folder / "training.json");
-    const nlohmann::json report = nlohmann::json::parse(in, nullptr, false);
-    ASSERT_FALSE(report.is_discarded());
-    std::string ways;
+    const nlohmann::json report = run(folder);
+    fs::remove_all(folder);
+    EXPECT_FALSE(report.is_discarded());
     for (const auto& row : report["rows"]) {
-        ways += row["way"].get<std::string>() + ", ";
         EXPECT_GT(row["median_ms"].get<double>(), 0) << row.dump();
         EXPECT_GE(row["max_ms"].get<double>(), row["median_ms"].get<double>()) << row.dump();
         EXPECT_GE(row["steps"].get<int>(), 5) << row.dump();
     }
+    return report["rows"];
+}
+
+std::string no_lab(const std::string& bench) {
+    if (const std::string missing = lacks(bench); !missing.empty()) return missing;
+    if (::geteuid() != 0) return bench + ": the lab needs root";
+    for (const char* tool : {"ip", "tc", "nft"})
+        if (shell(std::string("PATH=$PATH:/usr/sbin:/sbin; command -v ") + tool + " 2>/dev/null").code != 0)
+            return fmt::format("{}: {} is missing (make deps-lab)", bench, tool);
+    return "";
+}
+
+std::string ways_of(const nlohmann::json& rows) {
+    std::string ways;
+    for (const auto& row : rows) ways += row["way"].get<std::string>() + ", ";
+    return ways;
+}
+
+// Jobs of real daemons on two hosts of a lab, and PyTorch beside them if installed.
+TEST(SystemBench, TrainingTimesStepsInALab) {
+    if (const std::string missing = no_lab("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
+    std::string said;
+    const std::string ways = ways_of(tiny_steps("training", &said));
     EXPECT_TRUE(ways.starts_with("one host, ") && ways.ends_with("ring, coded-rs m=2, coded-rs m=2 auto16, auto, ")) << ways;
-    EXPECT_NE(result.out.find("auto by the best of the others"), std::string::npos) << result.out;
-    EXPECT_NE(shell("tail -n 1 " + (folder / "training.svg").string()).out.find("</svg>"), std::string::npos);   // beside --out
-    EXPECT_EQ(shell("git status --porcelain bench/results 2>/dev/null").out, before);
+    EXPECT_NE(said.find("auto by the best of the others"), std::string::npos) << said;
     EXPECT_EQ(shell("bench/training --only mlp:5 2>/dev/null").code, 2);
-    fs::remove_all(folder);
+}
+
+// The net in stages computes the same bits as whole, and both rivals the same loss.
+TEST(SystemBench, StagesTimesStepsInALab) {
+    if (const std::string missing = no_lab("bench/stages"); !missing.empty()) GTEST_SKIP() << missing;
+    std::string said;
+    const nlohmann::json rows = tiny_steps("stages", &said);
+    EXPECT_TRUE(ways_of(rows).starts_with("one host, ring, 1f1b, zero-bubble, ")) << said;
+    std::set<std::string> cuts;
+    for (const auto& row : rows) {
+        if (row.contains("cuts")) cuts.insert(row["cuts"].get<std::string>());
+        if (!row.contains("idle")) continue;
+        EXPECT_GT(row["sent_mb"].get<double>(), 0) << row.dump();
+        EXPECT_TRUE(row["idle"] > 0 && row["idle"] < 1 && row["idle_least"] > 0 && row["idle_least"] < 1) << row.dump();
+    }
+    EXPECT_EQ(cuts.size(), 1u) << said;
+    if (rows.size() == 6) {
+        EXPECT_NE(said.find("ok: PyTorch's pipelines differ in the loss"), std::string::npos) << said;
+    }
+    EXPECT_EQ(shell("bench/stages --only nin:2:1gbut 2>/dev/null").code, 2);
 }
 
 // The picture and the table in bench/TRAINING.md are those of the file of results.

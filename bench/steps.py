@@ -1,0 +1,134 @@
+"""Whole training steps on the hosts of a lab, of jobs by real daemons and of rivals, timed alike; and the file that keeps them."""
+
+import concurrent.futures, itertools, json, os, re, statistics, subprocess, sys, time
+
+from cluster import command, cpu, lab
+
+here = os.path.dirname(os.path.abspath(__file__))
+batch, blocks = 128, 8   # samples and blocks of a step, of all hosts together
+parameters = {"mlp": 2_383_370, "wide": 103_995_010, "lenet5": 61_706, "nin": 966_986, "resnet9": 6_573_130}
+shapes = {"mlp": (28, 28), "wide": (28, 28), "lenet5": (28, 28), "nin": (3, 32, 32), "resnet9": (3, 32, 32)}
+core_s = {"mlp": 0.015, "wide": 1.0, "lenet5": 0.005, "nin": 1.5, "resnet9": 3.0}   # about, for a step on a core: only the number of steps depends on it
+rates = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s"}
+
+
+def share(n):
+    """Of a core, for each host: together they use nine tenths of two cores."""
+    return 0.45 if n <= 4 else 0.22
+
+
+def bits_per_second(rate):
+    number, unit = re.fullmatch(r"([\d.]+)([kmg])bit", rate).groups()
+    return float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit]
+
+
+def has_torch():
+    return subprocess.run(["/usr/bin/python3", "-c", "import torch.distributed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def net_text(net):
+    """[net] of a job file.  wide: five inner products of 5000 outputs before the last one."""
+    if net != "wide":
+        return f'[net]\npreset = "{net}"\n'
+    layer = '[[net.layers]]\nkind = "inner_product"\noutputs = {}\n'
+    return "[net]\n" + (layer.format(5000) + '[[net.layers]]\nkind = "relu"\n') * 5 + layer.format(10) + '[[net.layers]]\nkind = "softmax_cross_entropy"\n'
+
+
+def job_text(folder, net, steps, more):
+    return f"""[job]
+steps = {steps}
+batch = {batch}
+blocks = {blocks}
+deadline = "60s"
+[data]
+train = "{folder}/data/train.h5"
+{net_text(net)}[optimiser]
+lr = 0.01
+momentum = 0.9
+{more}"""
+
+
+def step_times(began, ends, warm_up):
+    """began, ends: by rank.  Returns ms of the first step and of those after the warm-up."""
+    last = [max(at) for at in zip(*ends)]
+    times = [(b - a) * 1e3 for a, b in zip([min(began), *last], last)]
+    return times[0], times[warm_up:]
+
+
+def job_steps(cluster, text, n, warm_up, timed):
+    """A job on n hosts; if n is 1, one on each other host as well, for itself.  Returns the times, each host's lines, and the status."""
+    with concurrent.futures.ThreadPoolExecutor(cluster.n) as pool:
+        others = [pool.submit(cluster.run, text, 600, 1, host) for host in range(1, cluster.n if n == 1 else 1)]
+        hosts, status = cluster.run(text, 600, n)
+        for other in others:
+            other.result()
+    if any(len(lines) != warm_up + timed for lines in hosts):
+        raise RuntimeError(f"steps.jsonl has {[len(lines) for lines in hosts]} lines, not {warm_up + timed}")
+    ends = [list(itertools.accumulate(sum(line[key] for key in ("compute_us", "wait_us", "apply_us")) / 1e6 for line in lines)) for lines in hosts]
+    return step_times([0] * n, ends, warm_up), hosts, status
+
+
+def rival_steps(cluster, net, script, words, warm_up):
+    """A script of rivals/ at every host; words follow its rank.  Returns the times and each host's line of JSON."""
+    text = command([lab, "run", "all", "--name", cluster.name, "--", "/usr/bin/python3", os.path.join(here, "rivals", script), "{rank}", "{nodes}", *words], 600)
+    hosts = sorted((json.loads(line.split("] ", 1)[1]) for line in text.splitlines() if "] {" in line), key=lambda host: host["rank"])
+    if len(hosts) != cluster.n:
+        raise RuntimeError(f"{len(hosts)} of {cluster.n} hosts have answered")
+    if hosts[0]["parameters"] != parameters[net]:
+        raise RuntimeError(f"PyTorch's {net} has {hosts[0]['parameters']} parameters, not {parameters[net]}")
+    return step_times([host["began"] for host in hosts], [host["ends"] for host in hosts], warm_up), hosts
+
+
+def row_of(cell, way, first, times):
+    net, n, rate = cell
+    ordered = sorted(times)
+    return {"net": net, "nodes": n, "rate": rate, "way": way, "date": time.strftime("%Y-%m-%d"), "cpu": cpu(), "cores": os.cpu_count(), "share": share(n),
+            "steps": len(times), "first_ms": first, "median_ms": statistics.median(times), "p99_ms": ordered[min(len(times) - 1, int(0.99 * len(times)))],
+            "max_ms": ordered[-1]}  # fmt: skip
+
+
+class Results:
+    """Rows by (net, nodes, rate, way) in a file; path "": in memory alone."""
+
+    def __init__(self, path):
+        self.path, self.rows = path, {}
+        if os.path.exists(path):
+            with open(path) as file:
+                self.rows = {self.key(row): row for row in json.load(file)["rows"]}
+
+    @staticmethod
+    def key(row):
+        return row["net"], row["nodes"], row["rate"], row["way"]
+
+    def of(self, cell, ways):
+        return {way: self.rows[(*cell, way)] for way in ways if (*cell, way) in self.rows}
+
+    def keep(self, row, cells, ways):
+        """The file then has the rows of these cells and ways, in their order."""
+        self.rows[self.key(row)] = row
+        if not self.path:
+            return
+        os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+        with open(self.path + ".part", "w") as file:
+            json.dump({"kernel": os.uname().release, "rows": [each for cell in cells for each in self.of(cell, ways).values()]}, file, indent=1)
+            file.write("\n")
+        os.replace(self.path + ".part", self.path)
+
+
+def verdict(what, ratio, limit, at_most):
+    """Prints whether a target is met; 1 if it is missed."""
+    ok = ratio <= limit if at_most else ratio >= limit
+    print(f"{'ok' if ok else 'MISSED'}: {what}: {ratio:.2f}, target at {'most' if at_most else 'least'} {limit:.2f}")
+    return int(not ok)
+
+
+def wanted_cells(flags, options, cells):
+    """Those of --only; all without it."""
+    for word in options.only:
+        if not any(":".join(map(str, cell)).startswith(word.rstrip(":")) for cell in cells):
+            flags.error(f"--only {word}: no such cell; --list shows them")
+    return [cell for cell in cells if not options.only or any(":".join(map(str, cell)).startswith(word.rstrip(":")) for word in options.only)]
+
+
+def say(text):
+    print(f"{os.path.basename(sys.argv[0])}: {text}", file=sys.stderr, flush=True)
