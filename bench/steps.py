@@ -17,6 +17,11 @@ def share(n):
     return 0.45 if n <= 4 else 0.22
 
 
+def share_of_stages(n):
+    """Two hosts have a core each, so that `gradcastctl plan` predicts for what they have."""
+    return 1 if n <= 2 else share(n)
+
+
 def bits_per_second(rate):
     number, unit = re.fullmatch(r"([\d.]+)([kmg])bit", rate).groups()
     return float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit]
@@ -26,15 +31,19 @@ def has_torch():
     return subprocess.run(["/usr/bin/python3", "-c", "import torch.distributed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
+def layers_text(outputs):
+    """[net] of a job file: inner products with so many outputs, each with a ReLU, and one of 10 classes."""
+    layer = '[[net.layers]]\nkind = "{}"\n{}'
+    wide = [layer.format("inner_product", f"outputs = {each}\n") + layer.format("relu", "") for each in outputs]
+    return "[net]\n" + "".join(wide) + layer.format("inner_product", "outputs = 10\n") + layer.format("softmax_cross_entropy", "")
+
+
 def net_text(net):
-    """[net] of a job file.  wide: five inner products of 5000 outputs before the last one."""
-    if net != "wide":
-        return f'[net]\npreset = "{net}"\n'
-    layer = '[[net.layers]]\nkind = "inner_product"\noutputs = {}\n'
-    return "[net]\n" + (layer.format(5000) + '[[net.layers]]\nkind = "relu"\n') * 5 + layer.format(10) + '[[net.layers]]\nkind = "softmax_cross_entropy"\n'
+    return layers_text([5000] * 5) if net == "wide" else f'[net]\npreset = "{net}"\n'
 
 
 def job_text(folder, net, steps, more):
+    """net: a section of a job file."""
     return f"""[job]
 steps = {steps}
 batch = {batch}
@@ -42,7 +51,7 @@ blocks = {blocks}
 deadline = "60s"
 [data]
 train = "{folder}/data/train.h5"
-{net_text(net)}[optimiser]
+{net}[optimiser]
 lr = 0.01
 momentum = 0.9
 {more}"""
@@ -79,10 +88,16 @@ def rival_steps(cluster, net, script, words, warm_up):
     return step_times([host["began"] for host in hosts], [host["ends"] for host in hosts], warm_up), hosts
 
 
-def row_of(cell, way, first, times):
+def limit(cluster, part):
+    """Every host gets this share of a core; 1: all of its own."""
+    if part < 1:
+        command([lab, "slow", "all", f"{100 * part:.0f}%", "--name", cluster.name])
+
+
+def row_of(cell, way, part, first, times):
     net, n, rate = cell
     ordered = sorted(times)
-    return {"net": net, "nodes": n, "rate": rate, "way": way, "date": time.strftime("%Y-%m-%d"), "cpu": cpu(), "cores": os.cpu_count(), "share": share(n),
+    return {"net": net, "nodes": n, "rate": rate, "way": way, "date": time.strftime("%Y-%m-%d"), "cpu": cpu(), "cores": os.cpu_count(), "share": part,
             "steps": len(times), "first_ms": first, "median_ms": statistics.median(times), "p99_ms": ordered[min(len(times) - 1, int(0.99 * len(times)))],
             "max_ms": ordered[-1]}  # fmt: skip
 

@@ -87,6 +87,22 @@ TEST(SystemBench, StagesTimesStepsInALab) {
     EXPECT_EQ(shell("bench/stages --only nin:2:1gbut 2>/dev/null").code, 2);
 }
 
+// One small net, data parallel and in two stages, predicted and measured.
+TEST(SystemBench, ParallelComparesInALab) {
+    namespace fs = std::filesystem;
+    if (const std::string missing = no_lab("bench/paper/parallel"); !missing.empty()) GTEST_SKIP() << missing;
+    const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-parallel-{}", ::getpid());
+    fs::create_directories(folder);
+    const Result result = shell(fmt::format("TMPDIR={} timeout 100 bench/paper/parallel --widths 16,32 --seconds 0.1 --results {} 2>&1",
+                                            folder.string(), folder.string()));
+    EXPECT_EQ(result.code, 0) << result.out;
+    EXPECT_NE(result.out.find("width 32: data_predicted_ms "), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("Stages are faster "), std::string::npos) << result.out;
+    EXPECT_NE(shell(fmt::format("tail -n 1 {}/parallel.csv", folder.string())).out.find("32,2,1gbit,27562,"), std::string::npos);
+    EXPECT_NE(shell(fmt::format("tail -n 1 {}/parallel.svg", folder.string())).out.find("</svg>"), std::string::npos);
+    fs::remove_all(folder);
+}
+
 // The picture and the table in bench/TRAINING.md are those of the file of results.
 TEST(SystemBench, TrainingHasOneSourceOfFigures) {
     namespace fs = std::filesystem;
