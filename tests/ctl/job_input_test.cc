@@ -25,6 +25,8 @@ TEST(JobSet, ReplacesOrAdds) {
     for (const char* wrong : {"lr=1", "job.=1", ".lr=1", "job.lr", "job.lr="})
         EXPECT_EQ(changed(text, wrong), "--set " + std::string(wrong) + ": must be section.key=value, as optimiser.lr=0.01");
     EXPECT_EQ(changed(text, "job.name=a\n[net]"), "--set job.name: a value has one line");
+    EXPECT_EQ(changed(text, "job.seed=18446744073709551616"),
+              "--set job.seed=18446744073709551616: no number that a file of TOML can hold, which has 64 bits and a sign");
 }
 
 // Whatever valid form a file has.

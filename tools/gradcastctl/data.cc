@@ -189,7 +189,7 @@ void add_import(Cli& cli) {
     CLI::App* command =
         cli.add(models_group, "import", "write a data set as shards", [&] { return command_import(cli.options, f.import, f.test); });
     command->add_option("KIND", import.kind, "what the source is")->required()->type_name(type_of_words(import_kinds()));
-    command->add_option("--from", import.from,
+    command->add_option("FROM,--from", import.from,
                         "folder of the original files, or CIFAR's archive (default of fashion-mnist: where Debian's package puts it)");
     command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
     command->add_flag("--compress{6}", import.compress, "deflated chunks, --compress=9 for the smallest")->check(CLI::Range(1, 9));

@@ -49,6 +49,8 @@ Status job_set(const std::string& set, std::string* text, std::string* note) {
     if (value.find_first_of("\n\r") != value.npos) return fail(Code::invalid, "--set {}.{}: a value has one line", section, key);
     toml::parse_result made = toml_parse("x = " + value);
     const auto one = [&] { return made && made.table().size() == 1; };
+    if (!one() && value.find_first_not_of("+-0123456789_") == value.npos)   // text would be refused as if it were meant as text
+        return fail(Code::invalid, "--set {}: no number that a file of TOML can hold, which has 64 bits and a sign", set);
     if (!one()) {
         std::string quoted = "\"";
         for (const char c : value) (quoted += c == '"' || c == '\\' ? "\\" : "") += c;
