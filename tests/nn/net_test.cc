@@ -39,6 +39,17 @@ TEST(Net, Lenet5LearnsRandomData) {
     EXPECT_NEAR(loss, sum, 1e-4 * sum);
 }
 
+// A caller asks how many whole steps a net computes, and one that asks for them all the same gets an error.
+TEST(Net, ComputesNoWholeStepsOnTheCpu) {
+    Rig rig(preset("lenet5"), sizes({4}));
+    EXPECT_EQ(rig.net->steps_ahead(), 0u);
+    EXPECT_EQ(rig.net->step_begin(0, {}).code, Code::unsupported);
+    WholeStep done;
+    EXPECT_EQ(rig.net->step_end(&done).code, Code::unsupported);
+    EXPECT_EQ(rig.net->engines(), 0u);
+    EXPECT_TRUE(rig.net->engine_list().empty());
+}
+
 class Differences : public testing::TestWithParam<Difference> {};
 
 TEST_P(Differences, MatchTheGradient) {
