@@ -80,7 +80,12 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
         for (uint32_t each = 0; each < grid_.replicas(); ++each) found += whole(round, each);
         return found >= needed_;
     };
-    GC_TRY(context_.mail->wait_until(enough, us(), what));
+    {
+        const Span span(context_.profile, Profile::trainer, StepPhase::wait, what);
+        const uint64_t begin_us = context_.host.now_us();
+        GC_TRY(context_.mail->wait_until(enough, us(), what));
+        context_.stage.wait(StageTime::reports, context_.host.now_us() - begin_us);
+    }
     *replica = 0;
     while (!whole(round, *replica)) ++*replica;
     for (Rank rank = 0; rank < view_.n(); ++rank) {

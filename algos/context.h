@@ -7,6 +7,7 @@
 #include "algos/local.h"
 #include "algos/mailbox.h"
 #include "algos/progress.h"
+#include "algos/stage_record.h"
 #include "algos/staleness.h"
 #include "algos/worker_counts.h"
 #include "datasets/reader.h"
@@ -85,7 +86,8 @@ struct Context {
     WorkerSum* workers = nullptr;   // one of the two
     Mailbox* mail = nullptr;
     // Where the net is cut into stages, else null.
-    bool spare = false;   // this rank computes nothing, and follows the others
+    bool spare = false;       // this rank computes nothing, and follows the others
+    StageRecord stage = {};   // of the present step
     static constexpr StepId no_part = ~StepId{0};
     StepId part_step = no_part;   // so many steps are done in this rank's part of the state; a spare's falls behind
     /// A step that this rank has applied, while not all have reported their parts of the state after it.

@@ -19,16 +19,29 @@ constexpr uint16_t edge_channel = static_cast<uint16_t>(Channel::edge);
 
 bool takes_gradients(StagePass pass) { return pass == StagePass::backward || pass == StagePass::data; }
 
+const char* pass_name(StagePass pass) {
+    switch (pass) {
+        case StagePass::forward: return "forward";
+        case StagePass::backward: return "backward";
+        case StagePass::data: return "data";
+        case StagePass::weights: return "weights";
+    }
+    return "?";
+}
+
 Backward backward_of(StagePass pass) {
     return pass == StagePass::backward ? Backward::both : pass == StagePass::data ? Backward::data : Backward::weights;
 }
 
 }   // namespace
 
-std::string PipelineConfig::stage_text(uint32_t number) const {
+std::string PipelineConfig::layers_text(uint32_t number) const {
     const Stage layers = stage(number);
-    return fmt::format("stage {} of {} ({} .. {})", number + 1, begins.size(), order.names[layers.first],
-                       order.names[std::min<size_t>(layers.end, order.names.size()) - 1]);
+    return fmt::format("{} .. {}", order.names[layers.first], order.names[std::min<size_t>(layers.end, order.names.size()) - 1]);
+}
+
+std::string PipelineConfig::stage_text(uint32_t number) const {
+    return fmt::format("stage {} of {} ({})", number + 1, begins.size(), layers_text(number));
 }
 
 std::vector<StageTask> PipelineConfig::tasks(uint32_t blocks) const {
@@ -161,19 +174,35 @@ Status Pipeline::poll() {
     return stopped(), Status{};
 }
 
-Status Pipeline::wait(std::span<Transfer> transfers, bool gradients) {
+Status Pipeline::wait(const Transfer& transfer, uint64_t until_us) {
+    Waiting waiting(context_->progress);
+    while (transfer.fate == Fate::open) {
+        if (stopped()) return {};
+        const Status status = dispatch_->collect(until_us);
+        if (status.code == Code::deadline && dispatch_->ended().ok()) return overdue(transfer);
+        GC_TRY(status);
+    }
+    return {};
+}
+
+Status Pipeline::wait(std::span<Transfer> transfers, bool gradients, MicroBatchPlace place) {
+    Profile* const profile = context_->profile;
     const uint64_t begin_us = context_->host.now_us();
     for (const Transfer& each : transfers) {
         if (each.fate == Fate::gone) stopped_ = true;   // its sender has stopped
         if (each.fate != Fate::open || each.crossing->gradient != gradients) continue;
-        Waiting waiting(context_->progress);
-        const Span span(context_->profile, Profile::trainer, StepPhase::edges, each.crossing->layer);
-        while (each.fate == Fate::open) {
-            if (stopped()) return {};
-            const Status status = dispatch_->collect(begin_us + wait_us_);
-            if (status.code == Code::deadline && dispatch_->ended().ok()) return overdue(each);
-            GC_TRY(status);
+        const uint64_t from_us = context_->host.now_us(), from_ns = profile ? clock_ns() : 0;
+        const Status status = wait(each, begin_us + wait_us_);
+        const StageTime what = !each.comes ? StageTime::unsent : gradients ? StageTime::gradients : StageTime::values;
+        context_->stage.wait(what, context_->host.now_us() - from_us);
+        if (profile) {
+            const uint64_t to_ns = clock_ns();
+            profile->time(StepPhase::edges, to_ns - from_ns);
+            const char* const name = what == StageTime::unsent ? "unsent" : gradients ? "gradients" : "values";
+            if (profile->on()) profile->add(Profile::trainer, name, each.crossing->layer, from_ns, to_ns, place);
         }
+        GC_TRY(status);
+        if (stopped_) return {};
         if (each.fate == Fate::gone) stopped_ = true;
     }
     waited_us_ += context_->host.now_us() - begin_us;
@@ -224,6 +253,7 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(static_cast<uint32_t>(blocks.size()));
     blocks_ = blocks;
     fetched_ = 0;
+    context_->stage.micro_batches = micro_batches();
     GC_TRY(poll());
     for (uint32_t index = 0; index < rooms() && !stopped_; ++index)
         for (const bool gradients : {false, true}) receive(index, gradients);
@@ -279,8 +309,8 @@ Status Pipeline::run(const StageTask& task) {
     const uint32_t first = task.micro_batch * config_.micro_batch, end = end_of(task.micro_batch);
     // What has gone from this slot is free to be written: values by a forward pass, gradients by a data pass.
     for (uint32_t index = first; index < end && (forward || gradients); ++index) {
-        GC_TRY(wait(outgoing(index), gradients));
-        if (!stopped_) GC_TRY(wait(incoming(index), gradients));
+        GC_TRY(wait(outgoing(index), gradients, place(task.micro_batch)));
+        if (!stopped_) GC_TRY(wait(incoming(index), gradients, place(task.micro_batch)));
         if (stopped_) return {};
     }
     struct Work {
@@ -290,14 +320,16 @@ Status Pipeline::run(const StageTask& task) {
         std::mutex mutex = {};
         Status status = {};   // of the first call that failed
     } work{*this, task, (end - first + together_ - 1) / together_};
+    const uint64_t begin_us = context_->host.now_us();
     context_->lanes.run(std::min(config_.lanes, work.calls), [&work](uint32_t, uint32_t lane) {
         for (uint32_t number = lane; number < work.calls; number += work.all.config_.lanes) {
-            const Status status = work.all.pass(work.all.call(work.task.micro_batch, number), work.task.pass);
+            const Status status = work.all.traced(work.task, number);
             std::lock_guard lock(work.mutex);
             if (work.status.ok()) work.status = status;
         }
     });
     GC_TRY(work.status);
+    context_->stage.pass(task.pass, begin_us, context_->host.now_us());
     if (forward) fetched_ = end;
     if (!forward && !gradients) return {};
     for (uint32_t number = 0; number < work.calls; ++number) {
@@ -352,6 +384,15 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
     for (const Transfer& each : transfers_)
         if (each.fate == Fate::open) edges.abandon(static_cast<uint32_t>(step_), each.block | mark_);
     return drain();
+}
+
+Status Pipeline::traced(const StageTask& task, uint32_t number) {
+    const Call made = call(task.micro_batch, number);
+    Profile* const profile = context_->profile;
+    const uint64_t begin_ns = profile && profile->on() ? clock_ns() : 0;
+    const Status status = pass(made, task.pass);
+    if (begin_ns > 0) profile->add(made.lane, pass_name(task.pass), {}, begin_ns, clock_ns(), place(task.micro_batch));
+    return status;
 }
 
 /// One call of the net, in the memory of its lane.

@@ -20,6 +20,7 @@
 #include "algos/grid/schedule.h"
 #include "nn/net.h"
 #include "runtime/core/arena.h"
+#include "runtime/core/profile.h"
 #include "transport/edges/edges.h"
 
 namespace gradcast {
@@ -40,7 +41,8 @@ struct PipelineConfig {
 
     uint32_t stages() const { return static_cast<uint32_t>(begins.size()); }
     Stage stage(uint32_t number) const { return {begins[number], number + 1 < begins.size() ? begins[number + 1] : ~0u}; }
-    std::string stage_text(uint32_t number) const;   // "stage 1 of 2 (conv1 .. pool2)"
+    std::string layers_text(uint32_t number) const;   // "conv1 .. pool2"
+    std::string stage_text(uint32_t number) const;    // "stage 1 of 2 (conv1 .. pool2)"
     std::vector<StageTask> tasks(uint32_t blocks) const;
     /// NetConfig::slots of the stage's net.
     uint32_t slots() const { return slots_of(tasks(blocks_most)) * lane_share(); }
@@ -136,8 +138,10 @@ private:
         return std::span(transfers_).last((config_.lanes - lane) * all).first(all);
     }
     void post(Transfer& transfer, const Crossing& crossing, bool comes, uint32_t block, Buffer memory);
-    /// For those of values, or of gradients; or until stopped().
-    Status wait(std::span<Transfer> transfers, bool gradients);
+    MicroBatchPlace place(uint32_t micro_batch) const { return {config_.own_stage + 1, micro_batch + 1}; }
+    /// For those of values, or of gradients, of a micro-batch; or until stopped().
+    Status wait(std::span<Transfer> transfers, bool gradients, MicroBatchPlace place = {});
+    Status wait(const Transfer& transfer, uint64_t until_us);
     Status overdue(const Transfer& transfer);
     /// The rest of the run is not needed, or cannot be computed.
     bool stopped();
@@ -152,6 +156,8 @@ private:
     void begin(StepId step, uint32_t mark, const std::function<bool()>& needless);
     Status run_all(std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink);
     Status run(const StageTask& task);
+    /// A call of a task, and its event.  Any lane.
+    Status traced(const StageTask& task, uint32_t number);
     Status pass(const Call& call, StagePass pass);
 
     const PipelineConfig config_;

@@ -50,9 +50,12 @@ private:
         sums_.resize(context.net.layout().buckets.size());   // allocates in the first round only
         taken_ = false;
         uint64_t begin_us = context.host.now_us();
+        context.stage.begin(begin_us);
         GC_TRY(context.synchronous->compute());
         uint64_t computed_us = context.host.now_us() - (context.pipeline ? context.pipeline->waited_us() : 0);
+        const uint64_t passed_us = context.host.now_us();
         GC_TRY(context.synchronous->wait(sums_));
+        context.stage.wait(StageTime::sums, context.host.now_us() - passed_us);
         taken_ = true;
         for (const Sum* sum : sums_)
             if (sum->state != context.state)

@@ -108,6 +108,11 @@ uint32_t slots_of(std::span<const StageTask> tasks) {
     return most;
 }
 
+double idle_share(Schedule schedule, uint32_t stages, uint32_t micro_batches) {
+    const double waits = stages - 1.0, passes = (schedule == Schedule::zero_bubble ? 3.0 : 1.0) * micro_batches;
+    return waits > 0 ? waits / (passes + waits) : 0;
+}
+
 PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> times, uint32_t micro_batches, double edge) {
     const auto stages = static_cast<uint32_t>(times.size());
     Timeline timeline(stages, micro_batches, edge);

@@ -28,6 +28,10 @@ std::vector<StageTask> stage_tasks(Schedule schedule, uint32_t stages, uint32_t 
 /// The most micro-batches that the tasks keep at a time: their forward pass has begun, and their last pass has not ended.
 uint32_t slots_of(std::span<const StageTask> tasks);
 
+/// The share of a step in which each of `stages` equal stages computes nothing, where all passes take the same time and edges none:
+/// (p-1)/(m+p-1), with zero_bubble (p-1)/(3m+p-1), which holds from m = p micro-batches on.
+double idle_share(Schedule schedule, uint32_t stages, uint32_t micro_batches);
+
 /// Seconds of a stage's passes of one micro-batch.
 struct StageTimes {
     double forward = 0, data = 0, weights = 0;

@@ -86,6 +86,7 @@ void some_fields(const auto& each, Is<JobStatus> auto& status) {
     each("load_wait_us", status.load_wait_us);
     each("exchange_wait_us", status.exchange_wait_us);
     each("stage", status.stage);
+    each("pipeline", status.pipeline);
     each("grid", status.grid);
     each("kernel_set", status.kernel_set);
     each("path", status.path);
@@ -108,6 +109,20 @@ void some_fields(const auto& each, Is<JobDetail> auto& detail) {
     each("batch", detail.batch);
     each("blocks", detail.blocks);
 }
+
+void some_fields(const auto& each, Is<StageNode> auto& node) {
+    each("node", node.node);
+    each("stage", node.stage);
+    each("replica", node.replica, node.replica > 0);   // null: a spare
+    each("steps", node.news.steps);
+    each("micro_batches", node.news.micro_batches);
+    each("step_us", node.news.step_us);
+}
+
+constexpr const char* stage_time_keys[] = {"forward_us",   "backward_us", "weights_us", "values_us",
+                                           "gradients_us", "unsent_us",   "sums_us",    "reports_us"};
+static_assert(std::size(stage_time_keys) == stage_times);
+constexpr const char* pass_names[] = {"forward", "backward", "data", "weights"};   // by StagePass
 
 template <typename T>
 void write(Json& json, const T& value) {
@@ -202,6 +217,17 @@ void from_json(const Json& json, NodeTimes& node) {
             read(*at, node.times.phases[i]);
 }
 
+void to_json(Json& json, const StageNode& node) {
+    write(json, node);
+    for (size_t i = 0; i < stage_times; ++i) json[stage_time_keys[i]] = node.news.us[i];
+    json["idle"] = json_number(node.news.idle(), node.news.steps > 0);
+}
+
+void from_json(const Json& json, StageNode& node) {
+    read(json, node);
+    for (size_t i = 0; i < stage_times; ++i) json_take(json, stage_time_keys[i], node.news.us[i]);
+}
+
 void to_json(Json& json, const JobStatus& status) {
     json = Json{{"state", job_state_name(status.state)}, {"code", code_name(status.code)}};
     write(json, status);
@@ -245,6 +271,15 @@ void to_json(Json& json, const JobDetail& detail) {
         curve.push_back(
             {each.step, json_number(each.loss, true), json_number(each.accuracy, each.accuracy >= 0), each.seconds, each.bytes_sent});
     json["curve"] = std::move(curve);
+    if (!detail.summary.status.pipeline) return;
+    Json& schedule = json["schedule"] = Json::array();
+    for (const StageNode& node : detail.summary.status.pipeline->nodes) {
+        Json passes = Json::array();
+        for (const DrawnPass& each : drawn_passes(*detail.summary.status.pipeline, node))
+            passes.push_back({pass_names[static_cast<size_t>(each.pass)], each.micro_batch, each.time.begin_us, each.time.end_us});
+        if (!passes.empty())
+            schedule.push_back({{"node", node.node}, {"stage", node.stage}, {"step", node.news.shown}, {"passes", std::move(passes)}});
+    }
 }
 
 void from_json(const Json& json, JobDetail& detail) {
@@ -262,6 +297,15 @@ void from_json(const Json& json, JobDetail& detail) {
             if (each.size() > 4) each.at(3).get_to(point.seconds), each.at(4).get_to(point.bytes_sent);
             detail.summary.status.curve.push_back(point);
         }
+    const auto schedule = json.find("schedule");
+    if (schedule == json.end() || !detail.summary.status.pipeline) return;
+    for (const Json& row : *schedule) {
+        std::vector<StageNode>& nodes = detail.summary.status.pipeline->nodes;
+        const auto node = std::ranges::find(nodes, row.at("node").get<std::string>(), &StageNode::node);
+        if (node == nodes.end()) continue;
+        json_take(row, "step", node->news.shown);
+        for (const Json& each : row.at("passes")) node->news.passes.push_back({each.at(2).get<uint32_t>(), each.at(3).get<uint32_t>()});
+    }
 }
 
 const char* verdict_name(Finding::Verdict verdict) {

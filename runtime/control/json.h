@@ -21,6 +21,10 @@ void to_json(Json& json, const ExchangeReport& report);
 void from_json(const Json& json, ExchangeReport& report);
 void to_json(Json& json, const NodeTimes& node);
 void from_json(const Json& json, NodeTimes& node);
+/// Without the passes, which a job's detail has as "schedule": [{"node", "stage", "step", "passes": [["forward", micro-batch, begin_us,
+/// end_us], …]}, …].
+void to_json(Json& json, const StageNode& node);
+void from_json(const Json& json, StageNode& node);
 void to_json(Json& json, const JobStatus& status);
 void from_json(const Json& json, JobStatus& status);
 /// All of the summary and the rest beside it, flat.
@@ -75,6 +79,16 @@ void fields(const auto& each, Is<DatagramsFound> auto& found) {
     each("gso", found.gso);
     each("gro", found.gro);
     each("without_multicast", found.without_multicast);
+}
+void fields(const auto& each, Is<PipelineStatus> auto& pipeline) {
+    each("schedule", pipeline.schedule);
+    each("micro_batch", pipeline.micro_batch);
+    each("own_stage", pipeline.own_stage);
+    each("micro_batches", pipeline.micro_batches);
+    each("idle_formula", pipeline.idle_formula, pipeline.idle_formula >= 0);
+    each("idle_simulated", pipeline.idle_simulated);
+    each("layers", pipeline.layers);
+    each("nodes", pipeline.nodes);
 }
 void fields(const auto& each, Is<ViewRecord> auto& view) {
     each("number", view.number);

@@ -73,6 +73,11 @@ Json row_of(const JobSummary& job) {
     if (from.stepped() && std::isfinite(from.loss)) row["loss"] = from.loss;
     if (from.accuracy >= 0) row["accuracy"] = from.accuracy;
     if (from.test_loss >= 0 && std::isfinite(from.test_loss)) row["test_loss"] = from.test_loss;
+    if (from.pipeline) {
+        row["stage"] = from.pipeline->own_stage;
+        row["stages"] = from.pipeline->layers.size();
+        row["stage_waits"] = pipeline_line(*from.pipeline);
+    }
     row["stragglers"] = Json::array();
     for (const Straggler& each : from.stragglers) row["stragglers"].push_back(each.node);
     return row;

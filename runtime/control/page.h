@@ -23,7 +23,8 @@ struct OverviewQuery {
 };
 /// {"self", "version", "counts": {state: jobs}, "jobs": […], "page", "pages", "nodes": […], "nodes_page", "nodes_pages", "nodes_alive",
 /// "nodes_total", "state"}.  Active jobs come first, then the newest; of the nodes those that are away, then those that drain.
-/// "nodes_total" counts this one.  A job's row has what a line can show.
+/// "nodes_total" counts this one.  A job's row has what a line can show; of a net in stages "stage"
+/// (this node's), "stages" and "stage_waits" (pipeline_line()) too.
 Json overview_json(const std::vector<JobSummary>& jobs, const std::vector<NodeInfo>& nodes, const OverviewQuery& query);
 
 /// What a daemon knows of all jobs and nodes, asked once a second at most, however many look.

@@ -37,14 +37,15 @@ const char* step_phase_name(StepPhase phase) {
     return "?";
 }
 
-void Profile::add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns) {
-    const uint32_t place = count_.fetch_add(1, std::memory_order_relaxed);   // relaxed: viewers sort by time
-    if (place >= events_max) return;
-    Event& event = events_[place];
+void Profile::add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns, MicroBatchPlace place) {
+    const uint32_t number = count_.fetch_add(1, std::memory_order_relaxed);   // relaxed: viewers sort by time
+    if (number >= events_max) return;
+    Event& event = events_[number];
     event.thread = thread;
     event.phase = phase;
     event.begin_ns = begin_ns;
     event.end_ns = end_ns;
+    event.place = place;
     std::copy_n(what.data(), std::min(what.size(), event.what.size() - 1), event.what.data());
     event.ready.store(true, std::memory_order_release);   // pairs with json()
 }
@@ -60,9 +61,15 @@ std::string Profile::json(uint32_t rank, const std::string& node) const {
         if (!event.ready.load(std::memory_order_acquire)) continue;
         threads.insert(event.thread);
         const std::string_view what = event.what.data();
-        text += fmt::format(",\n{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}}}",
-                            quoted(what.empty() ? event.phase : fmt::format("{} {}", event.phase, what)), event.phase, rank, event.thread,
-                            static_cast<double>(event.begin_ns) / 1e3, static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
+        const std::string name = !what.empty()           ? fmt::format("{} {}", event.phase, what)
+                                 : event.place.stage > 0 ? fmt::format("{} micro-batch {}", event.phase, event.place.micro_batch)
+                                                         : event.phase;
+        text += fmt::format(",\n{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}", quoted(name),
+                            event.phase, rank, event.thread, static_cast<double>(event.begin_ns) / 1e3,
+                            static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
+        if (event.place.stage > 0)
+            text += fmt::format(",\"args\":{{\"stage\":{},\"micro_batch\":{}}}", event.place.stage, event.place.micro_batch);
+        text += '}';
     }
     for (uint32_t thread : threads)
         text += fmt::format(",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}}", rank, thread,

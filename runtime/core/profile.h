@@ -18,6 +18,11 @@ enum class StepPhase : uint8_t { load, compute, quantise, encode, send, wait, ed
 constexpr size_t step_phases = 10;
 const char* step_phase_name(StepPhase phase);
 
+/// Which micro-batch of a stage an event is of, both from 1 on; stage 0: of none.
+struct MicroBatchPlace {
+    uint32_t stage = 0, micro_batch = 0;
+};
+
 /// Times of all steps; and events of all threads in one step, up to events_max, further ones are counted only.  Does not allocate after its
 /// construction.
 class Profile {
@@ -36,8 +41,9 @@ public:
     uint64_t take_ns(StepPhase phase) { return times_[static_cast<size_t>(phase)].exchange(0, std::memory_order_relaxed); }
     bool on() const { return on_.load(std::memory_order_relaxed); }   // relaxed: orders nothing
     void on(bool is) { on_.store(is, std::memory_order_relaxed); }
-    /// phase: a string literal; what: a layer or bucket, of which the first 23 letters are kept.
-    void add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns);
+    /// phase: a string literal; what: a layer or bucket, of which the first 23 letters are kept.  A place is the event's "args"; an
+    /// event with a place and without `what` is named by its micro-batch.
+    void add(uint32_t thread, const char* phase, std::string_view what, uint64_t begin_ns, uint64_t end_ns, MicroBatchPlace place = {});
     /// The trace of this rank.  Call after the step: events that are being added are omitted.
     std::string json(uint32_t rank, const std::string& node) const;
 
@@ -48,6 +54,7 @@ private:
         const char* phase = nullptr;
         std::array<char, 24> what{};
         uint64_t begin_ns = 0, end_ns = 0;
+        MicroBatchPlace place;
     };
     std::atomic<bool> on_{false};
     std::atomic<uint32_t> count_{0};

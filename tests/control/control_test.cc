@@ -125,6 +125,11 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
                        .block_us = 3,
                        .wait_us = 4,
                        .latency_us = 5};
+    StageNews news{.steps = 3, .micro_batches = 2, .step_us = 9000, .us = {1000, 2000, 0, 0, 4500, 5, 6, 70}, .shown = 2};
+    news.passes = {{1, 501}, {502, 1002}, {5000, 6000}, {6001, 7000}};
+    status.pipeline = PipelineStatus{
+        .schedule = "1f1b", .layers = {"conv1 .. pool2", "fc1 .. loss"}, .nodes = {{"a", 1, 1, news}, {"b", 2, 1, {}}, {"c", 1, 0, {}}}};
+    pipeline_status_derive(&*status.pipeline);
     detail.exchange = "ring";
     detail.blocks = 8;
     JobDetail back = Json::parse(json_text(Json(detail))).get<JobDetail>();
@@ -138,7 +143,17 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     EXPECT_EQ(back.summary.status.workers, status.workers);
     EXPECT_EQ(back.summary.status.staleness, status.staleness);
     EXPECT_EQ(back.summary.status.choice, status.choice);
+    EXPECT_EQ(back.summary.status.pipeline->nodes[0].news, news);
+    EXPECT_EQ(back.summary.status.pipeline->nodes[2].replica, 0u);
+    EXPECT_EQ(Json(detail)["schedule"], Json::parse(R"([{"node": "a", "stage": 1, "step": 2, "passes": [["forward", 1, 1, 501],
+        ["forward", 2, 502, 1002], ["backward", 1, 5000, 6000], ["backward", 2, 6001, 7000]]}])"));
+    EXPECT_FALSE(Json(detail.summary).contains("schedule"));   // lists of jobs have none
     const Json json = Json(detail)["status"];
+    EXPECT_EQ(json["pipeline"]["nodes"][0]["gradients_us"], 4500);
+    EXPECT_NEAR(json["pipeline"]["nodes"][0]["idle"].get<double>(), 6.0 / 9, 1e-6);
+    EXPECT_NEAR(json["pipeline"]["idle_formula"].get<double>(), 1.0 / 3, 1e-6);
+    EXPECT_TRUE(json["pipeline"]["nodes"][1]["idle"].is_null());
+    EXPECT_TRUE(json["pipeline"]["nodes"][2]["replica"].is_null());
     EXPECT_EQ(json["memory_bytes"], Json::parse(R"({"job": {"parameters": 1024, "what_it_has_else": 7}, "gpu_0": {"parameters": 2048}})"));
     EXPECT_EQ(json["choice"]["exchange"], "coded-rs");
     EXPECT_EQ(json["choice"]["m"], 2);
@@ -152,6 +167,7 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     EXPECT_EQ(json["views"][1]["members"], (std::vector<std::string>{"a", "d"}));
     EXPECT_EQ(json["views"][1]["left"], (std::vector<std::string>{"b", "c"}));
     EXPECT_TRUE(Json(JobStatus())["choice"].is_null());
+    EXPECT_TRUE(Json(JobStatus())["pipeline"].is_null());
     EXPECT_TRUE(Json(JobStatus())["datagrams"].is_null());
     status.error.clear();
     EXPECT_EQ(json_text(Json(Json(detail).get<JobDetail>())), json_text(Json(detail)));   // each member, not just those above

@@ -15,6 +15,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/lanes.h"
 #include "runtime/core/nearest.h"
+#include "runtime/core/profile.h"
 #include "runtime/core/rng.h"
 #include "runtime/core/short_texts.h"
 
@@ -170,6 +171,23 @@ TEST(Nearest, FindsTheSlipOfTheFinger) {
     EXPECT_EQ(nearest("lcoal", names), "local");
     EXPECT_EQ(nearest("elephant", names), "");
     EXPECT_EQ(nearest("", {}), "");
+}
+
+TEST(Profile, AnEventNamesItsStageAndMicroBatch) {
+    Profile profile(4);
+    profile.on(true);
+    profile.add(0, "forward", {}, 1'000'000, 3'000'000, {.stage = 2, .micro_batch = 7});
+    profile.add(Profile::trainer, "values", "conv1", 0, 1'000'000, {.stage = 2, .micro_batch = 7});
+    profile.add(0, "forward", "conv2", 1'000'000, 2'000'000);
+    const std::string json = profile.json(1, "b");
+    EXPECT_NE(json.find(R"({"name":"forward micro-batch 7","cat":"forward","ph":"X","pid":1,"tid":0,"ts":1000.000,"dur":2000.000,)"
+                        R"("args":{"stage":2,"micro_batch":7}})"),
+              std::string::npos)
+        << json;
+    EXPECT_NE(json.find(R"("name":"values conv1","cat":"values")"), std::string::npos) << json;
+    EXPECT_NE(json.find(R"({"name":"forward conv2","cat":"forward","ph":"X","pid":1,"tid":0,"ts":1000.000,"dur":1000.000})"),
+              std::string::npos)
+        << json;
 }
 
 }   // namespace

@@ -114,6 +114,33 @@ TEST_F(Ctl, JobsAndNodesAreShownInTextAndJson) {
     EXPECT_EQ(ask("describe first -o json").json()["status"]["state"], "cancelled");
 }
 
+TEST_F(Ctl, StagesAreATableOfNodesAndALineOfTop) {
+    JobStatus& status = backend.add(id_a, "first")->summary.status;
+    StageNews first{
+        .steps = 3, .micro_batches = 2, .step_us = 10'000, .us = {2000, 6000, 0, 0, 1250, 0, 20, 300}, .shown = 2, .passes = {{0, 9}}};
+    StageNews second = first;
+    second.us = {1000, 2000, 0, 7000, 0, 0, 0, 0};
+    status.pipeline = PipelineStatus{.schedule = "1f1b",
+                                     .own_stage = 2,
+                                     .layers = {"conv1 .. pool2", "fc1 .. loss"},
+                                     .nodes = {{"node-1", 1, 1, first}, {"node-2", 2, 1, second}, {"node-3", 1, 0, {}}}};
+    pipeline_status_derive(&*status.pipeline);
+    backend.add("bbbb" + std::string(28, '0'), "whole");
+    serve();
+    const Outcome outcome = ask("describe first");
+    for (const char* word : {"pipeline        2 stages, 1f1b, 2 micro-batches of 1 block; idle by formula 0.33\n",
+                             "gradients of stage 2 1.25 ms, reports of the other stages 0.30 ms\n", "values of stage 1 7.00 ms\n",
+                             "conv1 .. pool2  node-3  spare       -  "})
+        EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+    EXPECT_EQ(ask("describe whole").out.find("pipeline"), std::string::npos);
+    const std::string top = ask("top").out;
+    EXPECT_NE(top.find("running      2/2  1/10"), std::string::npos) << top;
+    EXPECT_NE(top.find("running        -  1/10"), std::string::npos) << top;
+    EXPECT_NE(top.find("          stages wait for 1: gradients of stage 2 (20% idle), 2: values of stage 1 (70% idle)\n"),
+              std::string::npos)
+        << top;
+}
+
 TEST_F(Ctl, SubmitSendsTheFileAndItsFolder) {
     backend.add(id_a, "first");
     serve();

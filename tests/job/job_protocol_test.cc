@@ -62,6 +62,8 @@ struct World {
                                               {},
                                               &times,
                                               [this, rank](Rank of, const RankTimes& theirs) { steps_received[rank][of] = theirs.steps; },
+                                              nullptr,
+                                              {},
                                               isa_setting},
                                              Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());

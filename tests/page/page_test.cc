@@ -176,6 +176,47 @@ TEST_F(SystemPage, ANodeThatCameBackIsAMarkAndNoAlarm) {
               "0\nended without node-2: w\n");
 }
 
+/// A row a stage, boxes where the stage computes.
+TEST_F(SystemPage, DrawsTheScheduleOfStages) {
+    JobDetail* job = backend.add(std::string(32, 'a'), "staged");
+    PipelineStatus pipeline{.schedule = "zero-bubble", .layers = {"conv1 .. pool1", "conv2 .. pool2", "fc1 .. loss"}};
+    constexpr uint32_t micro_batches = 8;
+    for (uint32_t stage = 0; stage < 3; ++stage) {
+        StageNews news{.steps = 16,
+                       .micro_batches = micro_batches,
+                       .step_us = 28'000,
+                       .us = {8000, 8000, 8000, stage * 500, 1500 - stage * 500, 0, 20, 700},
+                       .shown = 64};
+        uint32_t now = 1000 * stage;
+        for (const StageTask& task : stage_tasks(Schedule::zero_bubble, 3, stage, micro_batches)) {
+            if (task.pass == StagePass::data && task.micro_batch == 0) now += (2 - stage) * 500;
+            news.passes.push_back({now, now + 1000});
+            now += 1020;
+        }
+        pipeline.nodes.push_back({fmt::format("node-{}", stage + 1), stage + 1, 1, news});
+    }
+    pipeline.nodes.push_back({"node-4", 1, 0, {}});
+    pipeline_status_derive(&pipeline);
+    job->summary.status.pipeline = pipeline;
+    job->summary.status.stage = "stage 1 of 3 (conv1 .. pool1)";
+    serve();
+    std::vector<std::string> steps = {"wait=document.querySelector('.jobs a')",
+                                      "print=document.querySelector('tr.job').textContent.includes('stage 1 of 3')",
+                                      "print=document.querySelector('.why').textContent",
+                                      "go=#/job/" + job->summary.id,
+                                      "wait=document.querySelector('[data-schedule]')",
+                                      "print=document.querySelectorAll('[data-schedule] rect.idle').length",
+                                      "print=['forward', 'backward', 'weights'].map(each => document.querySelectorAll('[data-schedule] "
+                                      "rect.' + each).length).join()",
+                                      "print=document.querySelector('[data-schedule] rect.backward title').textContent",
+                                      "print=[...document.querySelectorAll('.stages tbody tr')].pop().lastChild.textContent",
+                                      "print=[...document.querySelectorAll('.stages tbody tr')][1].textContent"};
+    shoot(&steps, "stages");
+    EXPECT_EQ(browse(port, steps),
+              "true\nstages wait for 1: gradients of stage 2 (14% idle), 2: gradients of stage 3 (14% idle), 3: values of stage 2 (14% "
+              "idle)\n3\n24,24,24\ndata pass of micro-batch 1: 4.08 to 5.08 ms\nvalues of stage 2 1.0 s\n");
+}
+
 /// A job of `nodes` of real daemons; one is lost and comes back; another job fails.
 TEST_F(SystemPage, ShowsARunningJobALostNodeAndAFailedJob) {
     Cluster cluster(3);

@@ -175,6 +175,63 @@ TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
     }
 }
 
+// Each of two nodes knows the stages of both, what they wait for, and the passes of a step.
+TEST_F(SystemGrids, DescribeShowsStagesAndWaits) {
+    constexpr uint32_t micro_batches = 6;
+    const std::string id = submitted(nets[2], {.stages = 2}, 100'000);
+    for (const uint32_t at : {0u, 1u}) {
+        Json detail;
+        ASSERT_TRUE(eventually([&] {
+            detail = cluster[at].job(id);
+            return detail.contains("schedule") && detail["schedule"].size() == 2;
+        })) << detail.dump(2);
+        const Json& pipeline = detail["status"]["pipeline"];
+        EXPECT_EQ(pipeline["own_stage"], at + 1);
+        EXPECT_EQ(pipeline["micro_batches"], micro_batches);
+        EXPECT_NEAR(pipeline["idle_formula"].get<double>(), 1.0 / (micro_batches + 1), 1e-9);
+        ASSERT_EQ(pipeline["nodes"].size(), 2u);
+        for (const uint32_t stage : {1u, 2u}) {
+            const Json& node = pipeline["nodes"][stage - 1];
+            SCOPED_TRACE(node.dump());
+            EXPECT_EQ(node["node"], cluster[stage - 1].name);
+            EXPECT_EQ(node["stage"], stage);
+            EXPECT_EQ(node["replica"], 1);
+            EXPECT_GT(node["forward_us"], 0);
+            EXPECT_GT(node["backward_us"], 0);
+            EXPECT_EQ(node["weights_us"], 0);   // its schedule has none apart
+            EXPECT_EQ(node[stage == 1 ? "values_us" : "gradients_us"], 0);
+            EXPECT_GT(node["idle"], 0);
+            EXPECT_LT(node["idle"], 1);
+            const Json& row = detail["schedule"][stage - 1];
+            EXPECT_EQ(row["stage"], stage);
+            ASSERT_EQ(row["passes"].size(), 2 * micro_batches);
+            EXPECT_EQ(row["passes"][1][0], stage == 1 ? "forward" : "backward");   // 1f1b
+            uint64_t before = 0;
+            for (const Json& pass : row["passes"]) {
+                EXPECT_GE(pass[2], before);
+                before = pass[3];
+            }
+        }
+        // What a stage waits for is what the other one computes.
+        EXPECT_GT(pipeline["nodes"][1]["values_us"], 0) << pipeline.dump(2);
+        EXPECT_GT(pipeline["nodes"][0]["gradients_us"], 0) << pipeline.dump(2);
+        Process process;
+        process.start({.arguments = {"--socket", cluster[at].socket, "describe", id},
+                       .log = cluster.folder + "/said",
+                       .notify = "",
+                       .name = "gradcastctl"});
+        EXPECT_EQ(process.wait(), 0);
+        const std::string text = process.output();
+        EXPECT_NE(text.find("2 stages, 1f1b, 6 micro-batches of 1 block; idle by formula 0.14"), std::string::npos) << text;
+        EXPECT_NE(text.find("values of stage 1 "), std::string::npos) << text;
+    }
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    const JobStatus ended = cluster[1].ended(id);
+    EXPECT_EQ(ended.state, JobState::cancelled);
+    ASSERT_TRUE(ended.pipeline);   // the record keeps it
+    EXPECT_GT(ended.pipeline->nodes[0].news.steps, 0u);
+}
+
 TEST_F(SystemGrids, ALostStageEndsTheJobByName) {
     const std::string id = submitted(nets[0], {.stages = 4}, 100'000);
     ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 5; }));

@@ -126,6 +126,7 @@ static int command_describe(const Options& options, const std::string& which) {
     for (const Straggler& each : status.stragglers)
         line("straggler", fmt::format("{}: {} takes {:.1f} ms of a step, {:.1f} ms at the others: {}", each.node, each.phase,
                                       each.us * 1e-3, each.others_us * 1e-3, each.advice));
+    if (status.pipeline) print_pipeline(*status.pipeline);
     print_times(status.times);
     print_metrics(status.metrics);
     for (const ViewRecord& view : status.views) line("view", view_text(view));

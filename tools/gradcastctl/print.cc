@@ -174,6 +174,33 @@ void print_times(const std::vector<NodeTimes>& nodes) {
     print_table(rows);
 }
 
+void print_pipeline(const PipelineStatus& pipeline) {
+    const auto stages = static_cast<uint32_t>(pipeline.layers.size());
+    std::string text = fmt::format("{} stages, {}", stages, pipeline.schedule);
+    if (pipeline.known())
+        text += fmt::format(", {} micro-batches of {} block{}; idle by formula {:.2f}", pipeline.micro_batches, pipeline.micro_batch,
+                            pipeline.micro_batch == 1 ? "" : "s", pipeline.idle_formula);
+    fmt::print("{:<15} {}\n", "pipeline", text);
+    std::vector<std::vector<std::string>> rows = {
+        {"stage", "layers", "node", "replica", "idle", "simulated", "forward ms", "backward ms", "weights ms", "waits for, in a step"}};
+    std::vector<const StageNode*> nodes;
+    for (const StageNode& node : pipeline.nodes) nodes.push_back(&node);
+    std::ranges::stable_sort(nodes, {}, &StageNode::stage);
+    for (const StageNode* node : nodes) {
+        const StageNews& news = node->news;
+        auto ms = [&](StageTime what) { return news.of(what) > 0 ? fmt::format("{:.2f}", news.of(what) * 1e-3) : "-"; };
+        rows.push_back({std::to_string(node->stage), node->stage - 1 < stages ? pipeline.layers[node->stage - 1] : "-", node->node,
+                        node->replica > 0 ? std::to_string(node->replica) : "spare",
+                        news.idle() >= 0 ? fmt::format("{:.2f}", news.idle()) : "-",
+                        node->replica > 0 && node->stage - 1 < pipeline.idle_simulated.size()
+                            ? fmt::format("{:.2f}", pipeline.idle_simulated[node->stage - 1])
+                            : "-",
+                        ms(StageTime::forward), ms(StageTime::backward), ms(StageTime::weights),
+                        news.steps > 0 ? stage_waits_text(*node, stages) : "-"});
+    }
+    print_table(rows);
+}
+
 void print_workers(const std::vector<NodeResult>& nodes) {
     constexpr size_t lines_max = 32;
     std::vector<std::vector<std::string>> rows = {

@@ -58,6 +58,8 @@ struct NodeResult {
 };
 /// A line a node: p50 and p99 of each phase of its last steps, in milliseconds.
 void print_times(const std::vector<NodeTimes>& nodes);
+/// Of a net in stages: how it runs, and a line a node.
+void print_pipeline(const PipelineStatus& pipeline);
 /// A line for each worker at each node, 32 at most; nothing where no node has several: then a node's counts are its worker's.  Bytes and
 /// waiting belong to nodes.
 void print_workers(const std::vector<NodeResult>& nodes);

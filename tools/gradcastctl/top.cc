@@ -56,6 +56,8 @@ void job_lines(const Json& overview, std::vector<Line>* lines) {
     if (jobs.empty()) return lines->push_back({"no jobs"});
     std::vector<std::vector<std::string>> rows = {
         {"job", "name", "state", "step", "loss", "accuracy", "samples/s", "sent", "nodes", "time", "remaining"}};
+    const bool stages = std::ranges::any_of(jobs, [](const Json& job) { return job.contains("stages"); });
+    if (stages) rows[0].insert(rows[0].begin() + 3, "stage");
     for (const Json& job : jobs) {
         const auto step = job.value("step", uint64_t{0}), steps = job.value("steps", uint64_t{0});
         const bool running = job.value("state", "") == "running";
@@ -67,6 +69,9 @@ void job_lines(const Json& overview, std::vector<Line>* lines) {
                         number(job, "loss", "{:.4f}"), number(job, "accuracy", "{:.4f}"), number(job, "samples_per_second", "{:.0f}"),
                         text_bytes(job.value("bytes_sent", uint64_t{0})), text_nodes(nodes, submitted),
                         text_seconds(job.value("seconds", 0.0)), remaining >= 0 ? text_seconds(remaining) : "-"});
+        if (stages)
+            rows.back().insert(rows.back().begin() + 3,
+                               job.contains("stages") ? fmt::format("{}/{}", job.value("stage", 0u), job.value("stages", 0u)) : "-");
     }
     const std::vector<std::string> table = table_lines(rows);
     lines->push_back({table[0], "7"});
@@ -74,6 +79,8 @@ void job_lines(const Json& overview, std::vector<Line>* lines) {
         const Json& job = jobs[i];
         const std::string state = job.value("state", ""), error = plain(job.value("error", ""));
         lines->push_back({table[i + 1], state == "failed" ? "31" : state == "running" ? "32" : ""});
+        if (const std::string waits = plain(job.value("stage_waits", "")); state == "running" && !waits.empty())
+            lines->push_back({"          stages wait for " + waits});
         for (const std::string& slow : job.value("stragglers", std::vector<std::string>{}))
             lines->push_back(
                 {"          waits for " + plain(slow) + ": gradcastctl describe " + plain(job.value("id", "")).substr(0, 8), "33"});

@@ -11,6 +11,7 @@
 #include "runtime/core/memory_use.h"
 #include "runtime/core/metrics.h"
 #include "runtime/core/status.h"
+#include "runtime/job/report/pipeline_status.h"
 #include "runtime/job/report/step_times.h"
 #include "transport/exchange/exchange_report.h"
 #include "transport/link/datagrams_found.h"
@@ -73,6 +74,7 @@ struct JobStatus {
     bool may_send_less = false;   // than bytes_bound: sums can do without the words of a node that is late
     uint64_t load_wait_us = 0, exchange_wait_us = 0;
     std::string stage;                         // of the net, that this node computes: "stage 1 of 2 (conv1 .. pool1)"; empty: all
+    std::optional<PipelineStatus> pipeline;    // of a net in stages
     std::string grid;                          // why the net is cut so, where the job file leaves it open; empty: it does not
     std::string kernel_set;                    // as Engine::kernel_set()
     std::string path;                          // "uring_tcp" …

@@ -34,6 +34,7 @@ Status Report::open(const EngineConfig& config) {
     for (size_t node = 0; node < nodes_.size(); ++node) nodes.push_back(nodes_[node].name);
     self_ = config.self;
     nodes_times_.plan(nodes.size() + nodes_later_max);
+    if (config.job.stages > 1) nodes_stages_.plan(nodes.size() + nodes_later_max);
     status_.curve.reserve(curve_points_max);
     status_.workers.reserve(workers_reported_max);
     status_.staleness.reserve(Staleness::bins);
@@ -64,6 +65,12 @@ void Report::warn(const std::string& text) {
 }
 
 JobStatus Report::status() const {
+    JobStatus status = known();
+    if (status.pipeline) pipeline_status_derive(&*status.pipeline);
+    return status;
+}
+
+JobStatus Report::known() const {
     std::lock_guard lock(mutex_);
     JobStatus status = status_;
     if (evaluator_) status.evaluating = evaluator_->share();
@@ -77,6 +84,17 @@ JobStatus Report::status() const {
             const RankTimes times = node == static_cast<size_t>(self_) ? times_.read() : nodes_times_.get(node);
             if (times.steps > 0) status.times.push_back({member, times});
         }
+    if (status.pipeline) {
+        std::vector<StageNode>& all = status.pipeline->nodes;
+        const auto own =
+            std::ranges::find_if(all, [&](const StageNode& each) { return nodes_.find(each.node) == static_cast<size_t>(self_); });
+        const uint32_t drawn = own == all.end() ? 1 : std::max(own->replica, 1u);
+        for (StageNode& each : all) {
+            const size_t node = nodes_.find(each.node);
+            each.news = node == static_cast<size_t>(self_) ? stages_.read() : nodes_stages_.get(node);
+            if (each.replica != drawn) each.news.passes.clear();
+        }
+    }
     // Stages differ by what they compute.
     if (status.state == JobState::running && status.stage.empty()) status.stragglers = stragglers_of(status.times);
     fill_metrics(status);
@@ -124,7 +142,7 @@ void Report::fill_metrics(JobStatus& status) const {
     status.metrics = metrics_.read();
 }
 
-/// Trainer thread: neither allocates nor locks.
+/// Trainer thread: does not allocate, and no lock is held for long.
 void Report::measure(const Step& step) {
     auto us = [&](StepPhase phase) { return step.phases_us[static_cast<size_t>(phase)]; };
     metrics_.add(Metric::steps, 1);
@@ -134,6 +152,7 @@ void Report::measure(const Step& step) {
     for (size_t i = 0; i < step_phases; ++i) metrics_.observe(Metric::phase_time, step.phases_us[i], i);
     if (step.waited_for) metrics_.add(Metric::peer_wait, us(StepPhase::wait), static_cast<size_t>(*step.waited_for));
     times_.step(step.phases_us, step.blocks);
+    if (step.stage) stages_.step(step.record.step + 1, *step.stage, us(StepPhase::compute) + us(StepPhase::wait));
     // The counters of a view begin at zero with it.
     if (std::exchange(bulk_view_, step.bulk_view) != step.bulk_view) bulk_seen_ = {};
     const std::atomic<uint64_t>* const counters[] = {&step.bulk.packets_sent,  &step.bulk.repairs_sent, &step.bulk.lost,
@@ -168,6 +187,11 @@ void Report::point(const CurvePoint& point) {
         if (point.step % curve_every_ != 0) return;
     }
     curve.push_back(point);
+}
+
+void Report::pipeline(PipelineStatus status) {
+    std::lock_guard lock(mutex_);
+    status_.pipeline = std::move(status);
 }
 
 void Report::views(std::vector<ViewRecord> views) {

@@ -27,6 +27,11 @@ public:
     const StepTimes& times() const { return times_; }
     /// Network thread: the step times of another node have come.
     void times_of(NodeId node, const RankTimes& times) { nodes_times_.set(static_cast<size_t>(node), times); }
+    // Of a net in stages.
+    const StageLog& stages() const { return stages_; }
+    void stage_of(NodeId node, StageNews news) { nodes_stages_.set(static_cast<size_t>(node), std::move(news)); }   // as times_of()
+    /// A view begins, with these nodes and without their news.
+    void pipeline(PipelineStatus status);
     /// Logged, and shown with the job.
     void warn(const std::string& text);
     JobStatus status() const;                                               // any thread
@@ -64,6 +69,7 @@ public:
         const Staleness& staleness;
         uint64_t epoch, load_wait_us, now_us;
         std::array<uint64_t, step_phases> phases_us;
+        const StageRecord* stage;           // null: this node computes no stage
         uint32_t blocks;                    // that this node computes
         std::optional<NodeId> waited_for;   // whose packet it has waited for
         const BulkCounters& bulk;           // since the view `bulk_view` began
@@ -97,6 +103,7 @@ public:
     void end(Status status, uint64_t steps, const std::string& digest, uint64_t now_us, const std::vector<std::string>& why_lost);
 
 private:
+    JobStatus known() const;   // without what follows from it
     void measure(const Step& step);
     /// A line of steps.jsonl in place of those up to step `steps` that are missing.
     void log_gap(uint64_t steps);
@@ -130,6 +137,8 @@ private:
     NodeId self_{0};
     StepTimes times_;
     TimesOfNodes nodes_times_;
+    StageLog stages_;
+    StagesOfNodes nodes_stages_;
     uint64_t curve_every_ = 1;   // steps between two points
     std::atomic<uint64_t> repairs_bytes_{0}, feedback_bytes_{0};
     mutable Metrics metrics_;

@@ -485,6 +485,7 @@ private:
                       .load_wait_us = parts_.loader ? parts_.loader->waited_us() : 0,
                       .now_us = context.host.now_us(),
                       .phases_us = phases_us(context),
+                      .stage = session_->pipeline() ? &context.stage : nullptr,
                       .blocks = static_cast<uint32_t>(session_->own_blocks().size()),
                       .waited_for = session_->waited_for(),
                       .bulk = session_->bulk_counters(),

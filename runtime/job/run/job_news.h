@@ -13,7 +13,8 @@ namespace gradcast {
 /// How far a rank is with the job; JobNews::phase.
 enum class JobPhase : uint8_t { preparing, started, ended, done, aborted, departed };
 
-/// The payload of PacketType::job; the text of an abort follows.  JobBody::kind is 1, JobBody::value a serial number.
+/// The payload of PacketType::job.  Before an abort the news of a stage follow (StageNewsWire), else its text.  JobBody::kind is 1,
+/// JobBody::value a serial number.
 struct JobNews {
     uint8_t phase, waiting, code;
     uint8_t expelled;   // the others go on without the receiver, as the text says

@@ -16,6 +16,7 @@ constexpr uint32_t kind_news = 1;
 constexpr uint64_t timer_heartbeat = 1, timer_settle = 2;
 constexpr uint64_t cut_off_heartbeats = 3;   // after so long a silence of all others this rank is cut off
 constexpr uint32_t text_bytes_max = inline_bytes_max - sizeof(JobNews);
+static_assert(stage_news_bytes_max <= text_bytes_max);
 
 struct Peer {
     JobNews news{};
@@ -100,6 +101,13 @@ private:
         own_.phase = static_cast<uint8_t>(phase);
         entered_us_ = now_us_;
         announce_due_ = true;
+        if (phase == JobPhase::ended) measure();
+    }
+
+    /// Takes this rank's times into its news.
+    void measure() {
+        if (config_.times) own_.times.set(config_.times->read());
+        if (config_.stages) stage_bytes_ = stage_news_write(config_.stages->read(), stage_);
     }
 
     void complete(JobDone id, Status status, Actions& actions) {
@@ -236,6 +244,11 @@ private:
         peer.received_us = now_us_;
         peer.news = said;
         if (config_.times_of) config_.times_of(packet.sender, said.times.get());
+        if (config_.stage_of && !said.expelled && peer.phase() < JobPhase::aborted) {
+            StageNews stage;
+            if (stage_news_read({packet.payload.host + sizeof said, packet.payload.bytes - sizeof said}, &stage))
+                config_.stage_of(packet.sender, std::move(stage));
+        }
         if (said.expelled) {
             if (finished() || phase() != JobPhase::started) return;
             own_.code = static_cast<uint8_t>(job_news_code(said));
@@ -274,6 +287,7 @@ private:
         if (may_miss() && phase() != JobPhase::aborted && lost_count({}) <= config_.losses_tolerated) {
             if (again) return;
             if (config_.times_of) config_.times_of(rank, {});   // it holds nobody up
+            if (config_.stage_of) config_.stage_of(rank, {});
             const std::string why = fmt::format("{}{}", status.what, advice(status.code, rank));
             log_.warn("{} is lost in step {}, {}{} of {} that this exchange can do without: {}", name(rank), own_step(),
                       config_.replica_ranks > 1 ? fmt::format("and with it replica {}, ", rank / config_.replica_ranks + 1) : "",
@@ -309,7 +323,7 @@ private:
         if (finished()) return;
         if (id == timer_settle) return settle(actions);
         announce_due_ = true;
-        if (config_.times) own_.times.set(config_.times->read());
+        measure();
         actions.timers.push_back({timer_heartbeat, now_us_ + timeouts_.heartbeat_us});
         if (phase() == JobPhase::aborted || phase() == JobPhase::departed) return;
         for (Rank rank = 0; rank < peers_.size(); ++rank)
@@ -425,7 +439,8 @@ private:
         own_.waiting = config_.progress->waiting.load(std::memory_order_relaxed);
         own_.step.set(config_.progress->step.load(std::memory_order_relaxed));
         own_.done.set(config_.progress->done.load(std::memory_order_relaxed));
-        send(own_, text_, {0, others_.data()}, payload_, actions);
+        const std::string_view stage(reinterpret_cast<const char*>(stage_.data()), stage_bytes_);
+        send(own_, phase() < JobPhase::aborted ? stage : text_, {0, others_.data()}, payload_, actions);
     }
 
     using Payload = std::array<std::byte, inline_bytes_max>;
@@ -449,6 +464,8 @@ private:
     std::vector<Peer> peers_;        // by rank; the own entry is not used
     std::vector<uint64_t> others_;   // bits of all ranks but this one
     JobNews own_{};
+    std::array<std::byte, stage_news_bytes_max> stage_{};
+    size_t stage_bytes_ = 0;
     std::string text_, verdict_;   // of the abort; of this rank where it leaves
     Payload payload_;
     std::vector<Payload> last_words_;   // to ranks that are expelled, by rank

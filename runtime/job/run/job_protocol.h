@@ -29,6 +29,7 @@
 #include "algos/dispatch.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/log.h"
+#include "runtime/job/report/stage_news.h"
 #include "runtime/job/report/step_times.h"
 #include "runtime/job/run/timeouts.h"
 #include "runtime/view/messages.h"
@@ -82,6 +83,8 @@ struct JobProtocolConfig {
     std::function<void(Rank, Suspicion)> suspect = {};
     const StepTimes* times = nullptr;                            // of this rank, sent with each heartbeat; may be null
     std::function<void(Rank, const RankTimes&)> times_of = {};   // the times of another rank have come; without steps: it is lost
+    const StageLog* stages = nullptr;                            // of this rank's stage, likewise
+    std::function<void(Rank, StageNews)> stage_of = {};          // news of another rank's stage have come
     std::string isa_setting = isa_setting_in_file;               // what messages call it
     uint32_t replica_ranks = 1;                                  // ranks of a replica, which follow one another
     std::function<std::string(Rank)> part_of = {};               // of a net in stages: which part of it the rank has

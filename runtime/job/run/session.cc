@@ -105,6 +105,18 @@ Status Session::ready() {
     return {};
 }
 
+PipelineStatus Session::pipeline_status() const {
+    const PipelineConfig& config = *parts_.pipeline;
+    PipelineStatus status{.schedule = pipeline_schedule_names()[static_cast<size_t>(config.schedule)],
+                          .micro_batch = config.micro_batch,
+                          .own_stage = config.own_stage + 1};
+    for (uint32_t stage = 0; stage < config.stages(); ++stage) status.layers.push_back(config.layers_text(stage));
+    for (Rank rank = 0; rank < view_.n(); ++rank)
+        status.nodes.push_back(
+            {view_.members[rank].name, grid_.cell_of(rank).stage + 1, grid_.is_spare(rank) ? 0 : grid_.replica_of(rank) + 1, {}});
+    return status;
+}
+
 void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context_ = &context;
     std::vector<bool> lost_ranks(view_.n());
@@ -114,6 +126,11 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     if (job_.job.survive) suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
     std::function<std::string(Rank)> part_of;
     if (parts_.pipeline) part_of = [this](Rank rank) { return parts_.pipeline->stage_text(grid_.cell_of(rank).stage); };
+    std::function<void(Rank, StageNews)> stage_of;
+    if (parts_.pipeline) {
+        stage_of = [this](Rank rank, StageNews news) { report_.stage_of(config_.nodes[rank], std::move(news)); };
+        report_.pipeline(pipeline_status());
+    }
     job_protocol_ = job_protocol({.view = view_,
                                   .self = self_,
                                   .deadline_us = parts_.deadline_us,
@@ -129,6 +146,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .suspect = suspect,
                                   .times = &report_.times(),
                                   .times_of = [this](Rank rank, const RankTimes& times) { report_.times_of(config_.nodes[rank], times); },
+                                  .stages = pipeline_ ? &report_.stages() : nullptr,
+                                  .stage_of = stage_of,
                                   .isa_setting = job_.isa_setting,
                                   .replica_ranks = replica_ranks(),
                                   .part_of = part_of},

@@ -113,6 +113,7 @@ public:
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
 
 private:
+    PipelineStatus pipeline_status() const;   // of a net in stages: without news of its nodes
     uint32_t replica_ranks() const { return grid_.cells(); }
     uint32_t own_samples() const;
     const Alternative& alternative() const { return spare() ? config_.spare : config_.exchange; }
