@@ -15,9 +15,7 @@ constexpr size_t stage_passes = 3;   // of them, the first ones; the others are 
 
 /// backward with zero_bubble: the data pass.
 constexpr StageTime stage_time_of(StagePass pass) {
-    return pass == StagePass::forward   ? StageTime::forward
-           : pass == StagePass::weights ? StageTime::weights
-                                        : StageTime::backward;
+    return pass == StagePass::forward ? StageTime::forward : pass == StagePass::weights ? StageTime::weights : StageTime::backward;
 }
 
 struct PassTime {

@@ -130,12 +130,12 @@ TEST_F(Ctl, StagesAreATableOfNodesAndALineOfTop) {
     const Outcome outcome = ask("describe first");
     for (const char* word : {"pipeline        2 stages, 1f1b, 2 micro-batches of 1 block; idle by formula 0.33\n",
                              "gradients of stage 2 1.25 ms, reports of the other stages 0.30 ms\n", "values of stage 1 7.00 ms\n",
-                             "conv1 .. pool2  node-3  spare       -  "})
+                             "conv1 .. pool2  node-3    spare     -  "})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
     EXPECT_EQ(ask("describe whole").out.find("pipeline"), std::string::npos);
     const std::string top = ask("top").out;
-    EXPECT_NE(top.find("running      2/2  1/10"), std::string::npos) << top;
-    EXPECT_NE(top.find("running        -  1/10"), std::string::npos) << top;
+    EXPECT_NE(top.find("first  running  2/2    1/10"), std::string::npos) << top;
+    EXPECT_NE(top.find("whole  running  -      1/10"), std::string::npos) << top;
     EXPECT_NE(top.find("          stages wait for 1: gradients of stage 2 (20% idle), 2: values of stage 1 (70% idle)\n"),
               std::string::npos)
         << top;

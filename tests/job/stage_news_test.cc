@@ -38,7 +38,8 @@ TEST(StageNews, MediansAndPassesCrossTheWire) {
     EXPECT_EQ(log.read().steps, 0u);
     std::array<std::byte, stage_news_bytes_max> bytes;
     EXPECT_EQ(stage_news_write(log.read(), bytes), 0u);
-    for (uint64_t step = 1; step <= 20; ++step) log.step(step, record(1000, 2000, StageTime::gradients, step == 20 ? 900'000 : 3000), 10'000);
+    for (uint64_t step = 1; step <= 20; ++step)
+        log.step(step, record(1000, 2000, StageTime::gradients, step == 20 ? 900'000 : 3000), 10'000);
     const StageNews news = through_the_wire(log.read());
     EXPECT_EQ(news.steps, StageLog::recent_steps);
     EXPECT_EQ(news.step_us, 10'000u);

@@ -185,7 +185,7 @@ TEST_F(SystemPage, DrawsTheScheduleOfStages) {
         StageNews news{.steps = 16,
                        .micro_batches = micro_batches,
                        .step_us = 28'000,
-                       .us = {8000, 8000, 8000, stage * 500, 1500 - stage * 500, 0, 20, 700},
+                       .us = {8000, 8000, 8000, stage * 500, (2 - stage) * 750, 0, 20, 700},
                        .shown = 64};
         uint32_t now = 1000 * stage;
         for (const StageTask& task : stage_tasks(Schedule::zero_bubble, 3, stage, micro_batches)) {
@@ -214,7 +214,8 @@ TEST_F(SystemPage, DrawsTheScheduleOfStages) {
     shoot(&steps, "stages");
     EXPECT_EQ(browse(port, steps),
               "true\nstages wait for 1: gradients of stage 2 (14% idle), 2: gradients of stage 3 (14% idle), 3: values of stage 2 (14% "
-              "idle)\n3\n24,24,24\ndata pass of micro-batch 1: 4.08 to 5.08 ms\nvalues of stage 2 1.0 s\n");
+              "idle)\n3\n24,24,24\ndata pass of micro-batch 1: 4.06 to 5.06 ms\nvalues of stage 2 1.00 ms, reports of the other stages "
+              "0.70 ms\n1conv1 .. pool1node-4spare–––––\n");
 }
 
 /// A job of `nodes` of real daemons; one is lost and comes back; another job fails.
