@@ -125,6 +125,24 @@ TEST(PipelineStatus, SaysWhoIsIdleAndWhatItWaitsFor) {
     EXPECT_EQ(drawn[2].pass, StagePass::forward);
     EXPECT_EQ(drawn[2].micro_batch, 2u);
 
+    status.nodes[1].news.passes.resize(StageRecord::passes_max);
+    for (const Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
+        status.schedule = pipeline_schedule_names()[static_cast<size_t>(schedule)];   // what is drawn does not depend on what comes later
+        std::vector<DrawnPass> few, many;
+        status.nodes[1].news.micro_batches = 1000;
+        few = drawn_passes(status, status.nodes[1]);
+        status.nodes[1].news.micro_batches = UINT32_MAX;
+        many = drawn_passes(status, status.nodes[1]);
+        ASSERT_EQ(few.size(), StageRecord::passes_max);
+        ASSERT_EQ(many.size(), few.size());
+        const std::vector<StageTask> tasks = stage_tasks(schedule, 2, 1, 1000);
+        for (size_t i = 0; i < few.size(); ++i) {
+            EXPECT_EQ((StageTask{many[i].pass, many[i].micro_batch - 1}), tasks[i]);
+            EXPECT_EQ((StageTask{few[i].pass, few[i].micro_batch - 1}), tasks[i]);
+        }
+    }
+    status.nodes[1].news.micro_batches = 2;
+
     status.nodes[0].stage = 9;   // of a record of another version
     pipeline_status_derive(&status);
     EXPECT_TRUE(status.idle_simulated.empty());
