@@ -93,14 +93,13 @@ StageNews StageLog::read() const {
     const uint32_t kept = std::min(count_, recent_steps);
     news.steps = kept;
     if (kept == 0) return news;
-    std::array<uint32_t, recent_steps> all;
-    auto median = [&](auto value) {
-        for (uint32_t i = 0; i < kept; ++i) all[i] = value(times_[i]);
-        std::nth_element(all.begin(), all.begin() + (kept - 1) / 2, all.begin() + kept);
-        return all[(kept - 1) / 2];
+    auto mean = [&](auto value) {
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < kept; ++i) sum += value(times_[i]);
+        return static_cast<uint32_t>(sum / kept);
     };
-    news.step_us = median([](const Times& times) { return times.step_us; });
-    for (size_t what = 0; what < stage_times; ++what) news.us[what] = median([&](const Times& times) { return times.us[what]; });
+    news.step_us = mean([](const Times& times) { return times.step_us; });
+    for (size_t what = 0; what < stage_times; ++what) news.us[what] = mean([&](const Times& times) { return times.us[what]; });
     news.micro_batches = micro_batches_;
     news.shown = shown_;
     news.passes.assign(kept_.begin(), kept_.begin() + passes_);

@@ -15,9 +15,10 @@
 namespace gradcast {
 
 struct StageNews {
-    uint32_t steps = 0;           // that the medians are of; 0: nothing is known
+    uint32_t steps = 0;           // that the means are of; 0: nothing is known
     uint32_t micro_batches = 0;   // of the last step
-    // Microseconds, medians of the last steps: of a step until all sums are reported; of what the stage did and waited for in it.
+    // Microseconds, means of the last steps, so that parts add up: of a step until all sums are reported; of what the stage did and waited
+    // for in it.
     uint32_t step_us = 0;
     std::array<uint32_t, stage_times> us{};
     uint64_t shown = 0;             // the step, from 1 on, that these passes are of
