@@ -19,16 +19,6 @@ constexpr uint16_t edge_channel = static_cast<uint16_t>(Channel::edge);
 
 bool takes_gradients(StagePass pass) { return pass == StagePass::backward || pass == StagePass::data; }
 
-const char* pass_name(StagePass pass) {
-    switch (pass) {
-        case StagePass::forward: return "forward";
-        case StagePass::backward: return "backward";
-        case StagePass::data: return "data";
-        case StagePass::weights: return "weights";
-    }
-    return "?";
-}
-
 Backward backward_of(StagePass pass) {
     return pass == StagePass::backward ? Backward::both : pass == StagePass::data ? Backward::data : Backward::weights;
 }
@@ -391,7 +381,7 @@ Status Pipeline::traced(const StageTask& task, uint32_t number) {
     Profile* const profile = context_->profile;
     const uint64_t begin_ns = profile && profile->on() ? clock_ns() : 0;
     const Status status = pass(made, task.pass);
-    if (begin_ns > 0) profile->add(made.lane, pass_name(task.pass), {}, begin_ns, clock_ns(), place(task.micro_batch));
+    if (begin_ns > 0) profile->add(made.lane, stage_pass_name(task.pass), {}, begin_ns, clock_ns(), place(task.micro_batch));
     return status;
 }
 

@@ -89,6 +89,21 @@ double seconds_of(const StageTimes& times, StagePass pass) {
 
 std::span<const char* const> pipeline_schedule_names() { return names; }
 
+std::optional<Schedule> pipeline_schedule_find(std::string_view name) {
+    const auto at = std::ranges::find(names, name);
+    return at == std::end(names) ? std::nullopt : std::optional(static_cast<Schedule>(at - std::begin(names)));
+}
+
+const char* stage_pass_name(StagePass pass) {
+    switch (pass) {
+        case StagePass::forward: return "forward";
+        case StagePass::backward: return "backward";
+        case StagePass::data: return "data";
+        case StagePass::weights: return "weights";
+    }
+    return "?";
+}
+
 std::vector<StageTask> stage_tasks(Schedule schedule, uint32_t stages, uint32_t stage, uint32_t micro_batches) {
     switch (schedule) {
         case Schedule::gpipe: return gpipe(micro_batches);

@@ -1,7 +1,9 @@
 // In which order a stage of a pipeline runs the passes of its micro-batches, and what a step costs.  Pure functions.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace gradcast {
@@ -13,9 +15,13 @@ enum class Schedule : uint8_t {
 };
 /// "gpipe", "1f1b", "zero-bubble", in the order of Schedule.
 std::span<const char* const> pipeline_schedule_names();
+/// None: no schedule has that name.
+std::optional<Schedule> pipeline_schedule_find(std::string_view name);
 
 /// backward is data and weights, layer by layer: it needs less memory, and the stage before waits for all of it (nn/net.h: Backward).
 enum class StagePass : uint8_t { forward, backward, data, weights };
+/// "forward", "backward", "data", "weights".
+const char* stage_pass_name(StagePass pass);
 struct StageTask {
     StagePass pass;
     uint32_t micro_batch;

@@ -122,7 +122,6 @@ void some_fields(const auto& each, Is<StageNode> auto& node) {
 constexpr const char* stage_time_keys[] = {"forward_us",   "backward_us", "weights_us", "values_us",
                                            "gradients_us", "unsent_us",   "sums_us",    "reports_us"};
 static_assert(std::size(stage_time_keys) == stage_times);
-constexpr const char* pass_names[] = {"forward", "backward", "data", "weights"};   // by StagePass
 
 template <typename T>
 void write(Json& json, const T& value) {
@@ -276,7 +275,7 @@ void to_json(Json& json, const JobDetail& detail) {
     for (const StageNode& node : detail.summary.status.pipeline->nodes) {
         Json passes = Json::array();
         for (const DrawnPass& each : drawn_passes(*detail.summary.status.pipeline, node))
-            passes.push_back({pass_names[static_cast<size_t>(each.pass)], each.micro_batch, each.time.begin_us, each.time.end_us});
+            passes.push_back({stage_pass_name(each.pass), each.micro_batch, each.time.begin_us, each.time.end_us});
         if (!passes.empty())
             schedule.push_back({{"node", node.node}, {"stage", node.stage}, {"step", node.news.shown}, {"passes", std::move(passes)}});
     }

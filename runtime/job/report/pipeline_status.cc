@@ -9,11 +9,8 @@ namespace {
 
 constexpr uint64_t simulated_most = 1 << 16;   // passes of micro-batches, which take milliseconds to simulate
 
-Schedule schedule_of(const std::string& name) {
-    const auto& names = pipeline_schedule_names();
-    const auto at = std::ranges::find(names, name);
-    return at == names.end() ? Schedule::one_forward_one_backward : static_cast<Schedule>(at - names.begin());
-}
+/// The name may be an outsider's.
+Schedule schedule_of(const std::string& name) { return pipeline_schedule_find(name).value_or(Schedule::one_forward_one_backward); }
 
 }   // namespace
 

@@ -18,14 +18,14 @@ struct StageNode {
 
 struct PipelineStatus {
     std::string schedule;
-    uint32_t micro_batch = 1;          // blocks
-    uint32_t own_stage = 1;            // of this node, from 1 on
-    std::vector<std::string> layers;   // by stage: "conv1 .. pool1"
-    std::vector<StageNode> nodes;      // by rank
+    uint32_t micro_batch = 1;               // blocks
+    uint32_t own_stage = 1;                 // of this node, from 1 on
+    std::vector<std::string> layers = {};   // by stage: "conv1 .. pool1"
+    std::vector<StageNode> nodes = {};      // by rank
     // Of the most micro-batches of a node; without steps 0, -1 and empty.
     uint32_t micro_batches = 0;
-    double idle_formula = -1;             // idle_share()
-    std::vector<double> idle_simulated;   // by stage: pipeline_cost() of the stages' mean times and no time for edges
+    double idle_formula = -1;                  // idle_share()
+    std::vector<double> idle_simulated = {};   // by stage: pipeline_cost() of the stages' mean times and no time for edges
 
     bool known() const { return micro_batches > 0; }
 };

@@ -21,8 +21,8 @@ struct StageNews {
     // for in it.
     uint32_t step_us = 0;
     std::array<uint32_t, stage_times> us{};
-    uint64_t shown = 0;             // the step, from 1 on, that these passes are of
-    std::vector<PassTime> passes;   // the first ones of that step, StageRecord::passes_max at most, in the order of the schedule
+    uint64_t shown = 0;                  // the step, from 1 on, that these passes are of
+    std::vector<PassTime> passes = {};   // the first ones of that step, StageRecord::passes_max at most, in the order of the schedule
 
     uint32_t of(StageTime what) const { return us[static_cast<size_t>(what)]; }
     /// The share of a step in which the stage computed nothing; below 0: not known.

@@ -61,8 +61,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     *about = "parallel.cuts";
     if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, job.stages);
     else GC_TRY(named_cuts(job, order, &config->begins));
-    const auto& names = pipeline_schedule_names();
-    config->schedule = static_cast<Schedule>(std::ranges::find(names, job.stage_schedule) - names.begin());
+    config->schedule = *pipeline_schedule_find(job.stage_schedule);   // its rule has checked the name
     config->own_stage = stage_of(self, job.stages);
     config->recompute = job.recompute;
     config->micro_batch = job.micro_batch;
