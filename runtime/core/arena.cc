@@ -20,6 +20,7 @@ constexpr int MADV_POPULATE_WRITE = 23;
 constexpr uint64_t page = 4096, huge_page = 2 << 20;
 constexpr uint64_t checked_from = 1 << 20;   // smaller arenas are not checked
 constexpr uint64_t spare_max = 64 << 20;     // kept free for stacks, queues, libraries
+constexpr uint64_t piece_max = 64 << 20;   // a few 10 ms: other threads wait as long for mmap, and a process with a CPU quota for the next
 
 }   // namespace
 
@@ -54,12 +55,12 @@ Status Arena::seal() {
     return {};
 }
 
-/// In pieces of at most 1/16 of the memory that is free: 16 processes at the same time do not take more than there is.
+/// In pieces of at most 1/16 of the memory that is free, so that 16 processes at the same time do not take more than there is.
 Status Arena::touch(uint64_t spare) {
     for (uint64_t done = 0; done < bytes_;) {
         const MemoryRoom room = checked_from <= bytes_ ? memory_room() : MemoryRoom{};
         if (bytes_ - done + spare > room.bytes) return too_little({room.bytes + done, room.where});
-        const uint64_t piece = std::min(bytes_ - done, std::max(room.bytes / 16 / huge_page * huge_page, huge_page));
+        const uint64_t piece = std::min(bytes_ - done, std::clamp(room.bytes / 16 / huge_page * huge_page, huge_page, piece_max));
         if (::madvise(base_ + done, piece, MADV_POPULATE_WRITE) != 0) {
             if (errno != EINVAL)
                 return fail(Code::node_memory, "the job needs {}; the kernel gave {:.1f} MiB of it", budget(),
