@@ -34,8 +34,8 @@ std::string PipelineConfig::stage_text(uint32_t number) const {
     return fmt::format("stage {} of {} ({})", number + 1, begins.size(), layers_text(number));
 }
 
-std::vector<StageTask> PipelineConfig::tasks(uint32_t blocks) const {
-    return stage_tasks(schedule, stages(), own_stage, (blocks + micro_batch - 1) / micro_batch);
+std::vector<StageTask> PipelineConfig::tasks(uint32_t of_stage, uint32_t blocks) const {
+    return stage_tasks(schedule, stages(), of_stage, (blocks + micro_batch - 1) / micro_batch);
 }
 
 /// Values have the number of their layer, gradients that of the pair of layers.
@@ -62,7 +62,8 @@ void Pipeline::connect() {
 }
 
 void Pipeline::plan(Arena& arena) {
-    slots_ = slots_of(config_.tasks(config_.blocks_most));
+    slots_ = config_.in_flight(config_.own_stage);
+    rooms_ = config_.rooms() * config_.micro_batch;
     together_ = std::min(net_.together(), config_.lane_share());
     connect();
     const uint32_t samples = *std::ranges::max_element(config_.block_sizes);
@@ -70,8 +71,8 @@ void Pipeline::plan(Arena& arena) {
         crossing.place = room_bytes_;
         room_bytes_ += (net_.edge_bytes(crossing.edge, crossing.gradient, samples) + 63) / 64 * 64;
     }
-    arena.plan("edges", rooms() * room_bytes_, &memory_);
-    transfers_.resize(rooms() * incoming_.size() + slots_ * config_.micro_batch * outgoing_.size() +
+    arena.plan("edges", rooms_ * room_bytes_, &memory_);
+    transfers_.resize(rooms_ * incoming_.size() + slots_ * config_.micro_batch * outgoing_.size() +
                       config_.lanes * (incoming_.size() + outgoing_.size()));
 }
 
@@ -96,7 +97,7 @@ void Pipeline::open(Context& context, Dispatch& dispatch) {
 }
 
 Buffer Pipeline::room(uint32_t index, const Crossing& crossing) {
-    return memory_.part(index % rooms() * room_bytes_ + crossing.place,
+    return memory_.part(index % rooms_ * room_bytes_ + crossing.place,
                         net_.edge_bytes(crossing.edge, crossing.gradient, samples_of(index)));
 }
 
@@ -240,12 +241,12 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     sink_ = &sink;
     waited_us_ = 0;
     wait_us_ = context_->stage_wait_us(blocks.size());
-    if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(static_cast<uint32_t>(blocks.size()));
+    if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(config_.own_stage, static_cast<uint32_t>(blocks.size()));
     blocks_ = blocks;
     fetched_ = 0;
     context_->stage.micro_batches = micro_batches();
     GC_TRY(poll());
-    for (uint32_t index = 0; index < rooms() && !stopped_; ++index)
+    for (uint32_t index = 0; index < rooms_ && !stopped_; ++index)
         for (const bool gradients : {false, true}) receive(index, gradients);
     size_t task = 0;
     while (task < tasks_.size() && !stopped_) {
@@ -326,7 +327,7 @@ Status Pipeline::run(const StageTask& task) {
         const Call made = call(task.micro_batch, number);
         for (uint32_t index = made.first; index < made.first + made.count; ++index) send(index, made, gradients);
     }
-    for (uint32_t index = first; index < end; ++index) receive(index + rooms(), gradients);
+    for (uint32_t index = first; index < end; ++index) receive(index + rooms_, gradients);
     return {};
 }
 

@@ -3,12 +3,13 @@
 //
 //     edges (transport/edges) --> rooms of blocks --> slots of the net --> passes on the lanes --> sends, from the slots
 //
-// Receives are posted before the step, for the micro-batches in flight and one more.  Gradients of parameters go to a GradientSink, as
+// Receives are posted before the step, for as many micro-batches as there are rooms.  Gradients of parameters go to a GradientSink, as
 // those of a whole net do.
 //
 // A step ends early where nobody needs the rest of it.  The ranks of a replica find that out each by itself: what is under way between them
 // is abandoned at both ends, and its memory is free once the link has answered.  A replica that has lost a rank computes nothing.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <span>
@@ -43,12 +44,16 @@ struct PipelineConfig {
     Stage stage(uint32_t number) const { return {begins[number], number + 1 < begins.size() ? begins[number + 1] : ~0u}; }
     std::string layers_text(uint32_t number) const;   // "conv1 .. pool2"
     std::string stage_text(uint32_t number) const;    // "stage 1 of 2 (conv1 .. pool2)"
-    std::vector<StageTask> tasks(uint32_t blocks) const;
+    std::vector<StageTask> tasks(uint32_t of_stage, uint32_t blocks) const;
+    /// Micro-batches that a stage has in flight, the most.
+    uint32_t in_flight(uint32_t of_stage) const { return slots_of(tasks(of_stage, blocks_most)); }
     /// NetConfig::slots of the stage's net.
-    uint32_t slots() const { return slots_of(tasks(blocks_most)) * lane_share(); }
+    uint32_t slots() const { return in_flight(own_stage) * lane_share(); }
+    /// Micro-batches for which there is memory where edges arrive: one more than in flight, and all that the stage before sends ahead.
+    uint32_t rooms() const { return std::max(in_flight(own_stage) + 1, own_stage > 0 ? in_flight(own_stage - 1) : 0); }
     /// NetConfig::recompute.  A stage with one micro-batch in flight has nothing to save.
     bool recomputes() const { return recompute && slots() > 1; }
-    bool passes_apart() const { return schedule == Schedule::zero_bubble; }
+    bool passes_apart() const { return gradcast::passes_apart(schedule); }
     uint32_t lane_share() const { return (micro_batch + lanes - 1) / lanes; }   // blocks of a micro-batch, the most of a lane
 };
 
@@ -114,19 +119,18 @@ private:
         uint32_t lane, slot, first, count;   // first, count: indices of blocks of the step
     };
 
-    uint32_t rooms() const { return (slots_ + 1) * config_.micro_batch; }
     uint32_t micro_batches() const { return static_cast<uint32_t>((blocks_.size() + config_.micro_batch - 1) / config_.micro_batch); }
     uint32_t end_of(uint32_t micro_batch) const {
         return std::min((micro_batch + 1) * config_.micro_batch, static_cast<uint32_t>(blocks_.size()));
     }
     uint32_t samples_of(uint32_t index) const { return config_.block_sizes[blocks_[index]]; }
-    /// Of the transfers of a block.  What comes for it and for one rooms() later share theirs, as do those that go from a slot.
+    /// Of the transfers of a block.  What comes for it and for one rooms_ later share theirs, as do those that go from a slot.
     std::span<Transfer> incoming(uint32_t index) {
-        return std::span(transfers_).subspan(index % rooms() * incoming_.size(), incoming_.size());
+        return std::span(transfers_).subspan(index % rooms_ * incoming_.size(), incoming_.size());
     }
     std::span<Transfer> outgoing(uint32_t index) {
         return std::span(transfers_)
-            .subspan(rooms() * incoming_.size() + index % (slots_ * config_.micro_batch) * outgoing_.size(), outgoing_.size());
+            .subspan(rooms_ * incoming_.size() + index % (slots_ * config_.micro_batch) * outgoing_.size(), outgoing_.size());
     }
     Buffer room(uint32_t index, const Crossing& crossing);
     void connect();
@@ -166,6 +170,7 @@ private:
     Net& net_;
     std::vector<StageTask> tasks_;
     uint32_t slots_ = 0;      // micro-batches in flight
+    uint32_t rooms_ = 0;      // blocks
     uint32_t together_ = 1;   // blocks of a call, the most
     std::vector<Crossing> incoming_, outgoing_;
     uint64_t room_bytes_ = 0;   // of a block

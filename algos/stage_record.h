@@ -13,7 +13,7 @@ enum class StageTime : uint8_t { forward, backward, weights, values, gradients, 
 constexpr size_t stage_times = 8;
 constexpr size_t stage_passes = 3;   // of them, the first ones; the others are waits
 
-/// backward with zero_bubble: the data pass.
+/// backward where passes_apart(): the data pass.
 constexpr StageTime stage_time_of(StagePass pass) {
     return pass == StagePass::forward ? StageTime::forward : pass == StagePass::weights ? StageTime::weights : StageTime::backward;
 }

@@ -7,7 +7,7 @@
 namespace gradcast {
 namespace {
 
-constexpr const char* names[] = {"gpipe", "1f1b", "zero-bubble"};
+constexpr const char* names[] = {"gpipe", "1f1b", "zero-bubble", "eager-1f1b", "eager-zero-bubble"};
 
 /// Runs tasks of all stages as soon as what they need is there.
 class Timeline {
@@ -51,10 +51,10 @@ std::vector<StageTask> gpipe(uint32_t micro_batches) {
     return tasks;
 }
 
-// Stage k of S has at most S - k forward passes ahead of its backward passes.
-std::vector<StageTask> one_forward_one_backward(uint32_t stages, uint32_t stage, uint32_t micro_batches) {
+// At most `ahead` forward passes are ahead of the backward passes.
+std::vector<StageTask> one_forward_one_backward(uint32_t ahead, uint32_t micro_batches) {
     std::vector<StageTask> tasks;
-    const uint32_t ahead = std::min(stages - stage, micro_batches);
+    ahead = std::min(ahead, micro_batches);
     for (uint32_t i = 0; i < ahead; ++i) tasks.push_back({StagePass::forward, i});
     for (uint32_t i = 0; i < micro_batches; ++i) {
         tasks.push_back({StagePass::backward, i});
@@ -63,13 +63,13 @@ std::vector<StageTask> one_forward_one_backward(uint32_t stages, uint32_t stage,
     return tasks;
 }
 
-// Stage k puts weights passes off by k micro-batches, so that each stage keeps S at most.  The last ones fill its wait at the end.
-std::vector<StageTask> zero_bubble(uint32_t stages, uint32_t stage, uint32_t micro_batches) {
+// Weights passes are put off by so many micro-batches.  The last ones fill the stage's wait at the end.
+std::vector<StageTask> zero_bubble(uint32_t ahead, uint32_t put_off, uint32_t micro_batches) {
     std::vector<StageTask> tasks;
     uint32_t weights = 0;
-    for (const auto& [pass, micro_batch] : one_forward_one_backward(stages, stage, micro_batches)) {
+    for (const auto& [pass, micro_batch] : one_forward_one_backward(ahead, micro_batches)) {
         tasks.push_back({pass == StagePass::backward ? StagePass::data : pass, micro_batch});
-        if (pass == StagePass::backward && micro_batch >= stage) tasks.push_back({StagePass::weights, weights++});
+        if (pass == StagePass::backward && micro_batch >= put_off) tasks.push_back({StagePass::weights, weights++});
     }
     while (weights < micro_batches) tasks.push_back({StagePass::weights, weights++});
     return tasks;
@@ -105,10 +105,15 @@ const char* stage_pass_name(StagePass pass) {
 }
 
 std::vector<StageTask> stage_tasks(Schedule schedule, uint32_t stages, uint32_t stage, uint32_t micro_batches) {
+    const uint32_t ahead = stages - stage, eagerly = 2 * ahead - 1;
     switch (schedule) {
         case Schedule::gpipe: return gpipe(micro_batches);
-        case Schedule::one_forward_one_backward: return one_forward_one_backward(stages, stage, micro_batches);
-        case Schedule::zero_bubble: return zero_bubble(stages, stage, micro_batches);
+        case Schedule::one_forward_one_backward: return one_forward_one_backward(ahead, micro_batches);
+        case Schedule::eager_one_forward_one_backward: return one_forward_one_backward(eagerly, micro_batches);
+        // All stages keep as many micro-batches as the first one.
+        case Schedule::zero_bubble: return zero_bubble(ahead, stage, micro_batches);
+        case Schedule::eager_zero_bubble:   // as zero_bubble where there are no more micro-batches than stages
+            return zero_bubble(eagerly, stage + std::min(stage, micro_batches - std::min(stages, micro_batches)), micro_batches);
     }
     return {};
 }
@@ -124,7 +129,7 @@ uint32_t slots_of(std::span<const StageTask> tasks) {
 }
 
 double idle_share(Schedule schedule, uint32_t stages, uint32_t micro_batches) {
-    const double waits = stages - 1.0, passes = (schedule == Schedule::zero_bubble ? 3.0 : 1.0) * micro_batches;
+    const double waits = stages - 1.0, passes = (passes_apart(schedule) ? 3.0 : 1.0) * micro_batches;
     return waits > 0 ? waits / (passes + waits) : 0;
 }
 

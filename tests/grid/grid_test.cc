@@ -118,6 +118,10 @@ TEST(Schedule, IsATable) {
     EXPECT_EQ(text(stage_tasks(Schedule::zero_bubble, 3, 0, 4)), "F0 F1 F2 D0 W0 F3 D1 W1 D2 W2 D3 W3");
     EXPECT_EQ(text(stage_tasks(Schedule::zero_bubble, 3, 2, 4)), "F0 D0 F1 D1 F2 D2 W0 F3 D3 W1 W2 W3");
     EXPECT_EQ(text(stage_tasks(Schedule::zero_bubble, 1, 0, 2)), "F0 D0 W0 F1 D1 W1");
+    EXPECT_EQ(text(stage_tasks(Schedule::eager_one_forward_one_backward, 2, 0, 5)), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
+    EXPECT_EQ(text(stage_tasks(Schedule::eager_one_forward_one_backward, 2, 1, 2)), "F0 B0 F1 B1");
+    EXPECT_EQ(text(stage_tasks(Schedule::eager_zero_bubble, 2, 0, 4)), "F0 F1 F2 D0 W0 F3 D1 W1 D2 W2 D3 W3");
+    EXPECT_EQ(text(stage_tasks(Schedule::eager_zero_bubble, 2, 1, 4)), "F0 D0 F1 D1 F2 D2 W0 F3 D3 W1 W2 W3");
 }
 
 TEST(Schedule, KeepsAsManyMicroBatchesAsItSays) {
@@ -128,12 +132,14 @@ TEST(Schedule, KeepsAsManyMicroBatchesAsItSays) {
                 EXPECT_EQ(slots(Schedule::gpipe), micro_batches);
                 EXPECT_EQ(slots(Schedule::one_forward_one_backward), std::min(stages - stage, micro_batches));
                 EXPECT_LE(slots(Schedule::zero_bubble), std::min(stages, micro_batches));
+                EXPECT_EQ(slots(Schedule::eager_one_forward_one_backward), std::min(2 * (stages - stage) - 1, micro_batches));
+                EXPECT_LE(slots(Schedule::eager_zero_bubble), std::min(2 * stages - 1, micro_batches));
             }
 }
 
 // Every pass comes once, in an order in which no stage waits for ever, whatever the numbers.
 TEST(Schedule, EndsAndComputesAll) {
-    for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble})
+    for (Schedule schedule : all_schedules)
         for (uint32_t stages = 1; stages <= 7; ++stages)
             for (uint32_t micro_batches = 1; micro_batches <= 9; ++micro_batches) {
                 for (uint32_t stage = 0; stage < stages; ++stage) {
@@ -143,7 +149,7 @@ TEST(Schedule, EndsAndComputesAll) {
                         EXPECT_LT(micro_batch, micro_batches);
                         EXPECT_TRUE(seen.emplace(static_cast<uint8_t>(pass), micro_batch).second);
                     }
-                    EXPECT_EQ(tasks.size(), micro_batches * (schedule == Schedule::zero_bubble ? 3 : 2));
+                    EXPECT_EQ(tasks.size(), micro_batches * (passes_apart(schedule) ? 3 : 2));
                 }
                 const PipelineCost cost = pipeline_cost(schedule, std::vector<StageTimes>(stages, {1, 1, 1}), micro_batches);
                 EXPECT_LT(cost.step, 3.0 * (micro_batches + stages));
@@ -162,12 +168,27 @@ TEST(Schedule, IdleSharesAreThoseOfTheFormulas) {
             EXPECT_NEAR(idle(Schedule::gpipe), (p - 1.0) / (m + p - 1), 1e-12);
             EXPECT_NEAR(idle(Schedule::one_forward_one_backward), (p - 1.0) / (m + p - 1), 1e-12);
             EXPECT_NEAR(idle(Schedule::zero_bubble), (p - 1.0) / (3.0 * m + p - 1), 1e-12);
+            for (const Schedule schedule : all_schedules) EXPECT_NEAR(idle(schedule), idle_share(schedule, p, m), 1e-12);
         }
+}
+
+// A stage of an eager schedule waits for an edge once as a step begins and once as it ends, if the edge takes half of the passes' time.
+TEST(Schedule, EagerStagesDoNotWaitForEdges) {
+    constexpr double edge = 1.5, there_and_back = 2 * edge;
+    for (const uint32_t stages : {2u, 4u, 8u}) {
+        const std::vector<StageTimes> times(stages, {1, 1, 1});
+        const auto waits = [&](Schedule schedule) {
+            return pipeline_cost(schedule, times, 4 * stages, edge).step - pipeline_cost(schedule, times, 4 * stages).step;
+        };
+        EXPECT_LE(waits(Schedule::eager_one_forward_one_backward), there_and_back * (stages - 1));
+        EXPECT_LE(waits(Schedule::eager_zero_bubble), there_and_back * (stages - 1));
+        EXPECT_GT(waits(Schedule::one_forward_one_backward), 2 * there_and_back * (stages - 1));
+    }
 }
 
 TEST(Schedule, TheSlowestStageBoundsAStep) {
     const std::vector<StageTimes> times = {{1, 1, 1}, {4, 4, 2}, {1, 2, 1}};
-    for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
+    for (Schedule schedule : all_schedules) {
         const PipelineCost cost = pipeline_cost(schedule, times, 12);
         EXPECT_GE(cost.step, 120);
         EXPECT_LT(cost.step, 120 + 10);

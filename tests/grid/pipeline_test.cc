@@ -20,7 +20,7 @@ public:
             NetConfig config = sizes({samples});
             config.stage = {begins[i], i + 1 < stages ? begins[i + 1] : ~0u};
             config.slots = slots_of(stage.tasks);
-            config.passes_apart = schedule == Schedule::zero_bubble;
+            config.passes_apart = passes_apart(schedule);
             config.recompute = recompute;
             stage.rig = std::make_unique<Rig>(spec, config);
             for (uint32_t b = 0; b < micro_batches; ++b) {
@@ -123,9 +123,9 @@ TEST(Pipeline, HasTheBitsOfTheWholeNet) {
         }
         const std::vector<uint32_t> all = whole.net->stage_begins();
         const std::vector<uint32_t> begins = {0, all[all.size() / 4], all[all.size() / 2], all[all.size() * 3 / 4]};
-        for (Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble})
+        for (Schedule schedule : all_schedules)
             for (const bool recompute : {false, true}) {
-                if (recompute && schedule == Schedule::zero_bubble) continue;
+                if (recompute && passes_apart(schedule)) continue;
                 SCOPED_TRACE(
                     fmt::format("{}, {}, recompute {}", name, pipeline_schedule_names()[static_cast<size_t>(schedule)], recompute));
                 Pipeline pipeline(spec, begins, schedule, micro_batches, recompute);

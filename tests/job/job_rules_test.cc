@@ -142,7 +142,7 @@ const std::vector<Case> cases = {
     {{.parallel = "recompute = true\n"},
      "parallel.recompute: goes with stages of at least 2: a whole net has the activations of one block at a time"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 2\nschedule = \"zero-bubble\"\nrecompute = true\n"},
-     "parallel.recompute: saves little with the schedule zero-bubble, whose weights passes come later and need the activations: take 1f1b or gpipe"},
+     "parallel.recompute: saves little with the schedule zero-bubble, whose weights passes come later and need the activations: take 1f1b, eager-1f1b or gpipe"},
     {{.parallel = "micro_batch = 2\n"},
      "parallel.micro_batch: goes with stages of at least 2"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 2\nmicro_batch = 9\n"},

@@ -126,7 +126,7 @@ TEST(PipelineStatus, SaysWhoIsIdleAndWhatItWaitsFor) {
     EXPECT_EQ(drawn[2].micro_batch, 2u);
 
     status.nodes[1].news.passes.resize(StageRecord::passes_max);
-    for (const Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble}) {
+    for (const Schedule schedule : all_schedules) {
         status.schedule = pipeline_schedule_names()[static_cast<size_t>(schedule)];   // what is drawn does not depend on what comes later
         std::vector<DrawnPass> few, many;
         status.nodes[1].news.micro_batches = 1000;
@@ -150,10 +150,10 @@ TEST(PipelineStatus, SaysWhoIsIdleAndWhatItWaitsFor) {
 }
 
 TEST(PipelineStatus, TheFormulaIsThatOfEqualStages) {
-    for (const Schedule schedule : {Schedule::gpipe, Schedule::one_forward_one_backward, Schedule::zero_bubble})
+    for (const Schedule schedule : all_schedules)
         for (const uint32_t stages : {1u, 2u, 4u})
             for (const uint32_t micro_batches : {4u, 8u}) {
-                const double data = schedule == Schedule::zero_bubble ? 1 : 2, weights = schedule == Schedule::zero_bubble ? 1 : 0;
+                const double data = passes_apart(schedule) ? 1 : 2, weights = passes_apart(schedule) ? 1 : 0;
                 const std::vector<StageTimes> equal(stages, {1, data, weights});
                 EXPECT_NEAR(pipeline_cost(schedule, equal, micro_batches).idle[0], idle_share(schedule, stages, micro_batches), 1e-9);
             }

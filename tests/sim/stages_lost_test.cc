@@ -66,7 +66,7 @@ TEST(StagesLost, GoOnWithoutARankThatDies) {
                 StagesJob job;
                 set(job, spare);
                 job.parallel = fmt::format("stages = {}\nschedule = \"{}\"\nmicro_batch = {}\n", stages,
-                                           pipeline_schedule_names()[seed % 3], 1 + seed % 4 / 2);
+                                           pipeline_schedule_names()[seed % pipeline_schedule_names().size()], 1 + seed % 4 / 2);
                 job.sim.ranks = ranks, job.sim.seed = seed;
                 job.sim.break_per_packet = seed % 5 == 0 ? 0.01 : 0;
                 job.before = [&](Simulator& sim) {

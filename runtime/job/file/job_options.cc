@@ -292,11 +292,12 @@ constexpr JobOption rows[] = {
      "names of the layers that begin the second stage and the following ones; []: such that the slowest stage, with what it sends to others, "
      "is as fast as possible, by the times that layers take at the node of the submission", field<&JobConfig::cuts, Identity::no>},
     {"parallel", "schedule", Kind::name, "\"1f1b\"", 0, 0, false, stage_schedules,
-     "order of a stage's passes: 1f1b keeps few blocks in memory, zero-bubble waits least, gpipe keeps all blocks of a step",
+     "order of a stage's passes: 1f1b keeps few blocks in memory, zero-bubble waits less, eager-1f1b and eager-zero-bubble keep up to twice as "
+     "many blocks and do not wait for edges that take up to half as long as a block, gpipe keeps all blocks of a step",
      field<&JobConfig::stage_schedule, Identity::no>},
     {"parallel", "recompute", Kind::flag, "false", 0, 1, false, nullptr,
      "a stage with several micro-batches in flight keeps what comes in, and computes activations again before a backward pass: less memory, up "
-     "to a third more computing.  Not with zero-bubble, whose weights passes come later and need the activations",
+     "to a third more computing.  Not with zero-bubble and eager-zero-bubble, whose weights passes come later and need the activations",
      field<&JobConfig::recompute, Identity::no>},
     {"parallel", "slices", Kind::integer, "1", 1, slices_key.max, false, nullptr,
      "power of two: the outputs of the layers `sliced` are computed in so many slices, and sums over slices are a binary tree.  The result "

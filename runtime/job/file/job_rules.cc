@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include "algos/grid/schedule.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/job/file/job_options.h"
@@ -48,6 +49,10 @@ bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
 bool staged(Keys keys) { return keys.job.stages != 1; }
+bool weights_later(Keys keys) {
+    const std::optional<Schedule> schedule = pipeline_schedule_find(keys.job.stage_schedule);
+    return schedule && passes_apart(*schedule);
+}
 bool sliced(Keys keys) { return keys.job.slices > 1; }
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
@@ -171,8 +176,8 @@ constexpr JobRule rules[] = {
      "goes with stages of at least 2"},
     {"parallel.recompute", [](Keys keys) { return keys.job.recompute && !staged(keys); },
      "goes with stages of at least 2: a whole net has the activations of one block at a time"},
-    {"parallel.recompute", [](Keys keys) { return keys.job.recompute && keys.job.stage_schedule == "zero-bubble"; },
-     "saves little with the schedule zero-bubble, whose weights passes come later and need the activations: take 1f1b or gpipe"},
+    {"parallel.recompute", [](Keys keys) { return keys.job.recompute && weights_later(keys); },
+     "saves little with the schedule {parallel.schedule}, whose weights passes come later and need the activations: take 1f1b, eager-1f1b or gpipe"},
     {"parallel.micro_batch", [](Keys keys) { return keys.changed("parallel.micro_batch") && !staged(keys); },
      "goes with stages of at least 2"},
     {"parallel.micro_batch", [](Keys keys) { return keys.job.micro_batch > keys.job.blocks; },

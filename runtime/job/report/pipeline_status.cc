@@ -51,7 +51,7 @@ std::vector<DrawnPass> drawn_passes(const PipelineStatus& status, const StageNod
     if (node.news.passes.empty() || node.stage == 0 || node.stage > status.layers.size()) return drawn;
     // The first tasks are the same for all larger numbers of micro-batches, and the number may be an outsider's.
     const auto stages = static_cast<uint32_t>(status.layers.size());
-    const uint32_t micro_batches = std::min(node.news.micro_batches, StageRecord::passes_max + stages);
+    const uint32_t micro_batches = std::min(node.news.micro_batches, StageRecord::passes_max + 2 * stages);
     const std::vector<StageTask> tasks = stage_tasks(schedule_of(status.schedule), stages, node.stage - 1, micro_batches);
     for (size_t i = 0; i < std::min(tasks.size(), node.news.passes.size()); ++i)
         drawn.push_back({tasks[i].pass, tasks[i].micro_batch + 1, node.news.passes[i]});
