@@ -43,6 +43,7 @@ class Cluster:
 
     def __init__(self, n, rate, local):
         self.n, self.local, self.daemons = n, local, []
+        self.rate = "" if local or not rate else f'rate = "{rate}"\n'   # of gradcastd.toml
         self.name = f"paper{os.getpid()}"
         self.folder = tempfile.mkdtemp(prefix="gradcast-paper-")
         try:
@@ -83,7 +84,7 @@ class Cluster:
             with open(f"{self.folder}/{i}/gradcastd.toml", "w") as file:
                 file.write(
                     f'name = "host-{i:02}"\nmembers = [{members}]\ninterface = "{"127.0.0.1" if self.local else "eth0"}"\nkey = "../key"\n'
-                    f'state = "state"\nsocket = "socket"\ncpus = [{cores[i % len(cores)]}]\n'
+                    f'state = "state"\nsocket = "socket"\ncpus = [{cores[i % len(cores)]}]\n{self.rate}'
                 )
             self.daemons.append(self.launch(i))
         end = time.time() + 60

@@ -182,6 +182,12 @@ void read_pace(const toml::node& node, Parser& parser) {
     if (Status status = rate_parse(text, &parser.config.pace); !status.ok()) parser.wrong(node, fmt::format("pace: {}", status.what));
 }
 
+void read_rate(const toml::node& node, Parser& parser) {
+    std::string text;
+    if (!parser.text(node, "rate", &text)) return;
+    if (Status status = rate_parse(text, &parser.config.rate); !status.ok()) parser.wrong(node, fmt::format("rate: {}", status.what));
+}
+
 void read_key(const toml::node& node, Parser& parser) { parser.file(node, "key", &parser.config.key); }
 void read_state(const toml::node& node, Parser& parser) { parser.file(node, "state", &parser.config.state); }
 void read_socket(const toml::node& node, Parser& parser) {
@@ -309,6 +315,8 @@ constexpr Option options[] = {
      "streams use all",
      read_rdma},
     {"pace", "none", "highest rate of datagrams, such as \"800mbit\"", read_pace},
+    {"rate", "what the driver says, else 1gbit",
+     "what this node's link carries, as \"10gbit\": jobs that leave their stages or cuts open choose them by the slowest link", read_rate},
     {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
      read_key},
     {"state", "/var/lib/gradcast", "folder of this node's identity and of all jobs", read_state},

@@ -32,6 +32,7 @@ struct DaemonConfig {
     std::vector<uint32_t> cpus;                  // empty: any
     uint32_t jobs_kept = 100;                    // that have ended, with their folders
     uint64_t jobs_bytes = 0;                     // of these folders; 0: any
+    uint64_t rate = 0;                           // of this node's link, bit/s; 0: what the driver says
     uint64_t memory = 0;                         // bytes that the jobs here may take together; 0: what the machine has
     Isa isa = Isa::portable;
     Level log = Level::info;

@@ -27,6 +27,15 @@ constexpr uint64_t mesh_deadline_us = 2'000'000;   // a daemon whose stream is g
 constexpr uint64_t probe_us = 4'000'000;           // how long doctor waits for answers to probes
 constexpr uint64_t steward_us = 200'000;           // the steward's longest wait
 
+/// Of the interface for datagrams, else of that with the address at which this daemon listens; 0: not known.
+uint64_t driver_rate(const DaemonConfig& config) {
+    std::string of = config.interface;
+    if (of.empty()) of = config.listen.substr(0, config.listen.rfind(':'));
+    if (of.starts_with('[')) of = of.substr(1, of.size() - 2);
+    NetworkInterface found;
+    return interface_find(of, &found).ok() ? interface_rate(found.name) : 0;
+}
+
 }   // namespace
 
 Status daemon_keys_read(const DaemonConfig& config, std::vector<ClusterKey>* keys) {
@@ -109,6 +118,7 @@ Status Daemon::open(int listen_fd) {
     membership.rdma_bytes = config_.rdma_bytes;
     membership.rdma_devices = static_cast<uint32_t>(config_.rdma.size());
     membership.memory = std::min(memory_room().bytes, config_.memory > 0 ? config_.memory : UINT64_MAX);
+    membership.rate = config_.rate > 0 ? config_.rate : driver_rate(config_);
     membership.rails = fmt::format("{}", fmt::join(rails, ","));
     membership.wall_us = [] {
         const auto now = std::chrono::system_clock::now().time_since_epoch();

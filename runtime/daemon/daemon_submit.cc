@@ -138,12 +138,16 @@ Status Daemon::prepare(const std::shared_ptr<JobPlan>& plan) {
     if (!GridChoice::wanted(*plan)) return membership_->submit(plan);
     GridPlanOptions options{.memory = UINT64_MAX};
     std::string least;
+    uint64_t slowest = 0;
     const std::vector<PeerState> peers = membership_->peers();
     for (Rank rank = 0; rank < plan->first_nodes(); ++rank)
         for (const PeerState& peer : peers)
-            if (peer.member.name == plan->members[rank].name && peer.memory > 0 && peer.memory < options.memory)
-                options.memory = peer.memory, least = peer.member.name;
+            if (peer.member.name == plan->members[rank].name) {
+                if (peer.memory > 0 && peer.memory < options.memory) options.memory = peer.memory, least = peer.member.name;
+                if (peer.rate > 0 && (slowest == 0 || peer.rate < slowest)) slowest = peer.rate;
+            }
     if (least.empty()) options.memory = 0;
+    if (slowest > 0) options.wire.bits_per_s = static_cast<double>(slowest);
     EngineConfig config;
     config.lanes = config_.lanes();
     config.confidential = true;

@@ -31,6 +31,7 @@ Membership::Membership(const MembershipConfig& config)
     self.rdma_bytes = config_.rdma_bytes;
     self.rdma_devices = config_.rdma_devices;
     self.memory = config_.memory;
+    self.rate = config_.rate;
     self.rails = config_.rails;
     self.member = {config_.identity.name, config_.identity.uuid, config_.identity.incarnation};
 }
@@ -141,6 +142,7 @@ void Membership::tick(Actions& actions) {
                                                       .rejoin_requests = rejoin_requests(actions.now_us),
                                                       .runs = runs(),
                                                       .memory = config_.memory,
+                                                      .rate = config_.rate,
                                                       .wall_us = config_.wall_us ? config_.wall_us() : 0});
     for (Rank peer = 0; peer < peers_.size(); ++peer) {
         if (peer == config_.self) continue;
@@ -225,6 +227,7 @@ void Membership::hello(Rank from, std::span<const std::byte> bytes, Actions& act
     peer.rdma_bytes = said.rdma_bytes;
     peer.rdma_devices = said.rdma_devices;
     peer.memory = said.memory;
+    peer.rate = said.rate;
     peer.rails = std::move(said.rails);
     peer.draining = said.draining;
     peer.hinders = std::move(said.hinders);

@@ -47,7 +47,7 @@ struct MembershipConfig {
     uint32_t rdma_bytes = 0;                         // the same over RDMA
     std::string rails = {};                          // "10.1.0.1:4700,10.2.0.1:4700": where it listens on each of its interfaces
     uint32_t rdma_devices = 0;
-    uint64_t memory = 0;                                     // as PeerState's
+    uint64_t memory = 0, rate = 0;                           // as PeerState's
     std::vector<JobId> done = {};                            // jobs that an earlier daemon of this node knew to be done
     uint32_t jobs_max = 16;                                  // sessions at one time
     size_t past_jobs_max = 1024;                             // departed and done jobs that are remembered one by one, each
@@ -73,6 +73,7 @@ struct PeerState {
     std::string rails;             // as MembershipConfig's
     uint32_t rdma_devices = 0;
     uint64_t memory = 0;   // bytes that its jobs may take; 0: not known
+    uint64_t rate = 0;     // of its link, bit/s; 0: not known
     uint32_t jobs = 0;
     std::string why;         // not alive: the last error
     bool draining = false;   // it takes no new jobs, and leaves those that go on without it

@@ -150,6 +150,7 @@ std::vector<std::byte> hello_write(const NodeHello& hello) {
     for (const JobId& each : hello.runs) writer.id(each);
     writer.number(hello.wall_us);
     writer.number(hello.memory);
+    writer.number(hello.rate);
     return std::move(writer.bytes);
 }
 
@@ -174,6 +175,7 @@ bool hello_parse(std::span<const std::byte> bytes, NodeHello* hello) {
     for (uint64_t i = 0; i < std::min<uint64_t>(runs, runs_announced_max); ++i) hello->runs.push_back(reader.id());
     hello->wall_us = reader.number();
     hello->memory = reader.number();
+    hello->rate = reader.number();
     if (!reader.whole() || isa > static_cast<uint64_t>(Isa::amx)) return false;
     hello->isa = static_cast<Isa>(isa);
     return true;

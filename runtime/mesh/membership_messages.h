@@ -31,7 +31,7 @@ struct NodeHello {
     std::string hinders;                          // see PeerState
     std::vector<RejoinRequest> rejoin_requests;   // likewise; rejoin_requests_max at most
     std::vector<JobId> runs;                      // likewise; runs_announced_max
-    uint64_t memory = 0;                          // see PeerState
+    uint64_t memory = 0, rate = 0;                // see PeerState
     uint64_t wall_us = 0;                         // its clock when it said so, since 1970; 0: not announced
 };
 std::vector<std::byte> hello_write(const NodeHello& hello);

@@ -34,6 +34,7 @@ name = "b"
 members = ["c=[fd00::1]:4702", "b=10.0.0.2:4701", { name = "a", address = "node-a:4700" }]
 interface = "lo"
 pace = "2.5gbit"
+rate = "100gbit"
 key = "keys/cluster"
 state = "/s"
 socket = "run/s"
@@ -51,6 +52,7 @@ link = "epoll_tcp"
     EXPECT_EQ(config.members[2].address, "[fd00::1]:4702");
     EXPECT_EQ(config.self(), 1u);
     EXPECT_EQ(config.pace, 2'500'000'000u);
+    EXPECT_EQ(config.rate, 100'000'000'000u);
     EXPECT_EQ(config.listen, "10.0.0.2:4701");
     EXPECT_EQ(config.key, "/base/keys/cluster");
     EXPECT_EQ(config.state, "/s");
@@ -130,6 +132,7 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"jobs_bytes = \"20 GB\"", "d.toml:1: jobs_bytes = \"20 GB\": must be a size such as \"500MB\""},
         {"jobs_bytes = \"-1GB\"", "d.toml:1: jobs_bytes"},
         {"memory = \"8\"", "d.toml:1: memory: 8: not a size like 512MiB, 8GiB or 20GB"},
+        {"rate = \"fast\"", "d.toml:1: rate: fast: not a rate like 100mbit or 2.5gbit"},
         {"memory = 8", "d.toml:1: memory: must be a text in quotes"},
         {"cpus = 2", "d.toml:1: cpus: must be a list of CPU numbers"},
         {"cpus = [\"0\"]", "d.toml:1: cpus: each must be a number"},

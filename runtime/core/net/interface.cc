@@ -124,6 +124,13 @@ uint32_t interface_mtu(const std::string& name) {
     return ::ioctl(fd.get(), SIOCGIFMTU, &request) == 0 ? static_cast<uint32_t>(request.ifr_mtu) : 0;
 }
 
+uint64_t interface_rate(const std::string& name) {
+    std::string text;
+    if (!file_read("/sys/class/net/" + name + "/speed", &text).ok()) return 0;
+    const int64_t mbits = std::strtoll(text.c_str(), nullptr, 10);   // -1 where it is not known
+    return mbits > 0 ? static_cast<uint64_t>(mbits) * 1'000'000 : 0;
+}
+
 uint32_t network_place() {
     struct stat space;
     std::string boot;

@@ -21,6 +21,8 @@ Status interface_find(const std::string& wanted, NetworkInterface* found, int fa
 std::vector<std::string> names_split(const std::string& list);
 /// The present MTU; 0 if the interface is gone.
 uint32_t interface_mtu(const std::string& name);
+/// What its driver says that it sends, bit/s; 0: it does not say, or the interface is gone.
+uint64_t interface_rate(const std::string& name);
 /// A rate in bit/s, as tc writes it: "100mbit", "2.5gbit".
 Status rate_parse(const std::string& text, uint64_t* bits_per_s);
 
