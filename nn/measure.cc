@@ -5,6 +5,7 @@
 
 #include "nn/programs.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/lanes.h"
 
 namespace gradcast {
 namespace {
@@ -61,27 +62,36 @@ uint64_t digest_of(Buffer of, uint64_t place) {
 struct DigestSink final : GradientSink {
     explicit DigestSink(const Layout& of) : layout(of) {}
     Status bucket(uint32_t, BlockId, uint32_t number, Buffer gradient) override {
+        const uint64_t begin_ns = clock_ns();
         const Bucket& bucket = layout.buckets[number];
         for (uint32_t g = bucket.group; g < bucket.group + bucket.group_count; ++g) {
             const Group& group = layout.groups[g];
             digest += digest64(std::span(gradient.as<float>() + (group.offset - bucket.offset), group.count), group.place());
         }
+        spent_ns += clock_ns() - begin_ns;
         return {};
     }
     void loss(uint32_t, BlockId, double sum) override {
         digest += digest_of({reinterpret_cast<std::byte*>(&sum), nullptr, sizeof sum}, loss_place);
     }
     const Layout& layout;
-    uint64_t digest = 0;
+    uint64_t digest = 0, spent_ns = 0;
 };
 
 class Unit {
 public:
-    Status open(const NetSpec& spec, const NetConfig& config, const Numbers& numbers) {
+    Status open(const NetSpec& spec, const NetConfig& config, const Numbers& numbers, const OptimiserConfig* optimiser) {
         GC_TRY(net_cpu_plan(spec, config, arena_, &net_));
+        const Layout& layout = net_->layout();
+        if (optimiser) {
+            uint64_t most = 0;
+            for (const Bucket& bucket : layout.buckets) most = std::max(most, bucket.count);
+            GC_TRY(optimiser_plan(*optimiser, layout, arena_, &optimiser_));
+            arena_.plan("sums", most * sizeof(int32_t), &words_);
+        }
         GC_TRY(arena_.seal());
         GC_TRY(net_cpu_ready(*net_, false));
-        for (const Group& group : net_->layout().groups) {
+        for (const Group& group : layout.groups) {
             const std::span<float> values = net_->parameters().subspan(group.offset, group.count);
             numbers.fill({reinterpret_cast<std::byte*>(values.data()), nullptr, values.size_bytes()}, group.place());
         }
@@ -91,10 +101,11 @@ public:
     /// One block.  *times: the smaller of what they are and of what the passes took.
     Status run(const Block& block, const Numbers& numbers, UnitTimes* times, uint64_t* digest) {
         DigestSink sink(net_->layout());
-        const auto timed = [](double& least, auto pass) {
+        const auto timed = [&sink](double& least, auto pass) {
+            sink.spent_ns = 0;
             const uint64_t begin_ns = clock_ns();
             const Status status = pass();
-            least = std::min(least, static_cast<double>(clock_ns() - begin_ns) * 1e-9);
+            least = std::min(least, static_cast<double>(clock_ns() - begin_ns - sink.spent_ns) * 1e-9);
             return status;
         };
         const auto fill = [&](Buffer memory, uint64_t place) { numbers.fill(memory, place); };
@@ -110,6 +121,24 @@ public:
         *digest = sink.digest + net_->engines();
         return {};
     }
+    /// A step's sums, of any numbers.
+    Status apply(StepId step, UnitTimes* times) {
+        const Layout& layout = net_->layout();
+        const std::vector<double> units(layout.groups.size(), 1e-9);
+        std::vector<BucketSum> sums;
+        for (uint32_t i = 0; i < layout.buckets.size(); ++i) {
+            const Bucket& bucket = layout.buckets[i];
+            sums.push_back({{.step = step, .bucket = i, .words = words_.part(0, bucket.count * sizeof(int32_t)), .maxima = {}},
+                            std::span(units).subspan(bucket.group, bucket.group_count)});
+        }
+        uint64_t digest = 0;
+        optimiser_->step(step);
+        const uint64_t begin_ns = clock_ns();
+        GC_TRY(net_->apply(lanes_, *optimiser_, sums, &digest));
+        const double seconds = static_cast<double>(clock_ns() - begin_ns) * 1e-9;
+        times->apply = step == 0 ? seconds : std::min(times->apply, seconds);
+        return {};
+    }
     uint64_t bytes() const { return arena_.whole().bytes; }
 
 private:
@@ -122,11 +151,15 @@ private:
     }
     Arena arena_;
     std::unique_ptr<Net> net_;
+    std::unique_ptr<Optimiser> optimiser_;
+    Buffer words_;   // of the largest bucket
+    Lanes lanes_;    // one
 };
 
 }   // namespace
 
-Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, NetMeasure* measured) {
+Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, NetMeasure* measured,
+                   const OptimiserConfig* optimiser) {
     NetConfig of_unit{.precision = config.precision, .passes_apart = true};
     for (const ProgramSize& size : program_sizes(config))
         if (size.training) of_unit.block_sizes.push_back(size.samples);
@@ -145,14 +178,15 @@ Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
         of_unit.stage = {begins[i], begins[i + 1]};
         Unit unit;
-        GC_TRY(unit.open(spec, of_unit, numbers));
+        GC_TRY(unit.open(spec, of_unit, numbers, optimiser));
         constexpr double any = std::numeric_limits<double>::max();
-        UnitTimes& times = result.units.emplace_back(UnitTimes{begins[i], begins[i + 1], any, any, any});
+        UnitTimes& times = result.units.emplace_back(UnitTimes{begins[i], begins[i + 1], any, any, any, 0});
         uint64_t digest = 0;
         for (uint32_t pass = 0; pass < passes; ++pass) {
             if (stop && stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "stopped while the kernels are measured");
             GC_TRY(unit.run(made.block, numbers, &times, &digest));
         }
+        for (uint32_t pass = 0; optimiser && pass < passes; ++pass) GC_TRY(unit.apply(pass, &times));
         result.digest += digest;
         result.bytes = std::max(result.bytes, unit.bytes());
     }

@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "nn/net.h"
+#include "nn/optimiser.h"
 
 namespace gradcast {
 
 struct UnitTimes {
     uint32_t first, end;             // layers first .. end - 1
-    double forward, data, weights;   // seconds for one block: the fastest pass of each kind
+    double forward, data, weights;   // seconds for one block: the fastest pass of each kind, without what takes the gradient
+    double apply;                    // seconds for a step's sums, on one lane; 0: not measured
 };
 
 struct NetMeasure {
@@ -24,7 +26,9 @@ struct NetMeasure {
 /// Computes a block of the largest size of `config` in each unit, `passes` times and on the calling thread.  Samples, parameters and what
 /// crosses cuts are generated, so the digest depends on the kernels, the net, the sizes of blocks and the precision alone; stage, lanes,
 /// slots and seed of `config` are not read.  Each unit has memory of its own, which is free again before the next one.  Costs about
-/// `passes` blocks of the whole net.  Errors: as of net_cpu_plan() and Arena::seal(); Code::cancelled once *stop is true.
-Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, NetMeasure* measured);
+/// `passes` blocks of the whole net.  optimiser: it also applies sums to each unit's parameters; null: that is not measured.  Errors: as of
+/// net_cpu_plan() and Arena::seal(); Code::cancelled once *stop is true.
+Status net_measure(const NetSpec& spec, const NetConfig& config, uint32_t passes, const std::atomic<bool>* stop, NetMeasure* measured,
+                   const OptimiserConfig* optimiser = nullptr);
 
 }   // namespace gradcast

@@ -30,7 +30,7 @@ GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
         const double edges_sent = load.blocks * (each.values_sent + each.gradients_sent);
         const double on_link = std::max(edges_sent + each.words_sent, load.blocks * each.edges_received + each.words_received);
         const double exchange = seconds(std::max(each.words_sent, each.words_received)) + each.words_rounds * wire.latency_s;
-        cost.step = std::max({cost.step, passes.ends[stage] + exchange, seconds(on_link)});
+        cost.step = std::max({cost.step, passes.ends[stage] + exchange + each.apply, seconds(on_link)});
         cost.idle += std::max(passes.idle[stage], 0.0) / static_cast<double>(load.stages.size());   // of one stage it is rounding
         if (edges_sent + each.words_sent > cost.edges + cost.words) cost.edges = edges_sent, cost.words = each.words_sent;
         if (each.memory > cost.memory) cost.memory = each.memory, cost.fullest = stage;

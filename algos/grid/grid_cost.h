@@ -18,6 +18,7 @@ struct StageLoad {
     double values_sent = 0, gradients_sent = 0, edges_received = 0;
     // Of a step's exchange of gradients; 0 with one replica.
     double words_sent = 0, words_received = 0, words_rounds = 0;   // bytes over the link; latencies that nothing hides
+    double apply = 0;                                              // seconds of a step, to apply its sums
     uint64_t memory = 0;                                           // bytes
 };
 
@@ -44,7 +45,8 @@ struct GridCost {
 
 /// Passes run in the order of the schedule (pipeline_cost()), and edges are hidden by computing as far as the schedule allows.  A stage's
 /// exchange begins when its last pass has ended.  Where there are several stages, all wait twice for a message of the others.  A step is
-/// never shorter than what its bytes take on the busiest link.  Not included: updates, and what sending and computing take from each other.
+/// never shorter than what its bytes take on the busiest link.  Then its sums are applied.  Not included: what
+/// sending and computing take from each other.
 GridCost grid_cost(const GridLoad& load, const GridWire& wire);
 
 /// The grid that `auto` takes: of those whose memory is at most `memory` bytes (0: any is) the one with the shortest step.  Of equal ones

@@ -3,16 +3,22 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 
 #include "algos/grid/cuts.h"
 #include "nn/measure.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/isa.h"
 #include "runtime/job/file/job_rules.h"
 #include "runtime/job/run/planned_job.h"
+#include "transport/code/kernels.h"
 
 namespace gradcast {
 namespace {
 
-constexpr uint32_t passes = 2;   // over each layer, the faster counts: the first one finds cold caches
+constexpr uint32_t passes = 2;                 // over each layer, the faster counts: the first one finds cold caches
+constexpr uint64_t quantised_most = 1 << 22;   // elements
 
 /// The key that a purpose of an arena begins with, in the order of the search.
 constexpr std::pair<std::string_view, MemoryFor> uses[] = {
@@ -33,6 +39,19 @@ std::string uncut_because(JobConfig job) {
     for (const BrokenRule& each : job_rules_broken({.job = job}))
         if (each.key == "parallel.stages") return each.text;
     return {};
+}
+
+/// Of an element of a gradient that becomes a word and is added to those of other blocks: the faster of two passes.
+double quantise_seconds(uint64_t elements) {
+    std::vector<float> gradient(elements, 0.5f);
+    std::vector<int32_t> words(elements);
+    double least = std::numeric_limits<double>::max();
+    for (uint32_t pass = 0; pass < passes; ++pass) {
+        const uint64_t begin_ns = clock_ns();
+        word_kernels(isa_best()).quantise_i32(words.data(), gradient.data(), elements, {1, 1e6, INT32_MAX}, true);
+        least = std::min(least, static_cast<double>(clock_ns() - begin_ns) * 1e-9);
+    }
+    return least / static_cast<double>(std::max<uint64_t>(elements, 1));
 }
 
 class Planner {
@@ -92,10 +111,11 @@ private:
         if (options_.times && whole.kernels_measured()) {
             NetMeasure measured;
             const NetConfig net{.samples_max = samples_, .block_sizes = whole.block_sizes, .precision = config_.job.precision};
-            const Status status = net_measure(whole.spec, net, passes, config_.stop, &measured);
+            const Status status = net_measure(whole.spec, net, passes, config_.stop, &measured, &config_.job.optimiser);
             if (status.code == Code::node_memory) plan_.notes.push_back(fmt::format("steps are not predicted: {}", status.what));
             else GC_TRY(status);
             units_ = std::move(measured.units);
+            if (!units_.empty()) quantise_s_ = quantise_seconds(std::min(plan_.parameters, quantised_most));
         }
         weights_.resize(order_.names.size());
         std::vector<uint64_t> outputs(weights_.size());
@@ -106,7 +126,12 @@ private:
         }
         if (units_.empty()) return work_ = order_.work, Status{};
         work_.assign(order_.names.size(), 0);
-        for (const UnitTimes& unit : units_) plan_.block_s += work_[unit.first] = unit.forward + unit.data + unit.weights;
+        for (UnitTimes& unit : units_) {
+            unit.weights += quantise_s_ * std::accumulate(&weights_[unit.first], weights_.data() + unit.end, 0.0);
+            const double block = unit.forward + unit.data + unit.weights;
+            plan_.block_s += block;
+            work_[unit.first] = block + unit.apply / static_cast<double>(whole.block_sizes.size());
+        }
         // Lanes share the node's link.
         const double link_s = 8.0 * sizeof(float) * samples_ * std::max(config_.lanes, 1u) / options_.wire.bits_per_s;
         for (const uint64_t elements : cuts_crossed(outputs, order_.reads)) edges_.push_back(static_cast<double>(elements) * link_s);
@@ -171,6 +196,7 @@ private:
             load.block.forward += unit.forward;
             load.block.data += unit.data;
             load.block.weights += unit.weights;
+            load.apply += unit.apply / grid->lanes;
         }
         if (parts.pipeline) {
             grid->schedule = parts.pipeline->schedule;
@@ -211,6 +237,7 @@ private:
     std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
     std::vector<double> edges_;            // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
     uint32_t samples_ = 0;                 // of the largest block
+    double quantise_s_ = 0;                // of an element of a block's gradient
 };
 
 }   // namespace
