@@ -37,8 +37,7 @@ Status PlainExchange::plan_memory(Arena& arena) {
     first_.push_back(static_cast<uint32_t>(segments_.size()));
 
     for (Memory& memory : memory_) {
-        arena.plan("own words", layout_.elements * word_bytes(acc_word_), &memory.acc);
-        // With one rank its own words are the sum.
+        if (n() > 1 || &memory == &memory_[0]) arena.plan("own words", layout_.elements * word_bytes(acc_word_), &memory.acc);
         if (n() > 1) arena.plan("sums", layout_.elements * word_bytes(sum_word_), &memory.sum);
         arena.plan("records", records, &memory.records);
     }
@@ -59,7 +58,7 @@ Buffer PlainExchange::words_of(const Buffer& whole, Word word, const Segment& se
 
 Buffer PlainExchange::target(uint32_t s, uint32_t bucket, uint32_t) {
     const Bucket& range = layout_.buckets[bucket];
-    return memory_[s].acc.part(range.offset * word_bytes(acc_word_), range.count * word_bytes(acc_word_));
+    return acc(s).part(range.offset * word_bytes(acc_word_), range.count * word_bytes(acc_word_));
 }
 
 Buffer PlainExchange::record_of(uint32_t slot, uint32_t bucket, uint32_t index) const {
@@ -109,7 +108,7 @@ void PlainExchange::total(uint32_t s, uint32_t b, Sum* sum) const {
     const Bucket& range = layout_.buckets[b];
     const Buffer record = n() == 1 ? record_of(s, b, n()) : total_record(s, b);
     const RecordHeader& header = header_of(record);
-    const Buffer& whole = n() == 1 ? memory_[s].acc : memory_[s].sum;
+    const Buffer& whole = n() == 1 ? acc(s) : memory_[s].sum;
     sum->word = sum_word_;
     sum->words = whole.part(range.offset * word_bytes(sum_word_), range.count * word_bytes(sum_word_));
     sum->maxima = {maxima_of(record), range.group_count};

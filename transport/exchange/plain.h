@@ -4,6 +4,7 @@
 // A bucket is cut into parts, a part into segments.  A segment is one packet of words, in either direction.  Memory of a slot:
 //   acc   this rank's own words, written by the codec through plan(), sent from here;
 //   sum   the sum, into which words are received and which is handed to the trainer.
+// One rank alone has one accumulator, which is the sum: its trainer writes words of a step when it has applied the sums before.
 #pragma once
 #include "transport/exchange/base.h"
 
@@ -26,7 +27,7 @@ protected:
     virtual void started(uint32_t slot, uint32_t bucket, Actions& actions) = 0;   // own words and record are complete
     virtual Buffer total_record(uint32_t slot, uint32_t bucket) const = 0;        // the complete record
 
-    Buffer acc_of(uint32_t slot, const Segment& segment) const { return words_of(memory_[slot].acc, acc_word_, segment); }
+    Buffer acc_of(uint32_t slot, const Segment& segment) const { return words_of(acc(slot), acc_word_, segment); }
     Buffer sum_of(uint32_t slot, const Segment& segment) const { return words_of(memory_[slot].sum, sum_word_, segment); }
     /// Record `index` of a bucket in wire form: 0 .. n-1 are the derived class's, n is this rank's own.
     Buffer record_of(uint32_t slot, uint32_t bucket, uint32_t index) const;
@@ -62,6 +63,7 @@ private:
     void contributed(uint32_t slot, uint32_t bucket, Actions& actions) override;
     void total(uint32_t slot, uint32_t bucket, Sum* sum) const override;
     std::string missing_text(uint32_t slot, uint32_t bucket) const override;
+    const Buffer& acc(uint32_t slot) const { return memory_[n() == 1 ? 0 : slot].acc; }
     Buffer words_of(const Buffer& whole, Word word, const Segment& segment) const;
     uint64_t record_bytes(uint32_t bucket) const { return sizeof(RecordHeader) + layout_.buckets[bucket].group_count * sizeof(float); }
 
