@@ -156,4 +156,9 @@ CheckpointNews Cells::checkpoints(Rank rank) const {
     return {};
 }
 
+uint64_t Cells::part(Rank rank) const {
+    const Round& round = rounds_[state_tag(next_) % rounds];
+    return done(round, rank) ? round.words[rank].digest : 0;
+}
+
 }   // namespace gradcast

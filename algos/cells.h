@@ -48,6 +48,8 @@ public:
     uint64_t part() const { return part_; }
     /// That rank's Context::checkpoints, as of that state; of a rank that is late, as of the last one that it has reported.
     CheckpointNews checkpoints(Rank rank) const;
+    /// The digest of that rank's part of that state; 0 where it has not been reported here.
+    uint64_t part(Rank rank) const;
 
     Status take(const Completion& completion) override;
 

@@ -9,6 +9,7 @@
 #include "runtime/core/net/socket.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/daemon/daemon.h"
+#include "runtime/job/run/part_holders.h"
 #include "transport/exchange/auto.h"
 
 namespace gradcast {
@@ -87,6 +88,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
         if (config.min_nodes > plan->members.size())
             return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", config.min_nodes, plan->members.size(),
                         plan->members.size() == 1 ? "" : "s");
+        GC_TRY(copies_check(config, static_cast<uint32_t>(plan->members.size())));
     }
     plan->name = config.name;
     plan->text = submission.text;

@@ -232,7 +232,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"m = 2", "m = 0", "job.toml:21: algorithm.m: 0 is below 1"},
              {"[net]", "classes = -1\n[net]", "job.toml:12: data.classes: -1 is below 0"},
              {"[net]", "[parallel]\nstages = \"many\"\n[net]", "job.toml:13: parallel.stages: \"many\" is neither a whole number nor auto"},
-             {"[net]", "[parallel]\nstages = 0\n[net]", "job.toml:13: parallel.stages: 0 is below 1"},
+             {"[net]", "[parallel]\nstages = 0\n[net]", "job.toml:13: parallel.stages: 0 is below 1; \"auto\" chooses"},
              {"[net]", "crop = -1\n[net]", "job.toml:12: data.crop: -1 is below 0"},
              {"[net]", "flip = 1\n[net]", "job.toml:12: data.flip: is a whole number, not true or false"},
              {"epochs = 5 ", "epochs = 5\nstop_at = 82 ", "job.toml:6: job.stop_at: 82 is above 1"},

@@ -175,7 +175,8 @@ TEST_F(ResumeTest, PartsAreTakenAndRemovedTogether) {
 
 // Where one node cannot write its parts, those of the other do not pile up.
 TEST_F(ResumeTest, PartsThatNeverBecomeWholeGo) {
-    const std::string text = with_job(job_text("[parallel]\nstages = 2\n"), "checkpoint_every = 3\naudit_every = 100\n");
+    const std::string text =
+        with_job(job_text("[parallel]\nstages = 2\n"), "checkpoint_every = 3\naudit_every = 100\ncheckpoint_copies = 1\n");
     const std::vector<std::string> folders = {folder_ + "/first", folder_ + "/second"};
     for (uint64_t steps = 3; steps < 50; steps += 3)   // folders are in the way
         std::filesystem::create_directories(checkpoint_path(folders[1], {steps, 1, 2}) + ".part/x");

@@ -143,6 +143,44 @@ TEST_F(SystemGrids, AKilledGridGoesOnAsAnotherOne) {
     EXPECT_EQ(last.accuracy, quiet.accuracy);
 }
 
+// Two stages on two nodes: one node's disk is lost, with the only node of its stage.  The other node has a copy of its part.
+TEST_F(SystemGrids, AGridGoesOnWithoutADiskOfItsNodes) {
+    constexpr uint32_t steps = 900;
+    const Net& net = nets[0];
+    auto begun = [&](const std::string& path, uint32_t stages, const std::vector<std::string>& names) {
+        const std::string text = job_text(net, {.stages = stages}, steps, "checkpoint_every = 20");
+        const Json answer = cluster[0].post(path, Json(Submission{text, "job.toml", cluster.folder, names, 0}));
+        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
+        return answer.value("id", "");
+    };
+    const JobStatus quiet = cluster[0].ended(begun("/v1/jobs", 1, {"a"}));
+    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
+    const std::string id = begun("/v1/jobs", 2, {"a", "b"}), again = "/v1/jobs/" + id + "/resume";
+    auto folder = [&](uint32_t node) { return cluster[node].folder + "/state/jobs/" + id; };
+    auto resumed = [&] { return cluster[0].job(id)["status"].value("resumed", uint64_t{0}); };
+
+    // Cancelled, and the folder of the job is lost at one of them.
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 100; }));
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    for (const uint32_t node : {0u, 1u}) EXPECT_EQ(cluster[node].ended(id).state, JobState::cancelled);
+    std::filesystem::remove_all(folder(1));
+    EXPECT_EQ(begun(again, 2, {"a", "b"}), id);
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 300 || cluster[0].job(id)["status"]["state"] == "failed"; }));
+    const uint64_t first = resumed();
+    EXPECT_GE(first, 60u) << cluster[0].job(id).dump(2);
+
+    // Killed, and lost once more: one node has all that another grid needs.
+    cluster[1].process->kill(SIGKILL);
+    EXPECT_EQ(cluster[0].ended(id).state, JobState::failed);
+    std::filesystem::remove_all(folder(1));
+    EXPECT_EQ(begun(again, 1, {"a"}), id);
+    const JobStatus last = cluster[0].ended(id);
+    EXPECT_EQ(last.state, JobState::done) << last.error;
+    EXPECT_GE(last.resumed, first + 100);
+    EXPECT_EQ(last.digest, quiet.digest);
+    EXPECT_EQ(last.step_digest, quiet.step_digest);
+}
+
 // One of four nodes that compute two stages is killed and comes back; then one of the other stage is, for good.
 TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
     constexpr uint32_t steps = 900;

@@ -141,7 +141,8 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
                          : option.kind == Kind::integer ? fmt::format("{}", value.integer)
                                                         : fmt::format("{}", value.number);
         if (option.above ? !(value.number > option.min) : !(value.number >= option.min))
-            return fmt::format("{} is {} {}", is, option.above ? "not above" : "below", option.bound(option.min));
+            return fmt::format("{} is {} {}{}", is, option.above ? "not above" : "below", option.bound(option.min),
+                               option.kind == Kind::integer && option.names ? fmt::format("; \"{}\" chooses", option.names()[0]) : "");
         // A whole number is compared as such: as a double 2^53 + 1 is 2^53.
         if (option.kind == Kind::integer ? value.integer > static_cast<int64_t>(option.max) : !(value.number <= option.max))
             return fmt::format("{} is above {}", is, option.bound(option.max));

@@ -14,19 +14,20 @@
 
 namespace gradcast {
 
-constexpr uint32_t stages_auto = 0;
+constexpr uint32_t stages_auto = 0, copies_auto = 0;
 
 struct JobConfig {
     std::string text;   // the file as read, and
     std::string base;   // the absolute folder that its relative paths are against
     std::string name = "job";
     uint64_t seed = 1;
-    uint32_t epochs = 0, steps = 0;   // exactly one is not 0
-    uint32_t evaluate = 0;            // steps between two evaluations; 0: after each epoch
-    double stop_at = 0;               // accuracy that ends the job; 0: none
-    uint32_t checkpoint_every = 0;    // steps between two checkpoints; 0: after each epoch, at most 100
-    uint32_t checkpoint_keep = 2;     // that stay at a node; 0: none is written
-    uint32_t audit_every = 0;         // of so many checkpoints one stays for audits; 0: about 20 of the job
+    uint32_t epochs = 0, steps = 0;             // exactly one is not 0
+    uint32_t evaluate = 0;                      // steps between two evaluations; 0: after each epoch
+    double stop_at = 0;                         // accuracy that ends the job; 0: none
+    uint32_t checkpoint_every = 0;              // steps between two checkpoints; 0: after each epoch, at most 100
+    uint32_t checkpoint_keep = 2;               // that stay at a node; 0: none is written
+    uint32_t checkpoint_copies = copies_auto;   // nodes that hold each checkpoint, or part of one; see part_holders()
+    uint32_t audit_every = 0;                   // of so many checkpoints one stays for audits; 0: about 20 of the job
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
     bool survive = false;       // go on without nodes that are lost, while the others are a quorum

@@ -33,7 +33,15 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
     arena_.plan("checkpoint", parts.compute.net->layout().elements * sizeof(float), &parameters_);
     arena_.plan("checkpoint", parts.compute.optimiser->state_size() * sizeof(float), &optimiser_);
     arena_.plan("checkpoint", parts.compute.codec->exponents().size_bytes(), &exponents_);
+    const bool travel = parts.pipeline && parts_travel(config.job, config.nodes());
+    if (travel) arena_.plan("checkpoint", PartCopies::rooms_bytes(parts), &rooms_);
     GC_TRY(arena_.seal());
+    if (travel)
+        copies_.open({.folder = folder_,
+                      .due = [this] { wake(); },
+                      .name = [this](const CheckpointName& name) { return name_file(name); },
+                      .ended = [this](const CheckpointName& name, const Status& status) { copy_ended(name, status); }},
+                     parts, rooms_);
     return threaded_ ? thread_.start([this] { loop(); }) : Status{};
 }
 
@@ -53,16 +61,40 @@ void Checkpoints::begin(uint64_t steps) {
 
 CheckpointNews Checkpoints::news() {
     std::lock_guard lock(mutex_);
-    return {named_, phase_ != Phase::idle};
+    return {named_, phase_ != Phase::idle || copies_.sending() || copies_.receiving()};
 }
 
-void Checkpoints::expect(uint64_t steps, const std::vector<Rank>& writers, bool busy) {
-    if (busy) return late(steps);
-    expected_.push_back({steps, writers});
-    if (expected_.size() <= keep_ + 1) return;
-    // Some node cannot write: the parts of the others do not fill their disks.
-    if (const uint64_t oldest = expected_.front().steps; !plan_.audited(oldest)) ::unlink(path_of(oldest).c_str());
-    expected_.erase(expected_.begin());
+void Checkpoints::take(const std::vector<PartHolders>& stages, Rank self, const Model& model, std::span<const std::byte> algorithm,
+                       const std::function<CheckpointNews(Rank)>& news, const std::function<uint64_t(Rank)>& part_of) {
+    std::vector<Rank> holders;
+    for (const PartHolders& each : stages)
+        for (const auto* ranks : {&each.writers, &each.receivers}) holders.insert(holders.end(), ranks->begin(), ranks->end());
+    if (std::ranges::any_of(holders, [&](Rank rank) { return news(rank).busy; })) return late(model.step);
+    {
+        std::lock_guard lock(mutex_);
+        unnamed_steps_ = model.step;
+        unnamed_ = static_cast<uint32_t>(std::ranges::count(holders, self));
+    }
+    expected_.push_back({model.step, std::move(holders)});
+    if (expected_.size() > keep_ + 1) {
+        // Some node cannot write: the parts of the others do not fill their disks.
+        if (const uint64_t oldest = expected_.front().steps; !plan_.audited(oldest))
+            for (const CheckpointName& each : checkpoint_files(folder_))
+                if (each.steps == oldest) ::unlink(checkpoint_path(folder_, each).c_str());
+        expected_.erase(expected_.begin());
+    }
+    for (uint32_t stage = 0; stage < stages.size(); ++stage) {
+        const auto& [writers, receivers] = stages[stage];
+        if (std::ranges::find(receivers, self) == receivers.end()) continue;
+        Model of_stage = model;
+        of_stage.agreed = true;   // when it gets its name
+        of_stage.state = part_of(writers[0]);
+        copies_.receive({model.step, stage, cells_}, writers[0], of_stage);
+    }
+    const auto& [writers, receivers] = stages[cell_];
+    if (std::ranges::find(writers, self) == writers.end()) return;
+    snapshot(model, algorithm);
+    if (writers[0] == self && !receivers.empty()) copies_.send(model.step, receivers, snapshot_state());
 }
 
 void Checkpoints::reported(const std::function<CheckpointNews(Rank)>& of) {
@@ -79,17 +111,21 @@ void Checkpoints::reported(const std::function<CheckpointNews(Rank)>& of) {
 
 void Checkpoints::applied(uint64_t steps) {
     std::unique_lock lock(mutex_);
-    if (phase_ == Phase::idle || confirmed_ || steps != steps_ + 1) return;
-    confirmed_ = true;
-    lock.unlock();
-    if (threaded_) changed_.notify_all();
-    else name();
+    if (phase_ != Phase::idle && !confirmed_ && steps == steps_ + 1) {
+        confirmed_ = true;
+        lock.unlock();
+        if (threaded_) changed_.notify_all();
+        else name();
+    } else {
+        lock.unlock();
+    }
+    if (steps > 0) copies_.confirm(steps - 1);
 }
 
 void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algorithm) {
     {
         std::lock_guard lock(mutex_);
-        if (phase_ != Phase::idle) return late(model.step);
+        if (phase_ != Phase::idle || copies_.sending()) return late(model.step);
     }
     model_ = model;         // takes no memory: all texts are as long as those before
     model_.agreed = true;   // when it gets its name
@@ -119,9 +155,10 @@ void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algori
 
 void Checkpoints::late(uint64_t steps) {
     if (std::exchange(late_, true)) return;
-    report_->warn(fmt::format(
-        "checkpoint after {} steps left out: the one before is still being written; the disk is slower than job.checkpoint_every asks for",
-        steps));
+    report_->warn(
+        fmt::format("checkpoint after {} steps left out: the one before is still being written; the disk{} is slower than "
+                    "job.checkpoint_every asks for",
+                    steps, rooms_.bytes > 0 ? ", or the network on which copies travel," : ""));
 }
 
 Status Checkpoints::write_file(const ModelState& state) const {
@@ -129,41 +166,61 @@ Status Checkpoints::write_file(const ModelState& state) const {
     return cells_ == 1 ? model_write(path, model_, state) : model_write(path, model_, state, parts_->state_sizes(), parts_->runs);
 }
 
+ModelState Checkpoints::snapshot_state() const {
+    return {{parameters_.as<float>(), parameters_.bytes / sizeof(float)},
+            {optimiser_.as<float>(), optimiser_.bytes / sizeof(float)},
+            {exponents_.as<int32_t>(), exponents_.bytes / sizeof(int32_t)},
+            algorithm_};
+}
+
 /// Without the lock.
 void Checkpoints::write() {
-    const ModelState state{{parameters_.as<float>(), parameters_.bytes / sizeof(float)},
-                           {optimiser_.as<float>(), optimiser_.bytes / sizeof(float)},
-                           {exponents_.as<int32_t>(), exponents_.bytes / sizeof(int32_t)},
-                           algorithm_};
     model_.digest.clear();   // the file gets that of the snapshot
-    const Status status = write_file(state);
-    if (!status.ok()) failed(status);
+    const Status status = write_file(snapshot_state());
+    if (!status.ok()) failed("checkpoint", status);
     std::lock_guard lock(mutex_);
     phase_ = status.ok() ? Phase::written : Phase::idle;
 }
 
 /// Of one that is written and confirmed; without the lock.
 void Checkpoints::name() {
-    const std::string path = path_of(steps_);
+    const Status status = name_file({steps_, cell_, cells_});
+    if (!status.ok()) failed("checkpoint", status);
+    else if (cells_ == 1) trim_own(steps_);
+    if (status.ok()) named(steps_);
+    std::lock_guard lock(mutex_);
+    phase_ = Phase::idle;
+}
+
+Status Checkpoints::name_file(const CheckpointName& name) const {
+    const std::string path = checkpoint_path(folder_, name);
     // The records of all its steps are on the disk before.  Where that takes too long, there is no checkpoint: the job does not wait.
     Status status = report_->sync(sync_deadlines * parts_->deadline_us);
     (void)file_sync(folder_ + "/replay.log");   // what asgd, softsync and bsda have kept until then, should the machine fail
     if (status.ok()) status = file_rename(path + ".part", path);
-    if (!status.ok()) failed(status);
-    else if (cells_ == 1) trim_own(steps_);
-    std::lock_guard lock(mutex_);
-    if (status.ok()) named_ = steps_;
-    phase_ = Phase::idle;
+    if (!status.ok()) ::unlink((path + ".part").c_str());
+    return status;
 }
 
-void Checkpoints::failed(const Status& status) {
+/// A file of the checkpoint after so many steps has its name.
+void Checkpoints::named(uint64_t steps) {
+    std::lock_guard lock(mutex_);
+    if (cells_ > 1 && (unnamed_steps_ != steps || unnamed_ == 0 || --unnamed_ > 0)) return;
+    named_ = steps;
+}
+
+void Checkpoints::copy_ended(const CheckpointName& name, const Status& status) {
+    if (status.ok()) return named(name.steps);
+    failed(fmt::format("copy of part {} of {} of the checkpoint", name.cell + 1, name.cells), status);
+}
+
+void Checkpoints::failed(const std::string& what, const Status& status) {
     const std::vector<CheckpointName> all = checkpoint_files(folder_);
-    const std::string text = fmt::format("no checkpoint after {} steps: {}; {}", model_.step, status.what,
+    const std::string text = fmt::format("no {} after {} steps: {}; {}", what, model_.step, status.what,
                                          all.empty() ? "there is none before it at this node"
                                                      : fmt::format("the last one at this node is that of step {}", all.back().steps));
     if (std::exchange(failed_, true)) report_->log().error("{}", text);   // shown with the job once
     else report_->warn(text);
-    ::unlink((path_of(model_.step) + ".part").c_str());
 }
 
 /// The writer runs while no lane does: SCHED_IDLE, because a lane that wakes up does not preempt a thread that is only nice at once.
@@ -172,7 +229,8 @@ void Checkpoints::loop() {
     (void)::sched_setscheduler(0, SCHED_IDLE, &priority);
     std::unique_lock lock(mutex_);
     for (;;) {
-        changed_.wait(lock, [this] { return stop_ || phase_ == Phase::writing || (phase_ == Phase::written && confirmed_); });
+        changed_.wait(
+            lock, [this] { return stop_ || phase_ == Phase::writing || (phase_ == Phase::written && confirmed_) || copies_.work_due(); });
         if (phase_ == Phase::writing) {
             lock.unlock();
             write();
@@ -182,10 +240,24 @@ void Checkpoints::loop() {
             lock.unlock();
             name();
             lock.lock();
+        } else if (copies_.work_due()) {
+            lock.unlock();
+            copies_.work();
+            lock.lock();
         } else {
             return;
         }
     }
+}
+
+/// Trainer thread: there is work for copies.
+void Checkpoints::wake() {
+    if (!threaded_) {
+        while (copies_.work_due()) copies_.work();
+        return;
+    }
+    { std::lock_guard lock(mutex_); }   // the thread has not looked yet, or waits
+    changed_.notify_all();
 }
 
 void Checkpoints::close() {
@@ -197,6 +269,7 @@ void Checkpoints::close() {
         changed_.notify_all();
         thread_.join();
     }
+    copies_.close();
     if (std::exchange(phase_, Phase::idle) == Phase::written) ::unlink((path_of(steps_) + ".part").c_str());
 }
 
@@ -209,7 +282,7 @@ void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorith
     model_.digest.clear();
     Status status = write_file(parts_->state(algorithm));
     if (status.ok()) status = file_rename(path + ".part", path);
-    if (!status.ok()) return failed(status);
+    if (!status.ok()) return failed("checkpoint", status);
     if (cells_ == 1) trim_own(model.step);
 }
 

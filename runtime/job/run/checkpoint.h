@@ -6,9 +6,9 @@
 //
 // The last `keep` of a rank stay, and every `audit`-th of the job.
 //
-// Of a net in stages each stage's file is a part of the checkpoint (CheckpointName), by the rank whose turn it is among those of the stage.
-// All parts are taken or none, because ranks report with each state whether they still write; a part is removed when `keep` newer
-// checkpoints have all their parts.
+// Of a net in stages each stage's file is a part of the checkpoint (CheckpointName), by the ranks that part_holders() names: some write
+// their own, others get a copy by mail (PartCopies).  All parts are taken or none, because ranks report with each state whether they still
+// write; a part is removed when `keep` newer checkpoints have all their parts at all their holders.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -20,6 +20,8 @@
 #include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/report.h"
+#include "runtime/job/run/part_copies.h"
+#include "runtime/job/run/part_holders.h"
 #include "runtime/job/run/parts.h"
 
 namespace gradcast {
@@ -44,9 +46,13 @@ public:
     /// Of the present state.  Never waits for the disk: where the one before is still being written this one is skipped, with a warning.
     void snapshot(const Model& model, std::span<const std::byte> algorithm);
     // Of a net in stages.
+    /// A session is open, in which copies travel.
+    void join(Host& host, Dispatch& dispatch) { copies_.join(host, dispatch); }
     CheckpointNews news();
-    /// Of the state after so many steps these ranks write the parts; none where `busy`: some rank still writes the one before.
-    void expect(uint64_t steps, const std::vector<Rank>& writers, bool busy);
+    /// Takes what this rank has of the present state, of which `model` describes its part.  Each stage's part is for these holders, and has
+    /// the digest part_of(a rank of the stage).  Nobody takes anything if some holder was busy with this step's reports.
+    void take(const std::vector<PartHolders>& stages, Rank self, const Model& model, std::span<const std::byte> algorithm,
+              const std::function<CheckpointNews(Rank)>& news, const std::function<uint64_t(Rank)>& part_of);
     /// Ranks have other numbers from here on: what is expected of them is not known any more.
     void regrouped() { expected_.clear(); }
     /// All ranks have reported these with the last state.
@@ -61,9 +67,14 @@ private:
     void loop();
     void write();
     void name();
-    void failed(const Status& status);
+    Status name_file(const CheckpointName& name) const;
+    void named(uint64_t steps);
+    void copy_ended(const CheckpointName& name, const Status& status);
+    void failed(const std::string& what, const Status& status);
     void late(uint64_t steps);
+    void wake();
     Status write_file(const ModelState& state) const;
+    ModelState snapshot_state() const;
     std::string path_of(uint64_t steps) const { return checkpoint_path(folder_, {steps, cell_, cells_}); }
     /// After a file of a whole state got its name.
     void trim_own(uint64_t newest) const;
@@ -79,13 +90,15 @@ private:
     bool threaded_ = false;
     bool late_ = false, failed_ = false;   // a snapshot was skipped, or could not be written: warned once
     Arena arena_;
+    Buffer rooms_;                                // of copies
     Buffer parameters_, optimiser_, exponents_;   // the snapshot
     std::vector<std::byte> algorithm_;
     Model model_;   // of the snapshot
+    PartCopies copies_;
 
     struct Expected {
         uint64_t steps;
-        std::vector<Rank> missing;   // that have not reported their part
+        std::vector<Rank> missing;   // that have not reported their files
     };
     std::vector<Expected> expected_;
     std::vector<uint64_t> complete_;   // steps of checkpoints that have all parts, ascending
@@ -95,7 +108,9 @@ private:
     Phase phase_ = Phase::idle;
     bool confirmed_ = false, stop_ = false;
     uint64_t steps_ = 0;   // of the snapshot
-    uint64_t named_ = 0;   // steps of the last file that got its name
+    uint64_t unnamed_steps_ = 0;
+    uint32_t unnamed_ = 0;   // files that this rank is to name of the checkpoint after so many steps
+    uint64_t named_ = 0;     // steps of the last checkpoint of which it has named all
     Thread thread_;
 };
 

@@ -32,6 +32,7 @@ public:
     Status prepare() {
         if (const uint32_t nodes = config_.nodes(); job_.min_nodes > nodes)
             return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", job_.min_nodes, nodes, nodes == 1 ? "" : "s");
+        GC_TRY(copies_check(job_, config_.nodes()));
         GC_TRY(make_directories(config_.folder));
         if (!config_.resume.on) GC_TRY(file_write(config_.folder + "/job.toml", job_.text));   // else once it goes on
         GC_TRY(report_.open(config_));
@@ -193,6 +194,7 @@ private:
     void open(Context& context, const std::vector<NodeId>& lost) {
         session_->open(context, lost);
         if (views_) views_->join(session_->dispatch());
+        checkpoints_.join(context.host, session_->dispatch());
         bytes_bound_ = session_->bytes_bound();
         edge_bytes_ = session_->edge_bytes();
         report_.update([this](JobStatus& status) { status.may_send_less |= session_->losses_tolerated() > 0; });
@@ -356,17 +358,12 @@ private:
         // A node that is killed may go on from another's checkpoint: these lines are written now, so that they are no gap then.
         report_.hurry();
         GC_TRY(gather(context));
-        bool turn = false;
         if (context.checkpoints) {
-            const std::vector<Rank> writers = session_->stage_turns(number);
-            const bool busy = std::ranges::any_of(writers, [&](Rank rank) { return news(rank).busy; });
-            checkpoints_.expect(context.step, writers, busy);
-            turn = !busy && std::ranges::find(writers, session_->self()) != writers.end();
-        } else {
-            turn = session_->turn(number);
+            checkpoints_.take(session_->part_holders(number, job_.checkpoint_copies), session_->self(), model_.part_of(context, standing_),
+                              algorithm_->state(), news, [&](Rank rank) { return context.cells->part(rank); });
+        } else if (session_->turn(number, std::max(job_.checkpoint_copies, 1u))) {
+            checkpoints_.snapshot(model_.of(context, standing_), algorithm_->state());
         }
-        if (turn)
-            checkpoints_.snapshot(context.cells ? model_.part_of(context, standing_) : model_.of(context, standing_), algorithm_->state());
         return {};
     }
 

@@ -1,6 +1,8 @@
 #include "runtime/job/run/planned_job.h"
 
 #include "runtime/job/run/gathered_model.h"
+#include "runtime/job/run/part_copies.h"
+#include "runtime/job/run/part_holders.h"
 
 namespace gradcast {
 
@@ -46,6 +48,8 @@ std::vector<MemoryUse> PlannedJob::memory() {
     std::vector<MemoryUse> all = parts.compute.memory(parts.arena);
     const auto snapshot = [&](const char* what) { all.push_back({what, {{what, parts.state_bytes()}}}); };
     if (config_->job.checkpoint_keep > 0) snapshot("checkpoint");
+    if (parts.pipeline && parts_travel(config_->job, config_->nodes()))
+        all.back().bytes.emplace_back("copies of other parts", PartCopies::rooms_bytes(parts));
     if (config_->job.survive && config_->until == 0 && !parts.pipeline) snapshot("state before another node's");
     const bool writes = config_->job.survive || (session && session->self() <= session->ranks_tolerated());   // the model, some time
     if (parts.pipeline && writes) all.push_back({"model", {{"model", GatheredModel(parts).rooms_bytes()}}});

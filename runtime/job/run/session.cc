@@ -304,7 +304,7 @@ Rank Session::lowest() const {
     return rank;
 }
 
-bool Session::turn(uint64_t number) const {
+bool Session::turn(uint64_t number, uint32_t count) const {
     uint32_t living = 0, before = 0;
     for (Rank rank = 0; rank < view_.n(); ++rank) {
         if (dispatch_->lost(rank)) continue;
@@ -312,17 +312,14 @@ bool Session::turn(uint64_t number) const {
         ++living;
     }
     GC_ASSERT(living > 0);   // this one
-    return number % living == before;
+    return (before + living - number % living) % living < count;
 }
 
-std::vector<Rank> Session::stage_turns(uint64_t number) const {
-    std::vector<Rank> turns;
-    for (uint32_t stage = 0; stage < grid_.stages(); ++stage) {
-        std::vector<Rank> living = grid_.replica_group({stage, 0});
-        std::erase_if(living, [this](Rank rank) { return dispatch_->lost(rank); });
-        if (!living.empty()) turns.push_back(living[number % living.size()]);
-    }
-    return turns;
+std::vector<PartHolders> Session::part_holders(uint64_t number, uint32_t copies) const {
+    // Where replicas may be lost in the view, not all ranks know at once that one is: nobody waits for another rank's copy then.
+    const bool travel = losses_tolerated() == 0;
+    return gradcast::part_holders(
+        grid_, [this](Rank rank) { return dispatch_->lost(rank); }, number, copies, travel);
 }
 
 std::optional<NodeId> Session::waited_for() const {

@@ -19,6 +19,7 @@
 #include "runtime/job/report/report.h"
 #include "runtime/job/run/distributed_evaluation.h"
 #include "runtime/job/run/job_protocol.h"
+#include "runtime/job/run/part_holders.h"
 #include "runtime/job/run/parts.h"
 #include "transport/bulk/bulk.h"
 #include "transport/exchange/auto.h"
@@ -100,10 +101,10 @@ public:
     Dispatch& dispatch() const { return *dispatch_; }
     std::vector<NodeId> lost() const;
     Rank lowest() const;   // of the ranks that are not lost
-    /// Of the ranks that are not lost, in turn, that with this number is this one.
-    bool turn(uint64_t number) const;
-    /// Of a net in stages: of the ranks of each stage that are not lost, in turn, that with this number.
-    std::vector<Rank> stage_turns(uint64_t number) const;
+    /// Of the ranks that are not lost, in turn, that with this number or one of the `count` from it on is this one.
+    bool turn(uint64_t number, uint32_t count = 1) const;
+    /// Of a net in stages: who holds the parts of the checkpoint with this number, of which there are to be so many copies.
+    std::vector<PartHolders> part_holders(uint64_t number, uint32_t copies) const;
     /// This rank computes wrongly, and the job goes on without it.
     bool outvoted() const { return synchronous_ && synchronous_->outvoted(); }
     Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }

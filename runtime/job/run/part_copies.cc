@@ -1,0 +1,198 @@
+#include "runtime/job/run/part_copies.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace gradcast {
+namespace {
+
+// Pieces are short, and few of them are asked for at a time: words and edges of the training wait behind those that are on their way.
+constexpr uint64_t piece_bytes = 256 * 1024;
+constexpr size_t sends_ahead = 16;
+constexpr uint64_t copy_tags = uint64_t{9} << 60;      // no other mail has both bits
+constexpr uint64_t copy_tickets = uint64_t{1} << 62;   // no round of the mailbox comes so far; those of Cells have the bit above too
+constexpr uint64_t of_receive = uint64_t{1} << 40;
+constexpr uint32_t session_bits = 20, session_shift = 41, target_shift = 24;
+
+uint64_t tag_of(uint64_t steps, size_t piece) { return copy_tags | steps << 24 | piece; }
+
+}   // namespace
+
+std::vector<PartCopies::Piece> PartCopies::pieces_of(const StateRuns& runs) {
+    std::vector<Piece> all;
+    for (const StateVector which : state_vectors)
+        for (const auto& [offset, count, place] : runs[which])
+            for (uint64_t i = 0, most = piece_bytes / kind_of(which).width; i < count; i += most)
+                all.push_back({which, offset + i, place + i, std::min(most, count - i)});
+    return all;
+}
+
+uint64_t PartCopies::room_bytes(const JobParts& parts) {
+    uint64_t most = 0;
+    for (uint32_t stage = 0; stage < parts.pipeline->stages(); ++stage)
+        for (const Piece& each : pieces_of(parts.state_runs_of(stage))) most = std::max(most, each.bytes());
+    return most;
+}
+
+uint64_t PartCopies::rooms_bytes(const JobParts& parts) { return rooms * room_bytes(parts); }
+
+void PartCopies::open(Options options, const JobParts& parts, Buffer memory) {
+    options_ = std::move(options);
+    parts_ = &parts;
+    rooms_ = memory;
+    own_pieces_ = pieces_of(parts.runs);
+}
+
+void PartCopies::join(Host& host, Dispatch& dispatch) {
+    leave();
+    if (!parts_) return;
+    mail_.emplace(host, static_cast<uint16_t>(Channel::mail));
+    dispatch.add(static_cast<uint16_t>(Channel::mail), this);
+}
+
+void PartCopies::leave() {
+    session_ = (session_ + 1) % (1 << session_bits);
+    mail_.reset();
+    outgoing_.clear();
+    drop(false);
+    if (work_due()) options_.due();
+}
+
+void PartCopies::close() {
+    leave();
+    drop(true);
+    while (receiving()) work();
+}
+
+/// What cannot be finished, or all.
+void PartCopies::drop(bool all) {
+    std::lock_guard lock(mutex_);
+    for (Incoming& each : incoming_) each.dropped |= all || each.arrived < each.pieces.size();
+}
+
+void PartCopies::send(uint64_t steps, std::span<const Rank> to, const ModelState& part) {
+    GC_ASSERT(outgoing_.empty() && own_pieces_.size() < 1 << target_shift);
+    steps_ = steps;
+    part_ = part.bytes();
+    for (const Rank rank : to) outgoing_.push_back({rank});
+    for (size_t i = 0; i < outgoing_.size(); ++i) post_sends(outgoing_[i], i);
+}
+
+void PartCopies::post_sends(Outgoing& to, size_t number) {
+    for (; to.posted < own_pieces_.size() && to.posted < to.done + sends_ahead; ++to.posted) {
+        const Piece& piece = own_pieces_[to.posted];
+        const std::byte* from = part_[piece.which].data() + piece.offset * kind_of(piece.which).width;
+        mail_->send({to.to}, tag_of(steps_, to.posted), {const_cast<std::byte*>(from), nullptr, piece.bytes()},
+                    copy_tickets | session_ << session_shift | number << target_shift | to.posted);
+    }
+}
+
+void PartCopies::receive(const CheckpointName& name, Rank from, const Model& model) {
+    {
+        std::lock_guard lock(mutex_);
+        Incoming& copy = incoming_.emplace_back();
+        copy.name = name;
+        copy.from = from;
+        copy.model = model;
+        copy.runs = parts_->state_runs_of(name.cell);
+        copy.pieces = pieces_of(copy.runs);
+    }
+    post_receives();
+}
+
+/// Of the oldest copy, as far as there are rooms.
+void PartCopies::post_receives() {
+    std::lock_guard lock(mutex_);
+    if (incoming_.empty() || !mail_) return;
+    Incoming& copy = incoming_.front();
+    if (copy.dropped) return;
+    for (; copy.posted < copy.pieces.size() && copy.posted < copy.written + rooms; ++copy.posted)
+        mail_->receive(copy.from, tag_of(copy.name.steps, copy.posted), room(copy.posted, copy.pieces[copy.posted].bytes()),
+                       copy_tickets | session_ << session_shift | of_receive | copy.posted);
+}
+
+void PartCopies::confirm(uint64_t steps) {
+    bool some = false;
+    {
+        std::lock_guard lock(mutex_);
+        for (Incoming& each : incoming_) some |= (each.confirmed |= each.name.steps == steps);
+    }
+    if (some) options_.due();
+    if (mail_) post_receives();
+}
+
+/// Mailbox takes the errors: a rank that is lost ends the session.
+Status PartCopies::take(const Completion& completion) {
+    if (!mail_ || !completion.status.ok() || completion.id >> 62 != 1) return {};
+    if ((completion.id >> session_shift) % (1 << session_bits) != session_) return {};
+    const size_t piece = completion.id % (1 << target_shift);
+    if (completion.id & of_receive) {
+        {
+            std::lock_guard lock(mutex_);
+            Incoming& copy = incoming_.front();
+            copy.here[piece % rooms] = true;
+            while (copy.arrived < copy.posted && std::exchange(copy.here[copy.arrived % rooms], false)) ++copy.arrived;
+        }
+        options_.due();
+    } else {
+        const size_t number = (completion.id >> target_shift) % (1 << (40 - target_shift));
+        Outgoing& to = outgoing_[number];
+        ++to.done;
+        post_sends(to, number);
+        if (std::ranges::all_of(outgoing_, [this](const Outgoing& each) { return each.done == own_pieces_.size(); })) outgoing_.clear();
+    }
+    post_receives();
+    return {};
+}
+
+bool PartCopies::receiving() const {
+    std::lock_guard lock(mutex_);
+    return !incoming_.empty();
+}
+
+bool PartCopies::work_due() const {
+    std::lock_guard lock(mutex_);
+    return !incoming_.empty() && due(incoming_.front());
+}
+
+void PartCopies::work() {
+    std::unique_lock lock(mutex_);
+    if (incoming_.empty() || !due(incoming_.front())) return;
+    Incoming& copy = incoming_.front();   // stays where it is: no other thread removes it
+    const size_t number = copy.written;
+    const bool writes = !copy.dropped && number < copy.arrived, names = !copy.dropped && !writes && !copy.failed;
+    lock.unlock();
+    if (writes) {
+        write(copy, copy.pieces[number], number);
+        lock.lock();
+        ++copy.written;
+        return;
+    }
+    copy.file.reset();
+    if (copy.dropped) ::unlink((checkpoint_path(options_.folder, copy.name) + ".part").c_str());
+    if (names) options_.ended(copy.name, options_.name(copy.name));
+    lock.lock();
+    incoming_.pop_front();
+}
+
+void PartCopies::write(Incoming& copy, const Piece& piece, size_t number) {
+    if (copy.failed) return;   // what still comes is let go, so that its sender has its snapshot back
+    Status status;
+    if (!copy.file) {
+        copy.file = std::make_unique<ModelWriter>();
+        status = copy.file->open(checkpoint_path(options_.folder, copy.name) + ".part", parts_->state_sizes(), copy.runs);
+    }
+    const Buffer bytes = room(number, piece.bytes());
+    if (status.ok()) status = copy.file->add(piece.which, piece.place, {bytes.host, bytes.bytes});
+    if (status.ok() && number + 1 == copy.pieces.size()) {
+        copy.model.digest.clear();   // the file gets that of what has come
+        status = copy.file->close(copy.model);
+    }
+    if (status.ok()) return;
+    copy.failed = true;
+    copy.file.reset();
+    options_.ended(copy.name, status);
+}
+
+}   // namespace gradcast

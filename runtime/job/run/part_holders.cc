@@ -1,0 +1,58 @@
+#include "runtime/job/run/part_holders.h"
+
+#include <algorithm>
+
+#include "transport/exchange/exchange.h"
+
+namespace gradcast {
+namespace {
+
+/// Replicas may be lost or late in a view.
+bool spares_replicas(const JobConfig& job) {
+    const ExchangeKind* kind = nullptr;
+    const bool shares = exchange_find(job.exchange, job.quantiser, &kind).ok() && kind && kind->shares;
+    return job.s > 0 || (shares && job.r > 1);
+}
+
+}   // namespace
+
+std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool(Rank)>& lost, uint64_t number, uint32_t copies,
+                                      bool travel) {
+    std::vector<PartHolders> all(grid.stages());
+    if (copies == 0) copies = grid.replicas() == 1 ? 2 : 1;
+    for (uint32_t stage = 0; stage < grid.stages(); ++stage) {
+        auto& [writers, receivers] = all[stage];
+        writers = grid.replica_group({stage, 0});
+        std::erase_if(writers, lost);
+        if (writers.empty()) continue;
+        std::ranges::rotate(writers, writers.begin() + static_cast<ptrdiff_t>(number % writers.size()));
+        if (writers.size() > copies) writers.resize(copies);
+        const uint32_t first = grid.replica_of(writers[0]);
+        for (uint32_t replica = 0; travel && replica < grid.replicas(); ++replica)
+            for (uint32_t next = 1; next < grid.stages() && writers.size() + receivers.size() < copies; ++next) {
+                const Rank rank = grid.rank_of((first + replica) % grid.replicas(), {(stage + next) % grid.stages(), 0});
+                if (!lost(rank)) receivers.push_back(rank);
+            }
+    }
+    return all;
+}
+
+bool parts_travel(const JobConfig& job, uint32_t nodes) {
+    if (job.stages < 2 || job.checkpoint_keep == 0 || spares_replicas(job)) return false;
+    const uint32_t replicas = job.survive ? 1 : std::max(nodes / job.stages, 1u);   // the fewest
+    return (job.checkpoint_copies == copies_auto ? 2 : job.checkpoint_copies) > replicas;
+}
+
+Status copies_check(const JobConfig& job, uint32_t nodes) {
+    if (job.checkpoint_copies > nodes)
+        return fail(Code::invalid, "job.checkpoint_copies = {}, but the job has {} node{}: 1 to {} are possible, or \"auto\"",
+                    job.checkpoint_copies, nodes, nodes == 1 ? "" : "s", nodes);
+    const uint32_t replicas = job.stages < 2 ? nodes : nodes / job.stages;
+    if (!spares_replicas(job) || job.checkpoint_copies <= replicas) return {};
+    return fail(Code::invalid,
+                "job.checkpoint_copies = {}, but each stage is computed at {} node{}: where replicas may be lost, only these write its "
+                "part; 1 to {} are possible, or \"auto\"",
+                job.checkpoint_copies, replicas, replicas == 1 ? "" : "s", replicas);
+}
+
+}   // namespace gradcast

@@ -1,0 +1,30 @@
+// Which ranks of a grid hold the parts of a checkpoint.  Pure functions: all ranks compute the same.
+#pragma once
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "algos/grid/grid.h"
+#include "runtime/job/file/job_file.h"
+
+namespace gradcast {
+
+/// Of the part of one stage.
+struct PartHolders {
+    std::vector<Rank> writers;     // ranks of the stage: each writes the part from its own state
+    std::vector<Rank> receivers;   // ranks of other stages: each writes the copy that writers[0] sends it
+};
+
+/// By stage, of the checkpoint with this number.  copies: nodes that are to hold each part; 0: 2 where a stage has one rank, else 1.  The
+/// ranks of a stage take turns; where they are too few, ranks of the next stages in a ring get copies, those of the same replica first.
+/// travel: false: no rank gets a copy, because ranks may be lost in the view and not all know it at once.  lost: no holder.
+std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool(Rank)>& lost, uint64_t number, uint32_t copies,
+                                      bool travel);
+
+/// Whether some view of a job over so many nodes, whose net is in stages, sends copies.
+bool parts_travel(const JobConfig& job, uint32_t nodes);
+
+/// Error: the job cannot have as many copies on so many nodes; it says how many are possible.
+Status copies_check(const JobConfig& job, uint32_t nodes);
+
+}   // namespace gradcast
