@@ -92,8 +92,14 @@ TEST_F(PartCopiesTest, EachPartIsAtSoManyNodes) {
         uint32_t nodes, stages, copies;
         const char* key;
     };
-    for (const auto& [nodes, stages, copies, key] :
-         {Shape{2, 2, 2, ""}, {2, 2, 1, "1"}, {4, 4, 2, "\"auto\""}, {4, 4, 4, "4"}, {4, 2, 1, ""}, {4, 2, 2, "2"}, {4, 2, 3, "3"}, {3, 1, 2, "2"}}) {
+    for (const auto& [nodes, stages, copies, key] : {Shape{2, 2, 2, ""},
+                                                     {2, 2, 1, "1"},
+                                                     {4, 4, 2, "\"auto\""},
+                                                     {4, 4, 4, "4"},
+                                                     {4, 2, 1, ""},
+                                                     {4, 2, 2, "2"},
+                                                     {4, 2, 3, "3"},
+                                                     {3, 1, 2, "2"}}) {
         SCOPED_TRACE(fmt::format("{} nodes, {} stages, copies {}", nodes, stages, key));
         const std::string more = *key ? fmt::format("checkpoint_copies = {}\n", key) : "";
         const Run quiet = run(text(1, ""), 1);
@@ -183,8 +189,8 @@ TEST_F(PartCopiesTest, ASlowNetworkLeavesCheckpointsOut) {
     uint64_t steps[2] = {};
     for (const bool copies : {false, true}) {
         const std::string job = copies ? "checkpoint_every = 1\naudit_every = 100\n" : "checkpoint_keep = 0\n";
-        const Run run = this->run(text(2, job), {.ranks = 2, .rate_bytes_per_s = 4e6},
-                                  {.meddle = [&](Simulator& sim) { sim.kill(1, 900'000); }});
+        const Run run =
+            this->run(text(2, job), {.ranks = 2, .rate_bytes_per_s = 4e6}, {.meddle = [&](Simulator& sim) { sim.kill(1, 900'000); }});
         ASSERT_FALSE(run.status.ok());
         steps[copies] = run.ranks[0].step;
         if (!copies) continue;

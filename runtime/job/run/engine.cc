@@ -406,18 +406,17 @@ private:
     Status finish(Context& context) {
         trained_ = true;
         GC_TRY(gather(context));
-        bool lowest = config_.until == 0 && session_->turn(0);   // it keeps the model
-        if (parts_.pipeline) {
-            GC_TRY(model_.gather(context, *session_, standing_));
-            lowest = model_.written();
-        } else {
-            model_.compute_digest();
-            if (lowest) GC_TRY(model_.write(context, standing_, *algorithm_, true));
-        }
+        const auto lowest = [&] { return config_.until == 0 && !parts_.pipeline && session_->turn(0); };   // it keeps the model
+        const auto write = [&] { return lowest() ? model_.write(context, standing_, *algorithm_, true) : Status{}; };
+        if (parts_.pipeline) GC_TRY(model_.gather(context, *session_, standing_));
+        else model_.compute_digest();
+        GC_TRY(write());
         if (views_ && views_->protocol()) ViewProtocol::ending(context.host);
         GC_TRY(session_->finish(model_.digest()));
         ended_ = true;
-        return lowest ? model_.name() : Status{};
+        if (parts_.pipeline) return {};
+        if (!model_.written()) GC_TRY(write());   // the ranks before this one were lost meanwhile
+        return model_.written() ? model_.name() : Status{};
     }
 
     /// The job ends with an error: what this rank has trained is not lost with it.

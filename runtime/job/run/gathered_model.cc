@@ -12,6 +12,14 @@ constexpr uint64_t piece_bytes = 4 * 1024 * 1024;
 constexpr size_t pieces_ahead = 4;                   // whose receives are posted
 constexpr uint64_t model_tags = uint64_t{5} << 61;   // no other mail has both bits
 constexpr uint64_t digest_tag = model_tags | UINT32_MAX;
+constexpr uint64_t word_tag = model_tags | uint64_t{1} << 32;   // and the writer that it is about
+constexpr size_t digest_bytes = 64;                             // of the text
+
+/// Of a rank to all others: what it knows of a writer.
+struct WriterWord {
+    uint64_t told = 0;   // 1: it has written all, with this digest
+    std::array<char, digest_bytes> digest = {};
+};
 
 }   // namespace
 
@@ -69,6 +77,25 @@ Status GatheredModel::send(Mailbox& mail, Session& session, std::span<const Piec
     return {};
 }
 
+/// The writer is lost.  All other ranks tell each other whether it has told them the digest, so that all go on alike.
+Status GatheredModel::ask(Mailbox& mail, Session& session, Rank writer, uint64_t us, Buffer digest, bool* told) {
+    const uint32_t ranks = session.view().n();
+    const std::span<std::byte> bytes = session.keep(ranks * sizeof(WriterWord));
+    auto* words = reinterpret_cast<WriterWord*>(bytes.data());
+    const auto place = [&](Rank rank) { return Buffer{bytes.data() + rank * sizeof(WriterWord), nullptr, sizeof(WriterWord)}; };
+    mail.begin(ranks + 1);
+    for (Rank rank = 0; rank < ranks; ++rank)
+        if (rank != session.self() && !session.dispatch().lost(rank)) mail.receive(rank, word_tag | writer, place(rank), rank + 1);
+    mail.send(session.others(), word_tag | writer, place(session.self()), ranks + 1);
+    GC_TRY(mail.wait(1, ranks, us, "word about the rank that was to write the model"));
+    for (Rank rank = 0; rank < ranks && !*told; ++rank) {
+        if (mail.lost(rank + 1) || words[rank].told != 1) continue;
+        std::memcpy(digest.host, words[rank].digest.data(), digest_bytes);
+        *told = true;
+    }
+    return {};
+}
+
 Status GatheredModel::collect(Mailbox& mail, Session& session, std::span<const Piece> all, uint64_t us, ModelWriter& writer) {
     mail.begin(all.size() + 1);
     std::array<std::span<std::byte>, pieces_ahead> rooms;
@@ -95,28 +122,43 @@ Status GatheredModel::collect(Mailbox& mail, Session& session, std::span<const P
 }
 
 Status GatheredModel::write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us,
-                            std::string* digest, bool* wrote) {
+                            const std::function<Status()>& name, std::string* digest, bool* wrote) {
     const std::vector<Piece> all = pieces();
     Mailbox& mail = *context.mail;
-    const std::span<std::byte> text = session.keep(64);   // of the digest
+    const bool words = session.losses_tolerated() > 0;   // else a loss ends the session
+    const std::span<std::byte> text = session.keep(digest_bytes);
     const Buffer text_buffer{text.data(), nullptr, text.size()};
+    *wrote = false;
     bool told = false;
-    for (Rank writer; !told && (writer = session.lowest()) != session.self();) {
-        GC_TRY(send(mail, session, all, writer, us, text_buffer));
-        told = mail.done(all.size() + 1);
+    // All ranks pass the ranks before theirs one after the other, those that are lost too: each of them may have told somebody.
+    for (Rank writer = 0; !told && writer < session.self(); ++writer) {
+        if (!session.dispatch().lost(writer)) {
+            GC_TRY(send(mail, session, all, writer, us, text_buffer));
+            told = mail.done(all.size() + 1);
+            if (told && words) {   // who has not been told reads it if the writer is lost
+                const std::span<std::byte> bytes = session.keep(sizeof(WriterWord));
+                WriterWord word{.told = 1};
+                std::memcpy(word.digest.data(), text.data(), digest_bytes);
+                std::memcpy(bytes.data(), &word, sizeof word);
+                mail.begin(1);
+                mail.send(session.others(), word_tag | writer, {bytes.data(), nullptr, bytes.size()}, 1);
+            }
+        }
+        if (!told && words) GC_TRY(ask(mail, session, writer, us, text_buffer, &told));
     }
-    *wrote = !told;
     if (!told) {
         ModelWriter writer;
         GC_TRY(writer.open(path, parts_.state_sizes()));
         GC_TRY(collect(mail, session, all, us, writer));
         GC_TRY(writer.close(model));
+        *wrote = true;
+        GC_TRY(name());
         std::memcpy(text.data(), writer.digest().data(), text.size());
         mail.send(session.others(), digest_tag, text_buffer, all.size() + 1);
         GC_TRY(mail.wait(all.size() + 1, all.size() + 1, us, "digest of the model"));
     }
     digest->assign(reinterpret_cast<const char*>(text.data()), text.size());
-    session.keep_none();
+    if (!words) session.keep_none();
     return {};
 }
 

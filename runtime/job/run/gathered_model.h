@@ -1,6 +1,10 @@
 // The model of a net in stages as one file: the lowest living rank writes what the stages send it, range by range, so that no node holds
 // all of it.  Of each stage the lowest living rank sends.  A rank that is lost meanwhile is replaced by the next one that has the same.
+//
+// The writer tells all ranks the digest once its file has its name.  Where replicas may be lost, a writer may die when it has told only
+// some of them.  So who has been told tells the others, and who has not asks all others before the next rank begins anew.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,11 +19,11 @@ public:
     explicit GatheredModel(JobParts& parts) : parts_(parts) {}
     /// Memory that write() takes at the lowest rank.
     uint64_t rooms_bytes() const;
-    /// All ranks call it after the last step.  The lowest one writes the state to `path`, closes the file with `model`, and sets *wrote.
-    /// *digest, at all ranks: SHA-256 of the parameters, in hex.  Blocks until that rank has all, or for `us` a piece of 4 MiB.  Its
-    /// messages are in memory of the session, because the link may still use it after an error.
-    Status write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us, std::string* digest,
-                 bool* wrote);
+    /// All ranks call it after the last step.  The lowest one writes the state to `path`, closes the file with `model`, sets *wrote and
+    /// calls name().  *digest, at all ranks: SHA-256 of the parameters, in hex.  Blocks until that rank has all, or for `us` a piece of
+    /// 4 MiB.  Its messages are in memory of the session, because the link may still use it after an error.
+    Status write(Context& context, Session& session, const std::string& path, const Model& model, uint64_t us,
+                 const std::function<Status()>& name, std::string* digest, bool* wrote);
 
 private:
     /// Elements that lie side by side in the whole vector and at their owner.
@@ -34,6 +38,7 @@ private:
     std::span<const std::byte> own(const Piece& piece) const;
     Rank owner(const Session& session, const Piece& piece) const;
     Status send(Mailbox& mail, Session& session, std::span<const Piece> all, Rank writer, uint64_t us, Buffer digest);
+    Status ask(Mailbox& mail, Session& session, Rank writer, uint64_t us, Buffer digest, bool* told);
     Status collect(Mailbox& mail, Session& session, std::span<const Piece> all, uint64_t us, ModelWriter& writer);
 
     JobParts& parts_;

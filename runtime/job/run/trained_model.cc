@@ -72,8 +72,8 @@ Status TrainedModel::write(const Context& context, const Standing& standing, Alg
 Status TrainedModel::gather(Context& context, Session& session, const Standing& standing) {
     of(context, standing);
     model_.agreed = true;
-    GC_TRY(GatheredModel(parts_).write(context, session, part(), model_, parts_.deadline_us, &digest_, &written_));
-    return {};
+    return GatheredModel(parts_).write(
+        context, session, part(), model_, parts_.deadline_us, [this] { return name(); }, &digest_, &written_);
 }
 
 Status TrainedModel::name() {

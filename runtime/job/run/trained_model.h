@@ -10,7 +10,8 @@
 
 namespace gradcast {
 
-/// Trainer thread.  The file is written beside its place, and gets its name when all ranks have the same bits.
+/// Trainer thread.  The file is written beside its place, and gets its name when all ranks have the same bits.  Of a net in stages they
+/// have them before: each step compares the digests of all parts.
 class TrainedModel {
 public:
     TrainedModel(const EngineConfig& config, JobParts& parts, Report& report) : config_(config), parts_(parts), report_(report) {}
@@ -32,9 +33,10 @@ public:
     void compute_digest();
     const std::string& digest() const { return digest_; }   // SHA-256 of the parameters in hex; empty: not computed
     Status write(const Context& context, const Standing& standing, Algorithm& algorithm, bool agreed);
-    /// In place of compute_digest() and write(), of a net in stages: all ranks call it, and one of them writes what they have.
+    /// In place of compute_digest(), write() and name(), of a net in stages: all ranks call it, and one of them writes what they have.
     Status gather(Context& context, Session& session, const Standing& standing);
     bool written() const { return written_; }
+    /// Gives what was written its name.
     Status name();
     /// Removes what was written and has no name.
     void discard() const;
