@@ -205,6 +205,18 @@ TEST_F(PartCopiesTest, ASlowNetworkLeavesCheckpointsOut) {
     EXPECT_GT(steps[1] * 4, steps[0]);   // the bytes of copies share the link with those of the steps
 }
 
+// One replica, whose exchange could miss replicas if there were more: each node writes its own part.
+TEST_F(PartCopiesTest, NoCopiesTravelWhereReplicasMayBeLost) {
+    for (const uint32_t nodes : {2u, 4u}) {
+        const std::string job = text(2, "checkpoint_every = 20\naudit_every = 100\n");
+        const Run run = this->run(replaced(job, "[parallel]", "[algorithm]\nexchange = \"coded-rs\"\nm = 1\ns = 1\n[parallel]"), nodes);
+        if (nodes == 2 && !run.status.ok()) continue;   // refused, because one replica cannot be missed
+        ASSERT_TRUE(run.status.ok()) << run.status.what;
+        for (const auto& [steps, cells] : held(run))
+            for (const auto& [cell, folders] : cells) EXPECT_EQ(folders.size(), 1u);
+    }
+}
+
 TEST_F(PartCopiesTest, CopiesThatAreNotPossibleAreRefused) {
     const auto error = [&](uint32_t nodes, const std::string& text) {
         std::unique_ptr<Engine> engine;

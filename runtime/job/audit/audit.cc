@@ -129,6 +129,7 @@ EngineConfig engine_config(const AuditFolder& folder, const AuditConfig& config,
         engine.job.settings.replay = folder.path + "/replay.log";   // the nodes' own
     engine.job.stop_at = 0;
     engine.job.checkpoint_keep = 0;
+    engine.job.checkpoint_copies = copies_auto;
     engine.job.profile = 0;
     engine.job.deadline_us = uint64_t{24} * 3600 * 1'000'000;   // one machine computes what many did
     engine.roster = {Member{"audit"}};

@@ -177,7 +177,7 @@ ModelState Checkpoints::snapshot_state() const {
 void Checkpoints::write() {
     model_.digest.clear();   // the file gets that of the snapshot
     const Status status = write_file(snapshot_state());
-    if (!status.ok()) failed("checkpoint", status);
+    if (!status.ok()) failed("checkpoint", model_.step, status);
     std::lock_guard lock(mutex_);
     phase_ = status.ok() ? Phase::written : Phase::idle;
 }
@@ -185,7 +185,7 @@ void Checkpoints::write() {
 /// Of one that is written and confirmed; without the lock.
 void Checkpoints::name() {
     const Status status = name_file({steps_, cell_, cells_});
-    if (!status.ok()) failed("checkpoint", status);
+    if (!status.ok()) failed("checkpoint", model_.step, status);
     else if (cells_ == 1) trim_own(steps_);
     if (status.ok()) named(steps_);
     std::lock_guard lock(mutex_);
@@ -211,12 +211,12 @@ void Checkpoints::named(uint64_t steps) {
 
 void Checkpoints::copy_ended(const CheckpointName& name, const Status& status) {
     if (status.ok()) return named(name.steps);
-    failed(fmt::format("copy of part {} of {} of the checkpoint", name.cell + 1, name.cells), status);
+    failed(fmt::format("copy of part {} of {} of the checkpoint", name.cell + 1, name.cells), name.steps, status);
 }
 
-void Checkpoints::failed(const std::string& what, const Status& status) {
+void Checkpoints::failed(const std::string& what, uint64_t steps, const Status& status) {
     const std::vector<CheckpointName> all = checkpoint_files(folder_);
-    const std::string text = fmt::format("no {} after {} steps: {}; {}", what, model_.step, status.what,
+    const std::string text = fmt::format("no {} after {} steps: {}; {}", what, steps, status.what,
                                          all.empty() ? "there is none before it at this node"
                                                      : fmt::format("the last one at this node is that of step {}", all.back().steps));
     if (std::exchange(failed_, true)) report_->log().error("{}", text);   // shown with the job once
@@ -282,7 +282,10 @@ void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorith
     model_.digest.clear();
     Status status = write_file(parts_->state(algorithm));
     if (status.ok()) status = file_rename(path + ".part", path);
-    if (!status.ok()) return failed("checkpoint", status);
+    if (!status.ok()) {
+        ::unlink((path + ".part").c_str());
+        return failed("checkpoint", model_.step, status);
+    }
     if (cells_ == 1) trim_own(model.step);
 }
 

@@ -70,7 +70,7 @@ private:
     Status name_file(const CheckpointName& name) const;
     void named(uint64_t steps);
     void copy_ended(const CheckpointName& name, const Status& status);
-    void failed(const std::string& what, const Status& status);
+    void failed(const std::string& what, uint64_t steps, const Status& status);
     void late(uint64_t steps);
     void wake();
     Status write_file(const ModelState& state) const;

@@ -317,7 +317,7 @@ bool Session::turn(uint64_t number, uint32_t count) const {
 
 std::vector<PartHolders> Session::part_holders(uint64_t number, uint32_t copies) const {
     // Where replicas may be lost in the view, not all ranks know at once that one is: nobody waits for another rank's copy then.
-    const bool travel = losses_tolerated() == 0;
+    const bool travel = losses_tolerated() == 0 && parts_travel(job_.job, job_.nodes());
     return gradcast::part_holders(
         grid_, [this](Rank rank) { return dispatch_->lost(rank); }, number, copies, travel);
 }
