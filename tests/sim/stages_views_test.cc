@@ -95,6 +95,16 @@ TEST(StagesViews, ASpareTakesThePlace) {
         }
 }
 
+// cssgd misses no replica, and so a spare does not either.
+TEST(StagesViews, ASpareOfCssgdWaitsForAllReplicas) {
+    Lossy job(5);
+    job.exchange = "cssgd";
+    job.options = stages(2, "r = 2\n");
+    job.run();
+    job.expect(quiet().digest);
+    expect_one_line(job);
+}
+
 // No node has the stage any more: all others end with the line that names it, and keep what they have.
 TEST(StagesViews, ALostStageEndsTheJobByName) {
     for (uint64_t at = 3; at < 20; ++at) {

@@ -280,7 +280,7 @@ void Session::post(Host& host, const JobCommand& command) { host.post(on(Channel
 uint32_t Session::losses_tolerated() const {
     if (!spare()) return exchange_->losses_tolerated();
     const Alternative& others = config_.exchange;
-    return others.kind->codes ? others.config.s : others.kind->shares ? others.config.r - 1 : 0;
+    return others.kind->codes ? others.config.s : 0;
 }
 
 uint64_t Session::bytes_bound() const {
