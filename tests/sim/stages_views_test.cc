@@ -105,6 +105,107 @@ TEST(StagesViews, ASpareOfCssgdWaitsForAllReplicas) {
     expect_one_line(job);
 }
 
+/// How many living nodes hold each part of the checkpoint after so many steps, by cell.
+std::map<uint32_t, uint32_t> holders_of(const Lossy& job, uint64_t steps) {
+    std::map<uint32_t, uint32_t> found;
+    for (Rank rank = 0; rank < job.sim_config.ranks; ++rank)
+        for (const CheckpointName& name : checkpoint_files(job.own_folder(rank)))
+            if (name.steps == steps && !job.killed(rank)) ++found[name.cell];
+    return found;
+}
+
+// Wherever the job changes its view, checkpoints are taken after it as before: of the state that each node had written then, the step after
+// may have been applied in the change.
+TEST(StagesViews, CheckpointsAreTakenAfterAChange) {
+    constexpr uint32_t steps = 16;
+    const std::string digest = quiet(steps).digest;   // in the same folders
+    for (const uint32_t count : {1u, 2u}) {
+        const uint32_t ranks = count == 1 ? 3 : 4;
+        uint64_t end_us = 0;
+        for (uint64_t at = 0; at < 80; ++at) {
+            SCOPED_TRACE(fmt::format("{} stages, the last rank killed at {} of 120", count, at));
+            Lossy job(ranks, at + 1);
+            job.options = count == 1 ? "" : stages(count);
+            job.sim_config.jitter_us = 600;
+            job.steps = steps;
+            job.checkpoint_every = 1;
+            if (at > 0) job.kills = {{ranks - 1, end_us * at / 120}};
+            job.run();
+            if (at == 0) end_us = job.sim->now_us();
+            if (at > 0 && !began(job)) continue;
+            job.expect(digest);
+            std::set<uint64_t> newest;
+            for (Rank rank = 0; rank < 2; ++rank) {   // rank 2 of two stages is a spare then
+                const auto files = checkpoint_files(job.own_folder(rank));
+                ASSERT_FALSE(files.empty());
+                // Each rank has written since the change, in its turn.
+                EXPECT_GT(files.back().steps, steps - 5) << "rank " << rank;
+                newest.insert(job.engines[rank]->status().checkpoint);
+            }
+            EXPECT_GT(*newest.begin(), steps - 6);
+            if (::testing::Test::HasFailure()) return;
+        }
+    }
+}
+
+// One replica and a spare, which is lost while copies are under way.  Those that are not complete go, and later ones come.
+TEST(StagesViews, CopiesUnderWayEndWithTheirView) {
+    constexpr uint32_t steps = 24;
+    const std::string digest = quiet(steps).digest;
+    uint64_t end_us = 0;
+    uint32_t changed = 0;
+    for (uint64_t at = 0; at < 40; ++at) {
+        SCOPED_TRACE(fmt::format("the spare killed at {} of 80", at));
+        Lossy job(3, at + 1);
+        job.options = stages(2);
+        job.sim_config.rate_bytes_per_s = 2e6;   // a copy takes a few steps
+        job.steps = steps;
+        job.checkpoint_every = 1;
+        if (at > 0) job.kills = {{2, end_us * at / 80}};
+        job.run();
+        if (at == 0) end_us = job.sim->now_us();
+        if (at > 0 && !began(job)) continue;
+        job.expect(digest);
+        changed += job.engines[1]->status().views.size() > 1;
+        const uint64_t newest = job.engines[1]->status().checkpoint;
+        EXPECT_GT(newest, steps / 2);
+        EXPECT_EQ(holders_of(job, newest), (std::map<uint32_t, uint32_t>{{0, 2}, {1, 2}}));
+        for (const Rank each : {0u, 1u})
+            for (const auto& file : std::filesystem::directory_iterator(job.own_folder(each)))
+                EXPECT_NE(file.path().extension(), ".part") << file.path();
+        if (::testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(changed, 20u);
+}
+
+// The same where the exchange changes every two steps.
+TEST(StagesViews, CopiesUnderWayEndWithTheirExchange) {
+    constexpr uint32_t steps = 24;
+    const std::string digest = quiet(steps).digest;
+    for (const double rate : {1e6, 4e6, 125e6}) {
+        SCOPED_TRACE(fmt::format("{} bytes/s", rate));
+        Lossy job(2);
+        job.survive = false;
+        job.options = stages(2);
+        job.change_every = 2;
+        job.sim_config.rate_bytes_per_s = rate;
+        job.steps = steps;
+        job.checkpoint_every = 1;
+        job.run();
+        job.expect(digest);
+        std::set<uint64_t> own, copied;
+        for (Rank rank = 0; rank < 2; ++rank) {
+            for (const CheckpointName& name : checkpoint_files(job.own_folder(rank))) (name.cell == rank ? own : copied).insert(name.steps);
+            for (const auto& file : std::filesystem::directory_iterator(job.own_folder(rank)))
+                EXPECT_NE(file.path().extension(), ".part") << file.path();
+        }
+        EXPECT_GT(*own.rbegin(), steps - 4);   // the nodes are not busy for ever with what has ended
+        if (rate > 1e8) {
+            EXPECT_GT(*copied.rbegin(), steps - 4);
+        }
+    }
+}
+
 // No node has the stage any more: all others end with the line that names it, and keep what they have.
 TEST(StagesViews, ALostStageEndsTheJobByName) {
     for (uint64_t at = 3; at < 20; ++at) {

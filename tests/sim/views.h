@@ -49,7 +49,7 @@ struct Lossy {
     SimConfig sim_config;
     std::string exchange = "ring", options;
     bool survive = true, datagrams = false;
-    uint32_t change_every = 0;
+    uint32_t change_every = 0, checkpoint_every = 2;
     uint32_t steps = steps_few;
     uint64_t spend_us = 100;                        // of a block's bucket
     std::string more_layers;                        // after the first
@@ -78,14 +78,14 @@ struct Lossy {
         JobConfig job;
         std::vector<JobMistake> mistakes;
         const std::string text = fmt::format(
-            "[job]\nseed = 7\nsteps = {}\nevaluate = 2\ncheckpoint_every = 2\nbatch = 24\nblocks = 6\ndeadline = \"4s\"\nsurvive = "
+            "[job]\nseed = 7\nsteps = {}\nevaluate = 2\ncheckpoint_every = {}\nbatch = 24\nblocks = 6\ndeadline = \"4s\"\nsurvive = "
             "{}\n[data]\n"
             "train = \"{}/train.h5\"\ntest = \"{}/test.h5\"\n[net]\n[[net.layers]]\nkind = \"inner_product\"\noutputs = "
             "{}\n{}[[net.layers]]\n"
             "kind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n[[net.layers]]\nkind = "
             "\"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\n"
             "{}{}",
-            steps, survive, folder(), folder(), more_layers.empty() ? 16 : 128, more_layers,
+            steps, checkpoint_every, survive, folder(), folder(), more_layers.empty() ? 16 : 128, more_layers,
             exchange.empty() ? "" : fmt::format("exchange = \"{}\"\n", exchange), options);
         ASSERT_TRUE(job_parse(text, "job.toml", "/", &job, &mistakes)) << mistakes.front().text;
         sim = Simulator::create(sim_config);

@@ -110,16 +110,29 @@ void Checkpoints::reported(const std::function<CheckpointNews(Rank)>& of) {
 }
 
 void Checkpoints::applied(uint64_t steps) {
-    std::unique_lock lock(mutex_);
-    if (phase_ != Phase::idle && !confirmed_ && steps == steps_ + 1) {
-        confirmed_ = true;
-        lock.unlock();
-        if (threaded_) changed_.notify_all();
-        else name();
-    } else {
-        lock.unlock();
+    if (steps == 0) return;
+    settle(steps, Fate::confirmed);
+    copies_.confirm(steps - 1);
+}
+
+void Checkpoints::regrouped(uint64_t steps) {
+    expected_.clear();
+    if (steps == 0) return;
+    // Some rank has applied the step after an earlier state, but not this one.  Of a net in stages all ranks have compared the earlier
+    // state before its snapshot was taken.  Else only the records of that step would have shown that this rank had the state of the others.
+    settle(steps, cells_ > 1 ? Fate::confirmed : Fate::dropped);
+    copies_.confirm(steps - 1);
+}
+
+/// A snapshot of a state before `steps`, if it is not settled yet.
+void Checkpoints::settle(uint64_t steps, Fate fate) {
+    {
+        std::lock_guard lock(mutex_);
+        if (phase_ == Phase::idle || fate_ != Fate::open || steps_ >= steps) return;
+        fate_ = fate;
     }
-    if (steps > 0) copies_.confirm(steps - 1);
+    if (threaded_) changed_.notify_all();
+    else settled();
 }
 
 void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algorithm) {
@@ -146,7 +159,7 @@ void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algori
     {
         std::lock_guard lock(mutex_);
         phase_ = Phase::writing;
-        confirmed_ = false;
+        fate_ = Fate::open;
         steps_ = model_.step;
     }
     if (threaded_) changed_.notify_all();
@@ -182,12 +195,16 @@ void Checkpoints::write() {
     phase_ = status.ok() ? Phase::written : Phase::idle;
 }
 
-/// Of one that is written and confirmed; without the lock.
-void Checkpoints::name() {
-    const Status status = name_file({steps_, cell_, cells_});
-    if (!status.ok()) failed("checkpoint", model_.step, status);
-    else if (cells_ == 1) trim_own(steps_);
-    if (status.ok()) named(steps_);
+/// One that is written is confirmed or dropped; without the lock.
+void Checkpoints::settled() {
+    if (fate_ == Fate::dropped) {
+        ::unlink((path_of(steps_) + ".part").c_str());
+    } else {
+        const Status status = name_file({steps_, cell_, cells_});
+        if (!status.ok()) failed("checkpoint", model_.step, status);
+        else if (cells_ == 1) trim_own(steps_);
+        if (status.ok()) named(steps_);
+    }
     std::lock_guard lock(mutex_);
     phase_ = Phase::idle;
 }
@@ -227,18 +244,18 @@ void Checkpoints::failed(const std::string& what, uint64_t steps, const Status& 
 void Checkpoints::loop() {
     const sched_param priority = {};
     (void)::sched_setscheduler(0, SCHED_IDLE, &priority);
+    const auto settles = [this] { return phase_ == Phase::written && fate_ != Fate::open; };
     std::unique_lock lock(mutex_);
     for (;;) {
-        changed_.wait(
-            lock, [this] { return stop_ || phase_ == Phase::writing || (phase_ == Phase::written && confirmed_) || copies_.work_due(); });
+        changed_.wait(lock, [&] { return stop_ || phase_ == Phase::writing || settles() || copies_.work_due(); });
         if (phase_ == Phase::writing) {
             lock.unlock();
             write();
             lock.lock();
-        } else if (phase_ == Phase::written && confirmed_) {
+        } else if (settles()) {
             phase_ = Phase::naming;
             lock.unlock();
-            name();
+            settled();
             lock.lock();
         } else if (copies_.work_due()) {
             lock.unlock();

@@ -53,8 +53,9 @@ public:
     /// the digest part_of(a rank of the stage).  Nobody takes anything if some holder was busy with this step's reports.
     void take(const std::vector<PartHolders>& stages, Rank self, const Model& model, std::span<const std::byte> algorithm,
               const std::function<CheckpointNews(Rank)>& news, const std::function<uint64_t(Rank)>& part_of);
-    /// Ranks have other numbers from here on: what is expected of them is not known any more.
-    void regrouped() { expected_.clear(); }
+    /// The job goes on from `steps` in another view, where ranks have other numbers: what is expected of them is not known any more.  An
+    /// earlier state that is not confirmed yet gets its name, of a net in stages; else it goes.
+    void regrouped(uint64_t steps);
     /// All ranks have reported these with the last state.
     void reported(const std::function<CheckpointNews(Rank)>& of);
     /// The job ends with an error before its last step: writes the present state, which the other ranks may not have had.
@@ -64,9 +65,11 @@ public:
 
 private:
     enum class Phase : uint8_t { idle, writing, written, naming };
+    enum class Fate : uint8_t { open, confirmed, dropped };
     void loop();
     void write();
-    void name();
+    void settle(uint64_t steps, Fate fate);
+    void settled();
     Status name_file(const CheckpointName& name) const;
     void named(uint64_t steps);
     void copy_ended(const CheckpointName& name, const Status& status);
@@ -106,7 +109,8 @@ private:
     std::mutex mutex_;   // all below; the snapshot belongs to the writer in Phase::writing and ::naming
     std::condition_variable changed_;
     Phase phase_ = Phase::idle;
-    bool confirmed_ = false, stop_ = false;
+    Fate fate_ = Fate::open;   // of the snapshot
+    bool stop_ = false;
     uint64_t steps_ = 0;   // of the snapshot
     uint64_t unnamed_steps_ = 0;
     uint32_t unnamed_ = 0;   // files that this rank is to name of the checkpoint after so many steps

@@ -256,7 +256,7 @@ private:
         while (views_ && views_->repeats(status) && session_->ended().ok()) {
             GC_TRY(views_->next(context, status, place, &standing_));
             repeats_ = true;
-            checkpoints_.regrouped();
+            checkpoints_.regrouped(context.step);
             if (context.unreported && context.unreported->step + 1 == context.step) {   // nobody else may have this line
                 context.record = *context.unreported;
                 context.record.digest = context.state;

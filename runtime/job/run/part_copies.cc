@@ -116,7 +116,7 @@ void PartCopies::confirm(uint64_t steps) {
     bool some = false;
     {
         std::lock_guard lock(mutex_);
-        for (Incoming& each : incoming_) some |= (each.confirmed |= each.name.steps == steps);
+        for (Incoming& each : incoming_) some |= (each.confirmed |= each.name.steps <= steps);
     }
     if (some) options_.due();
     if (mail_) post_receives();

@@ -48,7 +48,7 @@ public:
     bool sending() const { return !outgoing_.empty(); }
     /// The part of that name, of which this is the description, from that rank.
     void receive(const CheckpointName& name, Rank from, const Model& model);
-    /// All ranks had the state after so many steps.
+    /// All ranks had the state after so many steps, and those before.
     void confirm(uint64_t steps);
     Status take(const Completion& completion) override;
 
