@@ -431,12 +431,12 @@ private:
         if (!trained_)
             return checkpoints_.rescue(context.cells ? model_.part_of(context, standing_) : model_.of(context, standing_),
                                        algorithm_->state());
-        if (context.cells) return;   // the other ranks' parts are not here
+        if (context.cells && !model_.named()) return;   // the other ranks' parts are not here
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
         if (!good) return;
         if (model_.digest().empty()) model_.compute_digest();
         Status status = model_.written() ? Status{} : model_.write(context, standing_, *algorithm_, false);
-        if (status.ok()) status = model_.name();
+        if (status.ok() && !model_.named()) status = model_.name();
         if (status.ok()) report_.warn(fmt::format("the model of the last step is in {}; not every rank has confirmed it", model_.path()));
         else report_.log().error("{}", status.what);
     }

@@ -12,14 +12,18 @@ constexpr uint64_t piece_bytes = 4 * 1024 * 1024;
 constexpr size_t pieces_ahead = 4;                   // whose receives are posted
 constexpr uint64_t model_tags = uint64_t{5} << 61;   // no other mail has both bits
 constexpr uint64_t digest_tag = model_tags | UINT32_MAX;
-constexpr uint64_t word_tag = model_tags | uint64_t{1} << 32;   // and the writer that it is about
-constexpr size_t digest_bytes = 64;                             // of the text
+constexpr size_t digest_bytes = 64;   // of the text
 
-/// Of a rank to all others: what it knows of a writer.
+/// Of a rank to all others: what it knows of a writer, in one of the rounds in which they ask.
 struct WriterWord {
     uint64_t told = 0;   // 1: it has written all, with this digest
     std::array<char, digest_bytes> digest = {};
 };
+uint64_t word_tag(Rank writer, uint32_t round) { return model_tags | uint64_t{1} << 32 | uint64_t{round} << 16 | writer; }
+static_assert(ranks_max < 1 << 16);
+
+/// In one of them all words of all ranks arrive.
+uint32_t rounds_of(const Session& session) { return session.ranks_tolerated() + 1; }
 
 }   // namespace
 
@@ -77,21 +81,40 @@ Status GatheredModel::send(Mailbox& mail, Session& session, std::span<const Piec
     return {};
 }
 
-/// The writer is lost.  All other ranks tell each other whether it has told them the digest, so that all go on alike.
+/// The writer has told this rank the digest: in this round and all later ones, the others need not wait for its word.
+void GatheredModel::tell(Mailbox& mail, Session& session, Rank writer, uint32_t round, Buffer digest) {
+    const std::span<std::byte> bytes = session.keep(sizeof(WriterWord));
+    WriterWord word{.told = 1};
+    std::memcpy(word.digest.data(), digest.host, digest_bytes);
+    std::memcpy(bytes.data(), &word, sizeof word);
+    const uint32_t rounds = rounds_of(session);
+    mail.begin(rounds);
+    for (; round < rounds; ++round) mail.send(session.others(), word_tag(writer, round), {bytes.data(), nullptr, bytes.size()}, round + 1);
+}
+
+/// The writer is lost.  All other ranks tell each other whether it has told them the digest, so that all go on alike.  A rank that learns
+/// it passes it on in the rounds that are left.  If only ranks that die learnt it in time, each of them did in a round of its own, and
+/// there are more rounds than such ranks.
 Status GatheredModel::ask(Mailbox& mail, Session& session, Rank writer, uint64_t us, Buffer digest, bool* told) {
     const uint32_t ranks = session.view().n();
-    const std::span<std::byte> bytes = session.keep(ranks * sizeof(WriterWord));
+    const std::span<std::byte> bytes = session.keep(ranks * sizeof(WriterWord));   // the own one stays 0
     auto* words = reinterpret_cast<WriterWord*>(bytes.data());
     const auto place = [&](Rank rank) { return Buffer{bytes.data() + rank * sizeof(WriterWord), nullptr, sizeof(WriterWord)}; };
-    mail.begin(ranks + 1);
-    for (Rank rank = 0; rank < ranks; ++rank)
-        if (rank != session.self() && !session.dispatch().lost(rank)) mail.receive(rank, word_tag | writer, place(rank), rank + 1);
-    mail.send(session.others(), word_tag | writer, place(session.self()), ranks + 1);
-    GC_TRY(mail.wait(1, ranks, us, "word about the rank that was to write the model"));
-    for (Rank rank = 0; rank < ranks && !*told; ++rank) {
-        if (mail.lost(rank + 1) || words[rank].told != 1) continue;
-        std::memcpy(digest.host, words[rank].digest.data(), digest_bytes);
-        *told = true;
+    for (uint32_t round = 0; round < rounds_of(session); ++round) {
+        mail.begin(ranks + 1);
+        for (Rank rank = 0; rank < ranks; ++rank)
+            if (rank != session.self() && !session.dispatch().lost(rank))
+                mail.receive(rank, word_tag(writer, round), place(rank), rank + 1);
+        mail.send(session.others(), word_tag(writer, round), place(session.self()), ranks + 1);
+        GC_TRY(mail.wait(1, ranks, us, "word about the rank that was to write the model"));
+        for (Rank rank = 0; rank < ranks && !*told; ++rank) {
+            if (mail.lost(rank + 1) || words[rank].told != 1) continue;
+            std::memcpy(digest.host, words[rank].digest.data(), digest_bytes);
+            *told = true;
+        }
+        if (!*told) continue;
+        tell(mail, session, writer, round + 1, digest);
+        break;
     }
     return {};
 }
@@ -116,6 +139,7 @@ Status GatheredModel::collect(Mailbox& mail, Session& session, std::span<const P
             GC_TRY(mail.wait(i + 1, i + 1, us, "part of the model"));
         }
         GC_TRY(writer.add(all[i].which, all[i].place, owned(i) ? own(all[i]) : bytes(i)));
+        parts_.progress.advance();
         receive(i + pieces_ahead);
     }
     return {};
@@ -128,32 +152,29 @@ Status GatheredModel::write(Context& context, Session& session, const std::strin
     const bool words = session.losses_tolerated() > 0;   // else a loss ends the session
     const std::span<std::byte> text = session.keep(digest_bytes);
     const Buffer text_buffer{text.data(), nullptr, text.size()};
-    *wrote = false;
     bool told = false;
     // All ranks pass the ranks before theirs one after the other, those that are lost too: each of them may have told somebody.
     for (Rank writer = 0; !told && writer < session.self(); ++writer) {
         if (!session.dispatch().lost(writer)) {
             GC_TRY(send(mail, session, all, writer, us, text_buffer));
             told = mail.done(all.size() + 1);
-            if (told && words) {   // who has not been told reads it if the writer is lost
-                const std::span<std::byte> bytes = session.keep(sizeof(WriterWord));
-                WriterWord word{.told = 1};
-                std::memcpy(word.digest.data(), text.data(), digest_bytes);
-                std::memcpy(bytes.data(), &word, sizeof word);
-                mail.begin(1);
-                mail.send(session.others(), word_tag | writer, {bytes.data(), nullptr, bytes.size()}, 1);
-            }
+            if (told && words) tell(mail, session, writer, 0, text_buffer);   // who has not been told reads it if the writer is lost
         }
         if (!told && words) GC_TRY(ask(mail, session, writer, us, text_buffer, &told));
     }
     if (!told) {
-        ModelWriter writer;
-        GC_TRY(writer.open(path, parts_.state_sizes()));
-        GC_TRY(collect(mail, session, all, us, writer));
-        GC_TRY(writer.close(model));
-        *wrote = true;
-        GC_TRY(name());
-        std::memcpy(text.data(), writer.digest().data(), text.size());
+        if (!*wrote || digest->empty()) {
+            ModelWriter writer;
+            GC_TRY(writer.open(path, parts_.state_sizes()));
+            GC_TRY(collect(mail, session, all, us, writer));
+            GC_TRY(writer.close(model));
+            *wrote = true;
+            const Waiting waiting(parts_.progress);   // for the disk, which has no deadline
+            GC_TRY(name());
+            *digest = writer.digest();
+        }
+        std::memcpy(text.data(), digest->data(), text.size());
+        mail.begin(all.size() + 1);
         mail.send(session.others(), digest_tag, text_buffer, all.size() + 1);
         GC_TRY(mail.wait(all.size() + 1, all.size() + 1, us, "digest of the model"));
     }

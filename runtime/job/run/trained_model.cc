@@ -78,6 +78,7 @@ Status TrainedModel::gather(Context& context, Session& session, const Standing& 
 
 Status TrainedModel::name() {
     GC_TRY(file_rename(part(), path()));
+    named_ = true;
     report_.update([this](JobStatus& status) { status.model = path(); });
     return {};
 }

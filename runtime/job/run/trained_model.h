@@ -38,6 +38,7 @@ public:
     bool written() const { return written_; }
     /// Gives what was written its name.
     Status name();
+    bool named() const { return named_; }
     /// Removes what was written and has no name.
     void discard() const;
     /// After a good end: its steps are written, and nobody waits for this rank any more.
@@ -51,7 +52,7 @@ private:
     Report& report_;
     Model model_;
     std::string digest_;
-    bool reserved_ = false, written_ = false;
+    bool reserved_ = false, written_ = false, named_ = false;
 };
 
 }   // namespace gradcast
