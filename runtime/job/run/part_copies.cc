@@ -9,9 +9,10 @@ namespace {
 
 // Pieces are short, and few of them are asked for at a time: words and edges of the training wait behind those that are on their way.
 constexpr uint64_t piece_bytes = 256 * 1024;
-constexpr size_t sends_ahead = 16;
+constexpr uint64_t rooms_min = 8, rooms_most = 32, pieces_of_room = 32;
+constexpr size_t small_ahead = 4;                      // they take room from the training's words (mail_room)
 constexpr uint64_t copy_tags = uint64_t{9} << 60;      // no other mail has both bits
-constexpr uint64_t copy_tickets = uint64_t{1} << 62;   // no round of the mailbox comes so far; those of Cells have the bit above too
+constexpr uint64_t copy_tickets = uint64_t{1} << 62;   // no round of the mailbox comes so far; those of Cells have bit 63 instead
 constexpr uint64_t of_receive = uint64_t{1} << 40;
 constexpr uint32_t session_bits = 20, session_shift = 41, target_shift = 24;
 
@@ -28,19 +29,29 @@ std::vector<PartCopies::Piece> PartCopies::pieces_of(const StateRuns& runs) {
     return all;
 }
 
-uint64_t PartCopies::room_bytes(const JobParts& parts) {
-    uint64_t most = 0;
-    for (uint32_t stage = 0; stage < parts.pipeline->stages(); ++stage)
-        for (const Piece& each : pieces_of(parts.state_runs_of(stage))) most = std::max(most, each.bytes());
-    return most;
+/// More for larger parts, so that a copy does not take many steps whose trainer seldom asks.
+PartCopies::Rooms PartCopies::rooms_of(const JobParts& parts) {
+    Rooms rooms;
+    uint64_t most = 0;   // pieces
+    for (uint32_t stage = 0; stage < parts.pipeline->stages(); ++stage) {
+        const std::vector<Piece> pieces = pieces_of(parts.state_runs_of(stage));
+        most = std::max(most, pieces.size());
+        for (const Piece& each : pieces) rooms.bytes = std::max(rooms.bytes, each.bytes());
+    }
+    rooms.count = std::clamp(most / pieces_of_room, rooms_min, rooms_most);
+    return rooms;
 }
 
-uint64_t PartCopies::rooms_bytes(const JobParts& parts) { return rooms * room_bytes(parts); }
+uint64_t PartCopies::rooms_bytes(const JobParts& parts) {
+    const Rooms rooms = rooms_of(parts);
+    return rooms.count * rooms.bytes;
+}
 
 void PartCopies::open(Options options, const JobParts& parts, Buffer memory) {
     options_ = std::move(options);
     parts_ = &parts;
-    rooms_ = memory;
+    rooms_ = rooms_of(parts);
+    memory_ = memory;
     own_pieces_ = pieces_of(parts.runs);
 }
 
@@ -79,9 +90,13 @@ void PartCopies::send(uint64_t steps, std::span<const Rank> to, const ModelState
     for (size_t i = 0; i < outgoing_.size(); ++i) post_sends(outgoing_[i], i);
 }
 
+/// As many as the receiver may have rooms.
 void PartCopies::post_sends(Outgoing& to, size_t number) {
-    for (; to.posted < own_pieces_.size() && to.posted < to.done + sends_ahead; ++to.posted) {
+    for (; to.posted < own_pieces_.size() && to.posted < to.done + rooms_.count; ++to.posted) {
         const Piece& piece = own_pieces_[to.posted];
+        const bool small = piece.bytes() <= mail_early_bytes;
+        if (small && to.small == small_ahead) return;
+        to.small += small;
         const std::byte* from = part_[piece.which].data() + piece.offset * kind_of(piece.which).width;
         mail_->send({to.to}, tag_of(steps_, to.posted), {const_cast<std::byte*>(from), nullptr, piece.bytes()},
                     copy_tickets | session_ << session_shift | number << target_shift | to.posted);
@@ -97,6 +112,7 @@ void PartCopies::receive(const CheckpointName& name, Rank from, const Model& mod
         copy.model = model;
         copy.runs = parts_->state_runs_of(name.cell);
         copy.pieces = pieces_of(copy.runs);
+        copy.here.resize(rooms_.count);
     }
     post_receives();
 }
@@ -107,7 +123,7 @@ void PartCopies::post_receives() {
     if (incoming_.empty() || !mail_) return;
     Incoming& copy = incoming_.front();
     if (copy.dropped) return;
-    for (; copy.posted < copy.pieces.size() && copy.posted < copy.written + rooms; ++copy.posted)
+    for (; copy.posted < copy.pieces.size() && copy.posted < copy.written + rooms_.count; ++copy.posted)
         mail_->receive(copy.from, tag_of(copy.name.steps, copy.posted), room(copy.posted, copy.pieces[copy.posted].bytes()),
                        copy_tickets | session_ << session_shift | of_receive | copy.posted);
 }
@@ -131,19 +147,25 @@ Status PartCopies::take(const Completion& completion) {
         {
             std::lock_guard lock(mutex_);
             Incoming& copy = incoming_.front();
-            copy.here[piece % rooms] = true;
-            while (copy.arrived < copy.posted && std::exchange(copy.here[copy.arrived % rooms], false)) ++copy.arrived;
+            copy.here[piece % rooms_.count] = true;
+            for (; copy.arrived < copy.posted && copy.here[copy.arrived % rooms_.count]; ++copy.arrived)
+                copy.here[copy.arrived % rooms_.count] = false;
         }
         options_.due();
     } else {
         const size_t number = (completion.id >> target_shift) % (1 << (40 - target_shift));
         Outgoing& to = outgoing_[number];
         ++to.done;
+        to.small -= own_pieces_[piece].bytes() <= mail_early_bytes;
         post_sends(to, number);
         if (std::ranges::all_of(outgoing_, [this](const Outgoing& each) { return each.done == own_pieces_.size(); })) outgoing_.clear();
     }
-    post_receives();
     return {};
+}
+
+Status PartCopies::taken(Status so_far) {
+    post_receives();
+    return so_far;
 }
 
 bool PartCopies::receiving() const {

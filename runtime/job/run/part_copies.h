@@ -4,7 +4,9 @@
 // for a piece when there is a room for it, its writer takes the pieces out of the rooms into the file.  So a slow disk holds up the
 // sender's next checkpoint, and no step.  Copies of several parts come one after the other.
 //
-// What is under way when a session ends is dropped.  So is what its sender does not finish.  The part is then at fewer nodes.
+// Only the trainer asks for pieces, each time that it has collected completions: the writer does not know of a change of the session.
+//
+// What is under way when a session ends is dropped.  The part is then at fewer nodes.
 #pragma once
 #include <deque>
 #include <functional>
@@ -28,7 +30,7 @@ public:
         std::function<void()> due;
         /// In work(): gives a file that is complete its name.
         std::function<Status(const CheckpointName&)> name;
-        /// In work(): a copy has its name, or the error why it will have none.
+        /// In work(): a copy has its name, or the error why it will have none.  Not called for a copy that is dropped.
         std::function<void(const CheckpointName&, const Status&)> ended;
     };
     /// Memory for rooms, of a job whose net is in stages.
@@ -51,6 +53,7 @@ public:
     /// All ranks had the state after so many steps, and those before.
     void confirm(uint64_t steps);
     Status take(const Completion& completion) override;
+    Status taken(Status so_far) override;
 
     // Any thread.
     bool receiving() const;
@@ -59,7 +62,6 @@ public:
     void work();
 
 private:
-    static constexpr uint64_t rooms = 8;
     /// Elements of one vector that lie side by side.
     struct Piece {
         StateVector which;
@@ -69,6 +71,7 @@ private:
     struct Outgoing {
         Rank to;
         size_t posted = 0, done = 0;   // pieces
+        size_t small = 0;              // pieces that are posted and not done, of those that go unasked
     };
     struct Incoming {
         CheckpointName name;
@@ -79,12 +82,16 @@ private:
         std::unique_ptr<ModelWriter> file = {};   // of work(), like failed
         bool failed = false;
         size_t posted = 0, arrived = 0, written = 0;   // pieces; arrived: in order
-        std::array<bool, rooms> here = {};             // pieces that have come, by room
+        std::vector<bool> here;                        // pieces that have come, by room
         bool confirmed = false, dropped = false;
     };
     static std::vector<Piece> pieces_of(const StateRuns& runs);
-    static uint64_t room_bytes(const JobParts& parts);
-    Buffer room(size_t piece, uint64_t bytes) const { return rooms_.part(piece % rooms * (rooms_.bytes / rooms), bytes); }
+    /// How many rooms there are, of which size.
+    struct Rooms {
+        uint64_t count = 0, bytes = 0;
+    };
+    static Rooms rooms_of(const JobParts& parts);
+    Buffer room(size_t piece, uint64_t bytes) const { return memory_.part(piece % rooms_.count * rooms_.bytes, bytes); }
     void post_sends(Outgoing& to, size_t number);
     void post_receives();
     void drop(bool all);
@@ -95,7 +102,8 @@ private:
 
     Options options_;
     const JobParts* parts_ = nullptr;
-    Buffer rooms_;
+    Rooms rooms_;
+    Buffer memory_;
     std::optional<Mail> mail_;   // of the session
     uint64_t session_ = 0;       // its number, in tickets
     // The snapshot that is sent.
