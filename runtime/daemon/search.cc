@@ -39,6 +39,15 @@ const Candidate* settled(std::span<const SearchAnswer> answers, const std::vecto
     return agreed;
 }
 
+/// Of those that have this state, one that is to read the fewest parts so far.
+size_t holder(const std::vector<Candidate>& all, uint64_t state, const std::vector<size_t>& taken) {
+    const Candidate* best = nullptr;
+    const auto reads = [&](const Candidate& each) { return std::ranges::count(taken, each.answer); };
+    for (const Candidate& each : all)
+        if (each.found.state == state && (!best || reads(each) < reads(*best))) best = &each;
+    return best->answer;
+}
+
 }   // namespace
 
 Status search_choose(const std::string& id, std::span<const SearchAnswer> answers, SearchChoice* choice, std::vector<std::string>* notes) {
@@ -79,7 +88,7 @@ Status search_choose(const std::string& id, std::span<const SearchAnswer> answer
             const Candidate* taken = settled(answers, its->second, notes);
             if (!taken) break;
             found.state += taken->found.state;
-            found.holders.push_back(taken->answer);
+            found.holders.push_back(holder(its->second, taken->found.state, found.holders));
         }
         if (!missing.empty())
             notes->push_back(fmt::format("of the checkpoint after {} steps part {} of {} is at none of these nodes", steps,

@@ -12,7 +12,7 @@ struct FoundState {
     bool agreed = false;
     uint32_t cell = 0, cells = 1;   // which part, of how many
 };
-constexpr size_t found_states_max = 64;
+constexpr size_t found_states_max = 1024;   // a node may have all parts of a checkpoint, one for each stage
 
 struct Found {
     bool active = false;              // it runs, or is being prepared

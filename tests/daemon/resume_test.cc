@@ -97,6 +97,11 @@ TEST(Search, TakesPartsThatAreAllThere) {
     ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
     EXPECT_EQ(best.holders, (std::vector<size_t>{0, 1}));
     EXPECT_EQ(best.steps, 20u);
+
+    // Two nodes have both parts: each reads one.
+    answers[0].found.states = answers[1].found.states = {part(40, 1, 0), part(40, 2, 1)};
+    ASSERT_TRUE(search_choose("j", answers, &best, &notes).ok());
+    EXPECT_EQ(best.holders, (std::vector<size_t>{0, 1}));
 }
 
 std::string often(std::string text) { return text.insert(text.find("[data]"), "checkpoint_every = 20\n"); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "nn/graph/slices.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr uint64_t algorithm_bytes_max = uint64_t{1} << 32;
 constexpr int32_t exponent_max = 400;   // a scale that no float gradient has
 constexpr size_t notes_max = 3;         // files that are named as damaged
-constexpr size_t parts_max = 4;         // checkpoints in parts, of which a node reports its parts
+constexpr size_t parts_max = 4;         // checkpoints in parts, of which a node reports its parts, where it has all of none
 
 /// The state of that file fits this job on these nodes.
 Status check(const std::string& path, const ModelReader& file, const EngineConfig& config, JobParts& parts) {
@@ -106,7 +107,8 @@ Buffer bytes_of(auto span) { return {reinterpret_cast<std::byte*>(span.data()), 
 Status resume_find(const std::string& folder, std::vector<FoundState>* states, Model* newest, std::vector<std::string>* notes) {
     const ShortTexts for_the_caller;
     bool some = false;
-    uint64_t whole = 0, damaged = 0;   // steps of the newest whole state
+    uint64_t whole = 0, damaged = 0;                           // steps of the newest state that is whole, in one file or in parts
+    std::map<std::pair<uint64_t, uint32_t>, uint32_t> parts;   // that are whole, by steps and cells
     std::error_code error;
     if (const std::filesystem::directory_iterator folder_of(folder, error); error && error != std::errc::no_such_file_or_directory)
         notes->push_back(fmt::format("cannot read {}: {}", folder, error.message()));
@@ -120,7 +122,7 @@ Status resume_find(const std::string& folder, std::vector<FoundState>* states, M
         if (!status.ok()) return;
         const Model& model = file.model();
         if (states->empty() || model.step > newest->step) *newest = model;
-        if (name.cells == 1) whole = std::max(whole, model.step);
+        if (++parts[{name.steps, name.cells}] == name.cells) whole = std::max(whole, model.step);
         states->push_back({model.step, model.state, model.agreed, name.cell, name.cells});
     };
     // Checkpoints after final.h5 are of a longer job that has gone on from it.

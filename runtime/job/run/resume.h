@@ -16,7 +16,8 @@ struct Standing {
     uint64_t algorithm_bytes = 0;
 };
 
-/// What a job's folder has of checkpoints that are whole, for Found: the newest whole state, final.h5 among them, and parts of newer ones.
+/// What a job's folder has of checkpoints that are whole, for Found: the newest whole state, in one file (final.h5 among them) or in parts,
+/// and parts of newer ones.
 /// *newest: the newest of them.  *notes gets a line for each newer file that is damaged.  Error: Code::data, there is none.  Reads whole
 /// files.
 Status resume_find(const std::string& folder, std::vector<FoundState>* states, Model* newest, std::vector<std::string>* notes);
