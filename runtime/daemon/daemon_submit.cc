@@ -88,7 +88,6 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
         if (config.min_nodes > plan->members.size())
             return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", config.min_nodes, plan->members.size(),
                         plan->members.size() == 1 ? "" : "s");
-        GC_TRY(copies_check(config, static_cast<uint32_t>(plan->members.size())));
     }
     plan->name = config.name;
     plan->text = submission.text;
@@ -113,6 +112,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
 Status Daemon::submit(const Submission& submission, std::string* id) {
     auto plan = std::make_shared<JobPlan>();
     GC_TRY(this->plan(submission, plan.get()));
+    if (plan->parsed) GC_TRY(copies_check(*plan->parsed, plan->first_nodes()));
     random_bytes(plan->id);
     plan->submitted_unix = static_cast<uint64_t>(std::time(nullptr));
     if (submission.bench) {

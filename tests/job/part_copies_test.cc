@@ -1,8 +1,13 @@
 // Parts of checkpoints at several nodes.
 #include <set>
 
+#include "algos/dispatch.h"
 #include "runtime/job/model/model_part.h"
+#include "runtime/job/run/job_check.h"
+#include "runtime/job/run/part_copies.h"
 #include "runtime/job/run/part_holders.h"
+#include "runtime/job/run/planned_job.h"
+#include "runtime/job/run/resume.h"
 #include "tests/job/runs.h"
 
 namespace gradcast {
@@ -165,6 +170,131 @@ TEST_F(PartCopiesTest, OneNodesFolderIsEnoughOfTwoStages) {
     EXPECT_GT(last, 20u);
 }
 
+// On fewer nodes than the job began with.
+TEST_F(PartCopiesTest, AResumedJobGoesOnWithFewerCopies) {
+    const Run quiet = run(text(1, ""), 1);
+    const Run first = run(text(3, "checkpoint_every = 10\naudit_every = 100\ncheckpoint_copies = 3\n"), 3);
+    ASSERT_EQ(first.digest(), quiet.digest());
+    const Resume resume = newest_in(first.folders[1], 3);
+    ASSERT_EQ(resume.steps, 40u);
+    for (const uint32_t nodes : {1u, 2u}) {
+        const Run second = run(text(nodes, "checkpoint_every = 2\naudit_every = 100\ncheckpoint_copies = 3\n"), nodes, resume);
+        ASSERT_EQ(second.digest(), quiet.digest());
+        for (const JobStatus& rank : second.ranks)
+            EXPECT_EQ(rank.warnings,
+                      std::vector<std::string>{nodes == 1 ? "job.checkpoint_copies = 3, but the job has 1 node: only 1 is possible, or "
+                                                            "\"auto\"; the job goes on with 1"
+                                                          : "job.checkpoint_copies = 3, but the job has 2 nodes: 1 to 2 are possible, or "
+                                                            "\"auto\"; the job goes on with 2"});
+        const Held all = held(second);
+        for (uint32_t cell = 0; cell < nodes; ++cell) EXPECT_EQ(all.at(46).at(cell).size(), nodes);
+    }
+
+    // A node that has all parts reads those of the newest checkpoint, and none before.
+    std::vector<FoundState> states;
+    Model model;
+    std::vector<std::string> notes;
+    ASSERT_GT(checkpoint_files(first.folders[1]).size(), 3u);
+    ASSERT_TRUE(resume_find(first.folders[1], &states, &model, &notes).ok());
+    EXPECT_EQ(states.size(), 3u);
+    EXPECT_EQ(model.step, 40u);
+}
+
+/// Counts the words that come between the pieces.
+struct Words final : Consumer {
+    static constexpr uint64_t ticket = 7;
+    Status take(const Completion& completion) override {
+        count += completion.id == ticket;
+        return {};
+    }
+    uint32_t count = 0;
+};
+
+// The receiver's writer takes nothing out of the rooms before all are full, and is done before the trainer looks again: the trainer then
+// gets one word, and nothing else of the copy.
+TEST_F(PartCopiesTest, ACopyGoesOnWheneverTheTrainerCollects) {
+    constexpr uint32_t words = 30;
+    constexpr uint64_t steps = 5, tag = 77, between_us = 100'000;
+    constexpr auto channel = static_cast<uint16_t>(Channel::mail);
+    const std::string text = replaced(this->text(2, ""), "outputs = 700", "outputs = 60000");
+    std::vector<EngineConfig> configs = {config(text, 2, 0), config(text, 2, 1)};
+    Report reports[] = {Report{Log()}, Report{Log()}};
+    PlannedJob planned[2];
+    std::unique_ptr<Protocol> mails[2];
+    auto sim = Simulator::create({.ranks = 2});
+    for (Rank rank = 0; rank < 2; ++rank) {
+        ASSERT_TRUE(make_directories(configs[rank].folder).ok());
+        ASSERT_TRUE(planned[rank].parts.examine(configs[rank], false, reports[rank]).ok());
+        ASSERT_TRUE(planned[rank].plan(configs[rank], "cpu", reports[rank]).ok());
+        mails[rank] = mail_protocol(rank, 2, segment_bytes_stream);
+        sim->attach(rank, channel, mails[rank].get());
+    }
+    const auto sizes_of = [&](Rank rank) { return state_sizes(planned[rank].parts.runs); };
+    const Rank from = sizes_of(0)[StateVector::parameters] > sizes_of(1)[StateVector::parameters] ? 0 : 1;   // the larger part
+    const StateSizes sizes = sizes_of(from);
+    const std::vector<float> parameters(sizes[StateVector::parameters], 0.5f), optimiser(sizes[StateVector::optimiser], 0.25f);
+    const std::vector<int32_t> exponents(sizes[StateVector::exponents], -3);
+    const CheckpointName name{steps, from, 2};
+    size_t all = 0, pieces = 0;
+    for (const StateVector which : state_vectors)
+        for (const Layout::Run& run : planned[from].parts.runs[which])
+            all += (run.count * kind_of(which).width + 256 * 1024 - 1) / (256 * 1024);
+    ASSERT_GT(all, 30u);
+    Model model;
+    model.net = planned[0].parts.spec;
+    model.mean = {0.3f}, model.std = {0.2f};
+    model.job = text;
+    model.step = steps;
+    std::byte word{};
+    uint32_t heard = 0;
+    for (Rank self = 0; self < 2; ++self)
+        sim->trainer(self, [&, self](Host& host) -> Status {
+            Progress progress;
+            std::vector<std::string> why_lost;
+            Dispatch dispatch(host, progress, {false, false}, why_lost, 4'000'000);
+            Mail mail(host, channel);
+            Words said;
+            dispatch.add(channel, &said);
+            std::vector<std::byte> memory(PartCopies::rooms_bytes(planned[self].parts));
+            const auto finish = [&](const CheckpointName& of) {
+                const std::string path = checkpoint_path(configs[self].folder, of);
+                return file_rename(path + ".part", path);
+            };
+            const auto ended = [](const CheckpointName&, const Status& status) { EXPECT_TRUE(status.ok()) << status.what; };
+            PartCopies copies;
+            copies.open({.folder = configs[self].folder, .due = [] {}, .name = finish, .ended = ended}, planned[self].parts,
+                        {memory.data(), nullptr, memory.size()});
+            copies.join(host, dispatch);
+            if (self == from) {
+                copies.send(steps, std::vector<Rank>{1 - from}, {parameters, optimiser, exponents, {}});
+                for (uint32_t i = 0; i < words; ++i) {
+                    for (const uint64_t until_us = host.now_us() + between_us; host.now_us() < until_us;)
+                        if (const Status status = dispatch.collect(until_us); status.code != Code::deadline) GC_TRY(status);
+                    mail.send({1 - from}, tag + i, {&word, nullptr, 1}, Words::ticket + 1);
+                }
+                EXPECT_FALSE(copies.sending());
+                return {};
+            }
+            copies.receive(name, from, model);
+            for (; heard < words && pieces < all; ++heard) {
+                mail.receive(from, tag + heard, {&word, nullptr, 1}, Words::ticket);
+                while (said.count == heard) GC_TRY(dispatch.collect(host.now_us() + 10 * between_us));
+                for (; copies.work_due(); ++pieces) copies.work();
+            }
+            copies.confirm(steps);
+            while (copies.work_due()) copies.work();
+            EXPECT_FALSE(copies.receiving());
+            return {};
+        });
+    const Status status = sim->run();
+    EXPECT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(pieces, all);
+    EXPECT_LE(heard, 2 * ((all + 7) / 8));   // it looks once, then the rooms are empty, and asks the next time
+    ModelPart part;
+    const Status read = part.open(checkpoint_path(configs[1 - from].folder, name));
+    EXPECT_TRUE(read.ok()) << read.what;
+}
+
 TEST_F(PartCopiesTest, ANodeThatCannotWriteACopyEndsNoJob) {
     const std::string text = this->text(2, "checkpoint_every = 3\naudit_every = 100\n");
     const std::vector<std::string> folders = {folder_ + "/first", folder_ + "/second"};
@@ -205,15 +335,26 @@ TEST_F(PartCopiesTest, ASlowNetworkLeavesCheckpointsOut) {
     EXPECT_GT(steps[1] * 4, steps[0]);   // the bytes of copies share the link with those of the steps
 }
 
-// One replica, whose exchange could miss replicas if there were more: each node writes its own part.
+// Two replicas, of which one may be lost and is: the rank that is left of its stage writes its part, and no rank of another stage does.
+// So it is in the next view too, of one replica.
 TEST_F(PartCopiesTest, NoCopiesTravelWhereReplicasMayBeLost) {
-    for (const uint32_t nodes : {2u, 4u}) {
-        const std::string job = text(2, "checkpoint_every = 20\naudit_every = 100\n");
-        const Run run = this->run(replaced(job, "[parallel]", "[algorithm]\nexchange = \"coded-rs\"\nm = 1\ns = 1\n[parallel]"), nodes);
-        if (nodes == 2 && !run.status.ok()) continue;   // refused, because one replica cannot be missed
+    const std::string job = text(2, "survive = true\ncheckpoint_every = 2\naudit_every = 100\ncheckpoint_copies = 2\n");
+    const std::string lossy = replaced(job, "[parallel]", "[algorithm]\nexchange = \"coded-rs\"\nm = 1\ns = 1\n[parallel]");
+    const Run quiet = run(text(1, ""), 1);
+    for (const Rank dead : {2u, 3u}) {
+        const Run run =
+            this->run(lossy, {.ranks = 4, .lost_after_us = 2'000}, {.meddle = [&](Simulator& simulator) { simulator.kill(dead, 15'000); }});
         ASSERT_TRUE(run.status.ok()) << run.status.what;
-        for (const auto& [steps, cells] : held(run))
-            for (const auto& [cell, folders] : cells) EXPECT_EQ(folders.size(), 1u);
+        EXPECT_EQ(run.ranks[0].digest, quiet.digest());
+        const Held all = held(run);
+        ASSERT_FALSE(all.empty());
+        EXPECT_GT(all.rbegin()->first, 40u);
+        for (const auto& [steps, cells] : all)
+            for (const auto& [cell, folders] : cells)
+                for (const std::string& folder : folders) {
+                    const auto rank = static_cast<uint32_t>(std::ranges::find(run.folders, folder) - run.folders.begin());
+                    EXPECT_EQ(rank % 2, cell) << "after " << steps << " steps, at rank " << rank;
+                }
     }
 }
 
@@ -226,10 +367,18 @@ TEST_F(PartCopiesTest, CopiesThatAreNotPossibleAreRefused) {
     EXPECT_EQ(error(2, text(2, "checkpoint_copies = 3\n")),
               "job.checkpoint_copies = 3, but the job has 2 nodes: 1 to 2 are possible, or \"auto\"");
     EXPECT_EQ(error(1, text(1, "checkpoint_copies = 2\n")),
-              "job.checkpoint_copies = 2, but the job has 1 node: 1 to 1 are possible, or \"auto\"");
+              "job.checkpoint_copies = 2, but the job has 1 node: only 1 is possible, or \"auto\"");
+    EXPECT_EQ(error(5, text(2, "survive = true\ncheckpoint_copies = 5\n")),
+              "job.checkpoint_copies = 5, but the job has 5 nodes: 1 to 4 are possible, or \"auto\"");
     EXPECT_EQ(error(6, text(2, "checkpoint_copies = 4\n") + "[algorithm]\nexchange = \"coded-rs\"\ns = 1\n"),
               "job.checkpoint_copies = 4, but each stage is computed at 3 nodes: where replicas may be lost, only these write its part; 1 "
               "to 3 are possible, or \"auto\"");
+    JobCheck check;
+    const JobConfig three = config(text(2, "checkpoint_copies = 3\n"), 2).job;
+    EXPECT_STREQ(job_check(three, "job.toml", {.nodes = 2}, &check).what,
+                 "job.toml:6: job.checkpoint_copies = 3, but the job has 2 nodes: 1 to 2 are possible, or \"auto\"");
+    EXPECT_TRUE(job_check(three, "job.toml", {.nodes = 2, .resumes = true}, &check).ok());
+    EXPECT_TRUE(job_check(three, "job.toml", {}, &check).ok());
     JobConfig job;
     std::vector<JobMistake> mistakes;
     ASSERT_FALSE(job_parse(text(2, "checkpoint_copies = 0\n"), "job.toml", "/", &job, &mistakes));

@@ -318,7 +318,8 @@ static int command_run(const Options& options, const std::string& job, uint32_t 
         }
     }
     JobCheck unused;
-    if (Status status = job_checked(path, options.sets, config, {.nodes = nodes, .verify = false}, &unused); !status.ok())
+    const JobCheckOptions check{.nodes = nodes, .verify = false, .resumes = !resume.empty()};
+    if (Status status = job_checked(path, options.sets, config, check, &unused); !status.ok())
         return complain(exit_usage, "{}", status.what);
     std::error_code error;
     if (!keep.empty())

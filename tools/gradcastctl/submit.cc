@@ -55,12 +55,13 @@ int send_job(const Options& options, const Submission& submission, bool wait, co
 }
 
 /// Reads a job file for daemons, and checks it by what this machine has of its data.
-Exit take_job(const Options& options, const std::string& path, Submission* submission) {
+Exit take_job(const Options& options, const std::string& path, bool resumes, Submission* submission) {
     JobConfig config;
     JobCheck unused;
     Status status = job_input(path, options.sets, &config);
     const uint32_t nodes = submission->nodes.empty() ? submission->count : static_cast<uint32_t>(submission->nodes.size());
-    if (status.ok()) status = job_checked(path, options.sets, config, {.nodes = nodes, .verify = false, .here = false}, &unused);
+    const JobCheckOptions check{.nodes = nodes, .verify = false, .resumes = resumes, .here = false};
+    if (status.ok()) status = job_checked(path, options.sets, config, check, &unused);
     if (!status.ok()) return complain(exit_usage, "{}", status.what), exit_usage;
     submission->text = config.text;
     submission->path = path;
@@ -73,7 +74,7 @@ Exit take_job(const Options& options, const std::string& path, Submission* submi
 static int command_submit(const Options& options, const std::string& path, const std::string& nodes, bool wait) {
     Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
-    if (Exit exit = take_job(options, path, &submission); exit != exit_done) return exit;
+    if (Exit exit = take_job(options, path, false, &submission); exit != exit_done) return exit;
     return send_job(options, submission, wait, {});
 }
 
@@ -84,7 +85,7 @@ static int command_resume(const Options& options, const std::string& job, const 
     if (path.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it after the job");
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     if (!path.empty())
-        if (Exit exit = take_job(options, path, &submission); exit != exit_done) return exit;
+        if (Exit exit = take_job(options, path, true, &submission); exit != exit_done) return exit;
     return send_job(options, submission, wait, job);
 }
 

@@ -32,7 +32,8 @@ public:
     Status prepare() {
         if (const uint32_t nodes = config_.nodes(); job_.min_nodes > nodes)
             return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", job_.min_nodes, nodes, nodes == 1 ? "" : "s");
-        GC_TRY(copies_check(job_, config_.nodes()));
+        const Status copies = copies_check(job_, config_.nodes());
+        if (!config_.resume.on) GC_TRY(copies);
         GC_TRY(make_directories(config_.folder));
         if (!config_.resume.on) GC_TRY(file_write(config_.folder + "/job.toml", job_.text));   // else once it goes on
         GC_TRY(report_.open(config_));
@@ -41,6 +42,7 @@ public:
             report_.warn(config_.resume.notes.substr(at, end - at));
             at = end + 1;
         }
+        if (!copies.ok()) report_.warn(fmt::format("{}; the job goes on with {}", copies.what, copies_most(job_, config_.nodes())));
         GC_TRY(parts_.examine(config_, true, report_));
         GC_TRY(planned_.plan(config_, parts_.algorithm->workers ? "cpu" : job_.device, report_));
         if (parts_.pipeline && job_.micro_batch < parts_.pipeline->lanes)

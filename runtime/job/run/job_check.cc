@@ -7,6 +7,7 @@
 #include "datasets/manifest.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/memory_check.h"
+#include "runtime/job/run/part_holders.h"
 #include "runtime/job/run/planned_job.h"
 
 namespace gradcast {
@@ -52,6 +53,11 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
         return fail(status.code, "{}", job_mistake(job.text, path, parts.about, status.what).text);
     };
     if (const Status status = parts.examine(config, options.verify, report); !status.ok()) return mistake(status);
+    if (options.nodes > 0 && !options.resumes)
+        if (const Status status = copies_check(job, nodes); !status.ok()) {
+            parts.about = "job.checkpoint_copies";
+            return mistake(status);
+        }
     if (!config.job.start.empty()) {
         parts.about = "net.start";
         std::vector<float> parameters(layers_layout(parts.layers, 1).elements);

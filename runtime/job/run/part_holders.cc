@@ -2,19 +2,7 @@
 
 #include <algorithm>
 
-#include "transport/exchange/exchange.h"
-
 namespace gradcast {
-namespace {
-
-/// Replicas may be lost or late in a view.
-bool spares_replicas(const JobConfig& job) {
-    const ExchangeKind* kind = nullptr;
-    const bool shares = exchange_find(job.exchange, job.quantiser, &kind).ok() && kind && kind->shares;
-    return job.s > 0 || (shares && job.r > 1);
-}
-
-}   // namespace
 
 std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool(Rank)>& lost, uint64_t number, uint32_t copies,
                                       bool travel) {
@@ -38,21 +26,27 @@ std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool
 }
 
 bool parts_travel(const JobConfig& job, uint32_t nodes) {
-    if (job.stages < 2 || job.checkpoint_keep == 0 || spares_replicas(job)) return false;
+    if (job.stages < 2 || job.checkpoint_keep == 0 || job.s > 0) return false;
     const uint32_t replicas = job.survive ? 1 : std::max(nodes / job.stages, 1u);   // the fewest
     return (job.checkpoint_copies == copies_auto ? 2 : job.checkpoint_copies) > replicas;
 }
 
+uint32_t copies_most(const JobConfig& job, uint32_t nodes) {
+    const uint32_t stages = std::max(job.stages, 1u), replicas = std::max(nodes / stages, 1u);
+    return stages == 1 || job.s > 0 ? replicas : replicas * stages;   // spare nodes hold nothing
+}
+
 Status copies_check(const JobConfig& job, uint32_t nodes) {
-    if (job.checkpoint_copies > nodes)
-        return fail(Code::invalid, "job.checkpoint_copies = {}, but the job has {} node{}: 1 to {} are possible, or \"auto\"",
-                    job.checkpoint_copies, nodes, nodes == 1 ? "" : "s", nodes);
-    const uint32_t replicas = job.stages < 2 ? nodes : nodes / job.stages;
-    if (!spares_replicas(job) || job.checkpoint_copies <= replicas) return {};
+    const uint32_t most = copies_most(job, nodes);
+    if (job.checkpoint_copies <= most) return {};
+    const std::string possible = most == 1 ? "only 1 is possible" : fmt::format("1 to {} are possible", most);
+    if (job.stages < 2 || job.s == 0)
+        return fail(Code::invalid, "job.checkpoint_copies = {}, but the job has {} node{}: {}, or \"auto\"", job.checkpoint_copies, nodes,
+                    nodes == 1 ? "" : "s", possible);
     return fail(Code::invalid,
                 "job.checkpoint_copies = {}, but each stage is computed at {} node{}: where replicas may be lost, only these write its "
-                "part; 1 to {} are possible, or \"auto\"",
-                job.checkpoint_copies, replicas, replicas == 1 ? "" : "s", replicas);
+                "part; {}, or \"auto\"",
+                job.checkpoint_copies, most, most == 1 ? "" : "s", possible);
 }
 
 }   // namespace gradcast

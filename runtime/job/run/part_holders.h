@@ -24,7 +24,12 @@ std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool
 /// Whether some view of a job over so many nodes, whose net is in stages, sends copies.
 bool parts_travel(const JobConfig& job, uint32_t nodes);
 
-/// Error: the job cannot have as many copies on so many nodes; it says how many are possible.
+/// The most nodes that hold a part in the first view of a job over so many nodes, and so the most that job.checkpoint_copies can be.  The
+/// number of stages is known, or is taken as 1.
+uint32_t copies_most(const JobConfig& job, uint32_t nodes);
+
+/// Error: job.checkpoint_copies is above copies_most(), which it names.  A job that is resumed may be on fewer nodes than before: it goes
+/// on all the same, with as many copies as are possible.
 Status copies_check(const JobConfig& job, uint32_t nodes);
 
 }   // namespace gradcast
