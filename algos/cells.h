@@ -19,8 +19,8 @@ struct Context;
 
 /// A rank's checkpoints.
 struct CheckpointNews {
-    uint64_t named = 0;   // steps of the newest whose file is complete
-    bool busy = false;    // one is being written
+    uint64_t named = 0;   // steps of the newest of which it has named all its files
+    bool busy = false;    // it writes, sends or receives one
 };
 
 class Cells final : public Consumer {
