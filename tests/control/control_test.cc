@@ -152,6 +152,7 @@ TEST_F(Control, StatusSurvivesTheTripThroughJson) {
     EXPECT_EQ(json["pipeline"]["nodes"][0]["gradients_us"], 4500);
     EXPECT_NEAR(json["pipeline"]["nodes"][0]["idle"].get<double>(), 6.0 / 9, 1e-6);
     EXPECT_NEAR(json["pipeline"]["idle_formula"].get<double>(), 1.0 / 3, 1e-6);
+    EXPECT_EQ(json["pipeline"]["step_us"], 9000);
     EXPECT_TRUE(json["pipeline"]["nodes"][1]["idle"].is_null());
     EXPECT_TRUE(json["pipeline"]["nodes"][2]["replica"].is_null());
     EXPECT_EQ(json["memory_bytes"], Json::parse(R"({"job": {"parameters": 1024, "what_it_has_else": 7}, "gpu_0": {"parameters": 2048}})"));

@@ -128,7 +128,7 @@ TEST_F(Ctl, StagesAreATableOfNodesAndALineOfTop) {
     backend.add("bbbb" + std::string(28, '0'), "whole");
     serve();
     const Outcome outcome = ask("describe first");
-    for (const char* word : {"pipeline        2 stages, 1f1b, 2 micro-batches of 1 block; idle by formula 0.33\n",
+    for (const char* word : {"pipeline        2 stages, 1f1b, 2 micro-batches of 1 block; idle by formula 0.33; 10.0 ms a step\n",
                              "gradients of stage 2 1.25 ms, reports of the other stages 0.30 ms\n", "values of stage 1 7.00 ms\n",
                              "conv1 .. pool2  node-3    spare     -  "})
         EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;

@@ -178,8 +178,8 @@ void print_pipeline(const PipelineStatus& pipeline) {
     const auto stages = static_cast<uint32_t>(pipeline.layers.size());
     std::string text = fmt::format("{} stages, {}", stages, pipeline.schedule);
     if (pipeline.known())
-        text += fmt::format(", {} micro-batches of {} block{}; idle by formula {:.2f}", pipeline.micro_batches, pipeline.micro_batch,
-                            pipeline.micro_batch == 1 ? "" : "s", pipeline.idle_formula);
+        text += fmt::format(", {} micro-batches of {} block{}; idle by formula {:.2f}; {:.1f} ms a step", pipeline.micro_batches,
+                            pipeline.micro_batch, pipeline.micro_batch == 1 ? "" : "s", pipeline.idle_formula, pipeline.step_us * 1e-3);
     fmt::print("{:<15} {}\n", "pipeline", text);
     std::vector<std::vector<std::string>> rows = {
         {"stage", "layers", "node", "replica", "idle", "simulated", "forward ms", "backward ms", "weights ms", "waits for, in a step"}};

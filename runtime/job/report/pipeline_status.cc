@@ -19,7 +19,7 @@ void pipeline_status_derive(PipelineStatus* status) {
     const Schedule schedule = schedule_of(status->schedule);
     std::vector<StageTimes> times(stages);
     std::vector<uint32_t> counts(stages);
-    status->micro_batches = 0;
+    status->micro_batches = status->step_us = 0;
     status->idle_formula = -1;
     status->idle_simulated.clear();
     for (const StageNode& node : status->nodes) {
@@ -32,6 +32,7 @@ void pipeline_status_derive(PipelineStatus* status) {
         sum.weights += seconds(StageTime::weights);
         ++counts[node.stage - 1];
         status->micro_batches = std::max(status->micro_batches, news.micro_batches);
+        status->step_us = std::max(status->step_us, news.step_us);
     }
     if (!status->known()) return;
     status->idle_formula = idle_share(schedule, stages, status->micro_batches);

@@ -24,6 +24,7 @@ struct PipelineStatus {
     std::vector<StageNode> nodes = {};      // by rank
     // Of the most micro-batches of a node; without steps 0, -1 and empty.
     uint32_t micro_batches = 0;
+    uint32_t step_us = 0;                      // of the slowest node, until all sums are reported
     double idle_formula = -1;                  // idle_share()
     std::vector<double> idle_simulated = {};   // by stage: pipeline_cost() of the stages' mean times and no time for edges
 
