@@ -4,6 +4,7 @@
 
 #include "nn/cpu/build.h"
 #include "nn/optimiser.h"
+#include "nn/sums.h"
 
 namespace gradcast::cpu {
 
@@ -91,13 +92,6 @@ private:
     Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
     void refresh_layer(uint32_t lane, size_t layer);
-    /// A part of one group, which a lane applies at a time.
-    struct Piece {
-        uint32_t bucket, group;
-        uint64_t offset, count;
-        uint64_t digest;   // of the new values
-    };
-    void apply_piece(Piece& piece, Optimiser& optimiser, const BucketSum& from);
 
     NetSpec spec_;
     NetConfig config_;
@@ -114,7 +108,7 @@ private:
     bool statistics_ = false;                 // bucket 0 is not learnt but holds running statistics
     std::vector<WeightCopies> copies_;        // by layer
     std::vector<size_t> copied_;              // layers with copies
-    std::vector<Piece> pieces_;
+    std::vector<SumPiece> pieces_;
     std::vector<Program> programs_;   // ascending sizes
     uint32_t together_ = 1;           // blocks computed at a time; above 1:
     Program all_;                     // for that many of the largest size
@@ -128,7 +122,6 @@ private:
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
     const char* kernels_name_ = nullptr;
-    const FloatKernels& kernels_ = float_kernels(isa_best());
 };
 
 }   // namespace gradcast::cpu

@@ -33,7 +33,6 @@ std::vector<Fusion> fusions() {
 
 constexpr uint32_t together_samples = 128;              // of blocks computed together
 constexpr uint64_t together_floats = 4 * 1024 * 1024;   // of a lane's activations, the most
-constexpr uint64_t apply_piece_most = 64 * 1024;        // elements that a lane updates at a time
 
 }   // namespace
 
@@ -108,10 +107,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     runs_ = layout_.runs();
     for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
-    for (uint32_t b = 0; b < layout_.buckets.size(); ++b)
-        for (uint32_t g = layout_.buckets[b].group, end = g + layout_.buckets[b].group_count; g < end; ++g)
-            for (uint64_t i = 0; i < layout_.groups[g].count; i += apply_piece_most)
-                pieces_.push_back({b, g, layout_.groups[g].offset + i, std::min(apply_piece_most, layout_.groups[g].count - i), 0});
+    pieces_ = sum_pieces(layout_);
 
     dnnl_engine_t engine = nullptr;
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");

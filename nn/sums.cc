@@ -1,0 +1,53 @@
+#include "nn/sums.h"
+
+#include <algorithm>
+
+#include "nn/graph/layers.h"
+#include "nn/kernels.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t piece_most = 64 * 1024;   // elements that a lane updates at a time
+constexpr uint64_t chunk = 512;              // elements that become float at a time, in the first-level cache
+
+}   // namespace
+
+std::vector<SumPiece> sum_pieces(const Layout& layout) {
+    std::vector<SumPiece> pieces;
+    for (uint32_t b = 0; b < layout.buckets.size(); ++b)
+        for (uint32_t g = layout.buckets[b].group, end = g + layout.buckets[b].group_count; g < end; ++g)
+            for (uint64_t i = 0; i < layout.groups[g].count; i += piece_most)
+                pieces.push_back({b, g, layout.groups[g].offset + i, std::min(piece_most, layout.groups[g].count - i)});
+    return pieces;
+}
+
+void sum_apply(SumPiece& piece, const Layout& layout, const BucketSum& from, Optimiser& optimiser, std::span<float> values, uint64_t at) {
+    static const FloatKernels& kernels = float_kernels(isa_best());
+    const Bucket& bucket = layout.buckets[piece.bucket];
+    const Sum& sum = from.sum;
+    GC_ASSERT(sum.bucket == piece.bucket && from.units.size() == bucket.group_count && values.size() == piece.count);
+    GC_ASSERT(sum.words.bytes >= bucket.count * word_bytes(sum.word));
+    const Group& group = layout.groups[piece.group];
+    const double unit = from.units[piece.group - bucket.group];
+    float gradient[chunk];
+    piece.digest = 0;
+    for (uint64_t i = 0, count = 0; i < piece.count; i += count) {
+        const uint64_t offset = piece.offset + i, word = offset - bucket.offset, place = offset + group.before;
+        count = std::min(chunk - place % digest_row, piece.count - i);   // whole rows of the digest
+        switch (sum.word) {
+            case Word::i16: kernels.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, unit); break;
+            case Word::i32: kernels.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, unit); break;
+            case Word::i64: kernels.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, unit); break;
+        }
+        const std::span<float> now = values.subspan(i, count);
+        if (group.statistics) {
+            for (uint64_t j = 0; j < count; ++j) now[j] += statistics_share * (gradient[j] - now[j]);
+            piece.digest += digest64(now, place);   // their optimiser state stays 0
+        } else {
+            piece.digest += optimiser.update(at + i, now, {gradient, count});
+        }
+    }
+}
+
+}   // namespace gradcast
