@@ -40,12 +40,12 @@ private:
         return {.pull = rho_, .centre = centre.data()};
     }
     Status contribute(Context& context, size_t own, std::span<float> difference) override {
-        std::ranges::copy(context.net.parameters(), w(own).begin());
+        std::ranges::copy(context.net->parameters(), w(own).begin());
         for (size_t i = 0; i < difference.size(); ++i) difference[i] = w(own)[i] + u(own)[i] - before()[i];
         return {};
     }
     void applied(Context& context) override {
-        const std::span<const float> z = context.net.parameters();
+        const std::span<const float> z = context.net->parameters();
         for (size_t own = 0; own < own_; ++own) {
             const std::span<float> multiplier = u(own), mine = w(own);
             for (size_t i = 0; i < z.size(); ++i) multiplier[i] += mine[i] - z[i];

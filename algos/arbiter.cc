@@ -17,8 +17,8 @@ Arbiter::Arbiter(Context& context, Dispatch& dispatch, Exchange& exchange, Rank 
 
 void Arbiter::keep_state() {
     if (kept_parameters_.empty()) return;
-    std::copy(context_.net.parameters().begin(), context_.net.parameters().end(), kept_parameters_.begin());
-    std::copy(context_.codec.exponents().begin(), context_.codec.exponents().end(), kept_exponents_.begin());
+    std::copy(context_.net->parameters().begin(), context_.net->parameters().end(), kept_parameters_.begin());
+    std::copy(context_.codec->exponents().begin(), context_.codec->exponents().end(), kept_exponents_.begin());
 }
 
 Status Arbiter::judge(Status found, StepId at) {
@@ -61,7 +61,7 @@ Status Arbiter::judge(Status found, StepId at) {
 Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* record) {
     const Plan like = exchange_.plan(at, conflict.bucket, 0);
     std::vector<std::byte> words(like.words.bytes);
-    std::vector<float> maxima(context_.net.layout().buckets[conflict.bucket].group_count);
+    std::vector<float> maxima(context_.net->layout().buckets[conflict.bucket].group_count);
     record->maxima = maxima;
     const Plan plan{like.word, {words.data(), nullptr, words.size()}, record, true};
     struct Sink final : GradientSink {
@@ -74,14 +74,14 @@ Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* recor
         Codec& codec;
         const Plan& plan;
         const uint32_t wanted;
-    } sink(context_.codec, plan, conflict.bucket);
+    } sink(*context_.codec, plan, conflict.bucket);
     const auto exchange_states = [&] {
-        std::swap_ranges(kept_parameters_.begin(), kept_parameters_.end(), context_.net.parameters().begin());
-        std::swap_ranges(kept_exponents_.begin(), kept_exponents_.end(), context_.codec.exponents().begin());
-        context_.net.refresh();
+        std::swap_ranges(kept_parameters_.begin(), kept_parameters_.end(), context_.net->parameters().begin());
+        std::swap_ranges(kept_exponents_.begin(), kept_exponents_.end(), context_.codec->exponents().begin());
+        context_.net->refresh();
     };
     if (at != context_.step) exchange_states();
-    context_.net.cancel(Net::no_step);
+    context_.net->cancel(Net::no_step);
     Status status;
     for (uint32_t block = conflict.first_block; status.ok() && block < conflict.end_block; ++block) {
         const DataInfo& info = context_.data.info();
@@ -92,12 +92,12 @@ Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* recor
         status = context_.data.read(indices, images.data(), labels.data());
         if (!status.ok()) break;
         const auto count = static_cast<uint32_t>(indices.size());
-        status = context_.net.block(0, {at, block},
-                                    {images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+        status = context_.net->block(
+            0, {at, block}, {images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
     }
     if (at != context_.step) exchange_states();
     GC_TRY(status);
-    return context_.codec.finish(at, conflict.bucket, plan);
+    return context_.codec->finish(at, conflict.bucket, plan);
 }
 
 }   // namespace gradcast

@@ -44,7 +44,7 @@ Status Asgd::plan(const AlgorithmPlan& plan) {
 Status Asgd::round(Context& context) {
     const uint64_t begin_us = context.host.now_us();
     GC_TRY(log_.catch_up(context.replay_head));
-    std::ranges::copy(context.net.parameters(), w().begin());
+    std::ranges::copy(context.net->parameters(), w().begin());
     parts_ = {context.ranks == 1 ? 1 : std::min(servers_, context.ranks - 1), elements_};   // nodes may have been lost
     part_ = context.self < parts_.servers ? context.self : 0;
     begin(context);
@@ -55,8 +55,8 @@ Status Asgd::round(Context& context) {
     // A replay has the pulls of the first run alone.
     applied_.on = !status.ok() && context.self == 0 && parts_.servers == 1 && !log_.replays() && !updating_;
     if (!status.ok()) state_.swap(context);   // it keeps that of the last update
-    std::ranges::copy(w(), context.net.parameters().begin());
-    context.net.refresh();
+    std::ranges::copy(w(), context.net->parameters().begin());
+    context.net->refresh();
     GC_TRY(status);
     for (const Push& push : log_.pushes()) context.staleness.add(push.tau);
     StepRecord record;
@@ -144,7 +144,7 @@ Status Asgd::spread(Context& context) {
     }
     GC_TRY(log_.keep(context.replay_head, context.step));
     for (uint32_t s = 0; s < parts_.servers; ++s) state_.unpack(context, parts_, s);
-    context.optimiser.refresh();
+    context.optimiser->refresh();
     return {};
 }
 

@@ -9,8 +9,8 @@ namespace gradcast {
 
 Status Asgd::compute(Context& context, uint32_t k, std::span<const float> at) {
     const WorkerTurn turn(context, k);
-    std::ranges::copy(at, context.net.parameters().begin());
-    context.net.refresh();
+    std::ranges::copy(at, context.net->parameters().begin());
+    context.net->refresh();
     const std::span<float> sum = values(push(k));
     double& loss = head(push(k)).loss = 0;
     // Its mini-batches are counted over the whole job: a round gives each worker at most `updates` pushes, or one in each update.
@@ -25,23 +25,23 @@ Status Asgd::compute(Context& context, uint32_t k, std::span<const float> at) {
         if (i + 1 < steps_) descend(context, all_[k].version, gradient);
         for (uint64_t j = 0; i > 0 && j < elements_; ++j) sum[j] += gradient[j];
     }
-    for (const Group& group : context.net.layout().groups)   // they are means, not sums of steps
+    for (const Group& group : context.net->layout().groups)   // they are means, not sums of steps
         for (uint64_t j = group.offset; group.statistics && steps_ > 1 && j < group.offset + group.count; ++j)
             sum[j] /= static_cast<float>(steps_);
     return {};
 }
 
 void Asgd::descend(Context& context, uint64_t version, std::span<const float> gradient) const {
-    const std::span<float> parameters = context.net.parameters();
+    const std::span<float> parameters = context.net->parameters();
     const auto lr = static_cast<float>(learning_rate(optimiser_, version)), decay = static_cast<float>(optimiser_.weight_decay);
     const float share = 1.0f / static_cast<float>(batch_);
-    for (const Group& group : context.net.layout().groups)
+    for (const Group& group : context.net->layout().groups)
         for (uint64_t j = group.offset; j < group.offset + group.count; ++j) {
             float& w = parameters[j];
             const float d = share * gradient[j];
             w += group.statistics ? statistics_share * (d - w) : -lr * (d + decay * w);
         }
-    context.net.refresh();
+    context.net->refresh();
 }
 
 Status Asgd::work(Context& context) {

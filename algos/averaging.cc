@@ -84,7 +84,7 @@ void Averaging::combine(std::span<const float> before, std::span<const float> me
 }
 
 Status Averaging::contribute(Context& context, size_t, std::span<float> difference) {
-    const std::span<const float> parameters = context.net.parameters(), w = before();
+    const std::span<const float> parameters = context.net->parameters(), w = before();
     for (size_t i = 0; i < difference.size(); ++i) difference[i] = parameters[i] - w[i];
     return {};
 }
@@ -109,11 +109,11 @@ Status Averaging::learn(Context& context) {
     WorkerSum& workers = *context.workers;
     for (size_t i = 0; i < workers.own().size(); ++i) {
         const WorkerTurn turn(context, workers.own()[i]);
-        std::ranges::copy(start(i), context.net.parameters().begin());
-        context.net.refresh();
-        worker_begins(i, context.optimiser.state());
+        std::ranges::copy(start(i), context.net->parameters().begin());
+        context.net->refresh();
+        worker_begins(i, context.optimiser->state());
         GC_TRY(allocation_.on() ? train_share(context, i) : train(context, i));
-        worker_ends(i, context.optimiser.state());
+        worker_ends(i, context.optimiser->state());
         if (context.try_worker) GC_TRY((*context.try_worker)(workers.own()[i]));
         GC_TRY(contribute(context, i, workers.vector(i)));
         scale(workers.vector(i), weight(*context.local, workers.own()[i]));
@@ -136,7 +136,7 @@ Status Averaging::apply(Context& context, StepRecord* record) {
 
 Status Averaging::aggregate(Context& context, double* loss) {
     GC_TRY(context.workers->sum(losses_, mean(), loss, own_speeds(), all_speeds()));
-    const std::span<float> parameters = context.net.parameters();
+    const std::span<float> parameters = context.net->parameters();
     combine(before(), mean(), parameters);
     for (const Group& group : statistics_)
         for (uint64_t i = group.offset; i < group.offset + group.count; ++i) parameters[i] = before()[i] + mean()[i];
@@ -145,13 +145,13 @@ Status Averaging::aggregate(Context& context, double* loss) {
 }
 
 Status Averaging::round(Context& context) {
-    const std::span<float> parameters = context.net.parameters();
+    const std::span<float> parameters = context.net->parameters();
     std::copy(parameters.begin(), parameters.end(), floats(before_).begin());
     StepRecord record;
     const Status status = apply(context, &record);
     if (!status.ok()) std::copy(before().begin(), before().end(), parameters.begin());
-    std::ranges::fill(context.optimiser.state(), 0.0f);   // of the next worker
-    context.net.refresh();
+    std::ranges::fill(context.optimiser->state(), 0.0f);   // of the next worker
+    context.net->refresh();
     GC_TRY(status);
     if (allocation_.measures()) std::copy(all_speeds_.begin(), all_speeds_.end(), kept_speeds().begin());
     if (allocation_.on()) GC_TRY(allocation_.applied(context.step));

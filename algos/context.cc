@@ -6,9 +6,9 @@
 namespace gradcast {
 
 uint64_t Context::part(uint64_t model) const {
-    const Layout& layout = net.layout();
-    const std::span<const int32_t> exponents = codec.exponents();
-    const uint64_t behind = layout.whole() + (layout.elements > 0 ? optimiser.state_size() / layout.elements * layout.whole() : 0);
+    const Layout& layout = net->layout();
+    const std::span<const int32_t> exponents = codec->exponents();
+    const uint64_t behind = layout.whole() + (layout.elements > 0 ? optimiser->state_size() / layout.elements * layout.whole() : 0);
     const Layout::Run all{0, exponents.size(), 0};
     for (const Layout::Run& run : groups.empty() ? std::span(&all, 1) : groups)
         model += digest64({reinterpret_cast<const uint32_t*>(exponents.data()) + run.offset, run.count}, behind + run.place);
@@ -25,7 +25,7 @@ Status Context::digest(StepId next, uint64_t model, uint64_t* whole) const {
 
 void Context::round_done(StepRecord applied) {
     applied.step = step++;
-    applied.digest = state = digest(step, net.digest() + optimiser.digest(net.layout().whole()));
+    applied.digest = state = digest(step, net->digest() + optimiser->digest(net->layout().whole()));
     record = applied;
     progress.step.store(step, std::memory_order_relaxed);
     progress.advance();

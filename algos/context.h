@@ -41,9 +41,6 @@ struct Context {
     Loader* loader;   // of the blocks of synchronous SGD; null: workers read their own samples (algos/local.h)
     const DataSet& data;
     const Sampler& sampler;
-    Net& net;
-    Optimiser& optimiser;
-    Codec& codec;
     Progress& progress;
     uint32_t batch, blocks;       // samples of a step; blocks, or workers, of the exchange
     Local* local = nullptr;       // of workers
@@ -79,6 +76,9 @@ struct Context {
     std::vector<std::string> why_lost = {};   // reasons why ranks were lost, for people
 
     // Of the present view.
+    Net* net = nullptr;   // what this rank computes in it
+    Optimiser* optimiser = nullptr;
+    Codec* codec = nullptr;
     uint32_t view = 0;   // its number
     Rank self = 0;
     uint32_t ranks = 1;

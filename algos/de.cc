@@ -112,7 +112,7 @@ private:
         const Philox random = random4(Purpose::shuffle, seed, context.step, draw_of_round - 1);
         const std::array<std::span<const float>, 3> r = parents(k, random);
         const auto f = static_cast<float>(drawn_[k].f);
-        const std::vector<Group>& groups = context.net.layout().groups;
+        const std::vector<Group>& groups = context.net->layout().groups;
         const uint64_t genes = layers_ ? groups.size() : elements_, j_rand = uint64_t{random[3]} * genes >> 32;
         std::ranges::copy(model(k), u.begin());
         Philox drawn{};

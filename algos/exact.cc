@@ -83,9 +83,9 @@ public:
         }
         GC_TRY(admm_ ? admm_round(context, &record.loss) : dane_round(context, &record.loss));
         record.compute_us = context.host.now_us() - begin_us;
-        const std::span<float> parameters = context.net.parameters();
+        const std::span<float> parameters = context.net->parameters();
         for (size_t j = 0; j < d_; ++j) parameters[j] = static_cast<float>(w()[j]);
-        context.net.refresh();
+        context.net->refresh();
         context.round_done(record);
         return {};
     }

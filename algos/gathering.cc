@@ -23,8 +23,8 @@ Status Gathering::plan(const AlgorithmPlan& plan) {
 }
 
 Status Gathering::measure(Context& context, uint32_t worker, std::span<float> parameters) {
-    std::ranges::copy(parameters, context.net.parameters().begin());
-    context.net.refresh();
+    std::ranges::copy(parameters, context.net->parameters().begin());
+    context.net->refresh();
     if (statistics().empty()) return {};
     std::ranges::fill(measured_, 0.0);
     for (uint32_t batch = 0; batch < batches_measured; ++batch) {
@@ -38,8 +38,8 @@ Status Gathering::measure(Context& context, uint32_t worker, std::span<float> pa
     for (const Group& group : statistics())
         for (uint64_t i = 0; i < group.count; ++i)
             parameters[group.offset + i] = static_cast<float>(measured_[at++] / (batches_measured * context.local->config().batch));
-    std::ranges::copy(parameters, context.net.parameters().begin());
-    context.net.refresh();
+    std::ranges::copy(parameters, context.net->parameters().begin());
+    context.net->refresh();
     return {};
 }
 
@@ -61,7 +61,7 @@ Status Gathering::aggregate(Context& context, double* loss) {
     GC_TRY(all.gather(losses(), std::span(own_).first(all.own().size()), floats(models_), right_, loss, own_speeds(), all_speeds()));
     for (uint32_t worker = 0; worker < workers_; ++worker)
         for (uint64_t i = 0; i < elements_; ++i) model(worker)[i] += before()[i];
-    return choose(context, context.net.parameters());
+    return choose(context, context.net->parameters());
 }
 
 }   // namespace gradcast

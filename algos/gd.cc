@@ -32,9 +32,9 @@ public:
         const std::span<float> mean(mean_.as<float>(), mean_.bytes / sizeof(float));
         GC_TRY(workers.sum(losses_, mean, &record.loss));
         const uint64_t summed_us = context.host.now_us();
-        context.optimiser.step(context.step);
-        context.local->apply(context, context.net.parameters(), mean);
-        context.net.refresh();
+        context.optimiser->step(context.step);
+        context.local->apply(context, context.net->parameters(), mean);
+        context.net->refresh();
         record.compute_us = computed_us - begin_us;
         record.wait_us = summed_us - computed_us;
         record.apply_us = context.host.now_us() - summed_us;

@@ -36,7 +36,7 @@ public:
     Sink(Context& context, float* gradient, double* loss) : context_(context), gradient_(gradient), loss_(loss) {}
     Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) override {
         if (context_.spend_us) context_.host.spend(context_.spend_us);
-        std::memcpy(gradient_ + context_.net.layout().buckets[bucket].offset, from.host, from.bytes);
+        std::memcpy(gradient_ + context_.net->layout().buckets[bucket].offset, from.host, from.bytes);
         context_.progress.advance();
         return {};
     }
@@ -133,7 +133,7 @@ Status Local::gradient_of(Context& context, uint32_t lane, BlockId id, uint32_t 
     for (uint32_t i = 0; augmented && config_.augment.any() && i < count; ++i)
         augment(config_.augment, info, room.epochs[i], indices[i], images + i * data_.sample_bytes());
     Sink sink(context, gradients_.as<float>() + slot * elements_, &losses_[slot]);
-    return context.net.block(lane, id, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+    return context.net->block(lane, id, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
 }
 
 /// Computes `count` blocks side by side: blocks(lane, number).
@@ -186,7 +186,7 @@ void Local::update(Context& context, const Piece& piece, std::span<float> parame
             for (uint64_t i = 0; i < count; ++i) d[i] += term.shift[offset + i];
         if (term.pull != 0)
             for (uint64_t i = 0; i < count; ++i) d[i] += term.pull * (w[i] - term.centre[offset + i]);
-        (void)context.optimiser.update(offset, w, {d, count});
+        (void)context.optimiser->update(offset, w, {d, count});
     }
 }
 
@@ -200,9 +200,9 @@ void Local::step(Context& context, Shape shape, const LocalTerm& term, double* l
     } work{*this, context, term, shape};
     for (uint32_t block = 0; block < shape.blocks; ++block) *loss += losses_[block];
     context.lanes.run(static_cast<uint32_t>(pieces_.size()), [&work](uint32_t, uint32_t i) {
-        work.local.update(work.context, work.local.pieces_[i], work.context.net.parameters(), {}, work.term, work.shape);
+        work.local.update(work.context, work.local.pieces_[i], work.context.net->parameters(), {}, work.term, work.shape);
     });
-    context.net.refresh();
+    context.net->refresh();
     context.samples += shape.samples;
     context.gradients += shape.samples;
     context.progress.advance();
@@ -212,7 +212,7 @@ Status Local::train(Context& context, uint32_t worker, uint64_t first, uint32_t 
     const Sampler sampler = order(worker, term.share);
     double sum = 0;
     for (uint64_t number = first; number < first + steps; ++number) {
-        context.optimiser.step(number);
+        context.optimiser->step(number);
         GC_TRY(run(context, config_.blocks, [&](uint32_t lane, uint32_t block_number) {
             return block(context, lane, worker, {number, block_number}, sampler, true, block_number);
         }));
@@ -272,7 +272,7 @@ Status Local::train_share(Context& context, uint64_t round, uint64_t first, uint
     for (uint64_t i = 0; i < count; ++i) {
         const uint64_t at = begin + (first + i) * config_.batch;
         const Shape shape = shape_of(end - at);
-        context.optimiser.step(round * config_.steps + i * config_.steps / count);   // the schedule goes with rounds
+        context.optimiser->step(round * config_.steps + i * config_.steps / count);   // the schedule goes with rounds
         GC_TRY(run(context, shape.blocks, [&](uint32_t lane, uint32_t number) {
             return block_of_share(context, lane, at, at / config_.batch + round, shape, number);
         }));
@@ -325,8 +325,8 @@ Status Local::validate_batch(Context& context, uint32_t lane, uint32_t batch, st
     GC_TRY(data_.read(indices, images, labels));
     uint32_t right = 0;
     double loss = 0;
-    GC_TRY(context.net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, &right, &loss,
-                                nullptr, outputs.empty() ? nullptr : outputs.data() + uint64_t{begin} * info.classes));
+    GC_TRY(context.net->evaluate(lane, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, &right, &loss,
+                                 nullptr, outputs.empty() ? nullptr : outputs.data() + uint64_t{begin} * info.classes));
     if (!all_labels.empty()) std::copy_n(labels, count, all_labels.begin() + begin);
     right_[lane] += right;
     context.progress.advance();

@@ -26,12 +26,12 @@ private:
         GC_TRY(Averaging::contribute(context, own, difference));
         if (fraction_ == 0) return {};
         const auto steps = static_cast<uint32_t>(std::max(1.0, std::ceil(fraction_ * context.local->config().steps)));
-        std::ranges::copy(before(), context.net.parameters().begin());
-        context.net.refresh();
-        worker_begins(own, context.optimiser.state());
+        std::ranges::copy(before(), context.net->parameters().begin());
+        context.net->refresh();
+        worker_begins(own, context.optimiser->state());
         double loss;
         GC_TRY(context.local->train(context, context.workers->own()[own], 0, steps, {.share = fraction_}, &loss));
-        const std::span<const float> some = context.net.parameters(), w = before();
+        const std::span<const float> some = context.net->parameters(), w = before();
         const auto r = static_cast<float>(fraction_), rest = static_cast<float>(1 - fraction_);
         for (size_t i = 0; i < difference.size(); ++i) difference[i] = (difference[i] - r * (some[i] - w[i])) / rest;
         for (const Group& group : statistics())

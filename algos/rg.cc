@@ -39,8 +39,8 @@ private:
 
     Status choose(Context& context, std::span<float> parameters) override {
         for (uint32_t k = 0; k < n_; ++k) {
-            std::ranges::copy(model(k), context.net.parameters().begin());
-            context.net.refresh();
+            std::ranges::copy(model(k), context.net->parameters().begin());
+            context.net->refresh();
             uint64_t right;
             GC_TRY(context.local->validate(context, &right, outputs(k), labels_));
         }

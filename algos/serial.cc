@@ -25,7 +25,7 @@ public:
 
     Status round(Context& context) override {
         const uint64_t begin_us = context.host.now_us();
-        const std::span<float> parameters = context.net.parameters(), state = context.optimiser.state();
+        const std::span<float> parameters = context.net->parameters(), state = context.optimiser->state();
         const std::span<float> before = floats(before_), state_before = floats(state_before_);
         std::ranges::copy(parameters, before.begin());
         std::ranges::copy(state, state_before.begin());
@@ -35,8 +35,8 @@ public:
             std::ranges::copy(before, parameters.begin());
             std::ranges::copy(state_before, state.begin());
         }
-        context.net.refresh();
-        context.optimiser.refresh();
+        context.net->refresh();
+        context.optimiser->refresh();
         GC_TRY(status);
         record.wait_us = context.host.now_us() - begin_us - record.compute_us;
         context.round_done(record);
@@ -62,7 +62,7 @@ private:
 
     /// All ranks get what rank 0 has, and rank 0 learns that they have it.
     Status spread(Context& context, double* loss) {
-        const Buffer all[] = {bytes_of(context.net.parameters()), bytes_of(context.optimiser.state()), bytes_of(std::span(loss, 1))};
+        const Buffer all[] = {bytes_of(context.net->parameters()), bytes_of(context.optimiser->state()), bytes_of(std::span(loss, 1))};
         constexpr uint64_t parts = std::size(all);
         Mailbox& mail = *context.mail;
         mail.begin(parts + context.ranks);
@@ -88,7 +88,7 @@ private:
         mail.send({0, nullptr}, tags | parts, answer(context.self), parts + context.self);
         return mail.wait(parts + context.self, parts + context.self, us, "word to rank 0");
     }
-    static uint64_t digest(Context& context) { return digest64(context.net.parameters()); }
+    static uint64_t digest(Context& context) { return digest64(context.net->parameters()); }
 
     Buffer before_, state_before_;
     std::vector<uint64_t> digests_;   // by rank

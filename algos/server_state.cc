@@ -17,8 +17,8 @@ void ServerState::plan(const AlgorithmPlan& plan) {
 template <typename With>
 void ServerState::whole(Context& context, With with) const {
     with(std::as_writable_bytes(w()));
-    with(std::as_writable_bytes(context.optimiser.state()));
-    with(std::as_writable_bytes(context.codec.exponents()));
+    with(std::as_writable_bytes(context.optimiser->state()));
+    with(std::as_writable_bytes(context.codec->exponents()));
 }
 
 void ServerState::keep(Context& context) {
@@ -27,13 +27,13 @@ void ServerState::keep(Context& context) {
 
 void ServerState::swap(Context& context) {
     whole(context, [at = kept_.host](std::span<std::byte> own) mutable { at = std::swap_ranges(own.begin(), own.end(), at); });
-    context.optimiser.refresh();
+    context.optimiser->refresh();
 }
 
 Buffer ServerState::of(const Context& context, const ServerParts& parts, uint32_t s) const {
     const uint64_t bytes = (1 + slots_) * parts.count(s) * sizeof(float);
     return packed_.part((1 + slots_) * parts.first(s) * sizeof(float),
-                        bytes + (parts.servers == 1 ? context.codec.exponents().size_bytes() : 0));
+                        bytes + (parts.servers == 1 ? context.codec->exponents().size_bytes() : 0));
 }
 
 /// with(what the server has, where it is in packed_), part by part.
@@ -46,8 +46,8 @@ void ServerState::each(Context& context, const ServerParts& parts, uint32_t s, W
     };
     next(std::as_writable_bytes(w().subspan(parts.first(s), parts.count(s))));
     for (uint64_t slot = 0; slot < slots_; ++slot)
-        next(std::as_writable_bytes(context.optimiser.state().subspan(slot * elements_ + parts.first(s), parts.count(s))));
-    if (parts.servers == 1) next(std::as_writable_bytes(context.codec.exponents()));
+        next(std::as_writable_bytes(context.optimiser->state().subspan(slot * elements_ + parts.first(s), parts.count(s))));
+    if (parts.servers == 1) next(std::as_writable_bytes(context.codec->exponents()));
 }
 
 void ServerState::pack(Context& context, const ServerParts& parts, uint32_t s) const {

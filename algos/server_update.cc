@@ -29,7 +29,7 @@ void ServerUpdate::begin(const ServerParts& parts, uint32_t part) {
 
 // Words have the scales that the update before has set, as blocks of synchronous SGD.
 Plan ServerUpdate::words(const Context& context, uint32_t bucket) {
-    const Bucket& range = context.net.layout().buckets[bucket];
+    const Bucket& range = context.net->layout().buckets[bucket];
     return {Word::i32, sum_.part(range.offset * sizeof(int32_t), range.count * sizeof(int32_t)), &records_[bucket]};
 }
 
@@ -38,14 +38,14 @@ Status ServerUpdate::add(Context& context, BlockId id, const Buffer& gradient, d
     const std::span<float> sum(sum_.as<float>(), elements_), values(gradient.as<float>(), elements_);
     if (exact_) {
         for (uint32_t b = 0; b < records_.size(); ++b) {
-            const Bucket& range = context.net.layout().buckets[b];
+            const Bucket& range = context.net->layout().buckets[b];
             const Buffer from = gradient.part(range.offset * sizeof(float), range.count * sizeof(float));
-            GC_TRY(context.codec.add(0, id, b, from, words(context, b)));
+            GC_TRY(context.codec->add(0, id, b, from, words(context, b)));
         }
     } else {
         if (collected_.empty()) std::ranges::fill(sum, 0.0f);
         const uint64_t first = parts_.first(part_), last = parts_.first(part_ + 1);
-        for (const Group& group : context.net.layout().groups) {
+        for (const Group& group : context.net->layout().groups) {
             const auto share = static_cast<float>((group.statistics ? 1 : factor) / (static_cast<double>(collect_) * batch_));
             const uint64_t end = std::min(group.offset + group.count, last);
             for (uint64_t i = std::max(group.offset, first); i < end; ++i) sum[i] += share * values[i];
@@ -56,27 +56,27 @@ Status ServerUpdate::add(Context& context, BlockId id, const Buffer& gradient, d
 }
 
 Status ServerUpdate::apply(Context& context, uint64_t version, std::span<float> w) {
-    context.optimiser.step(version);
+    context.optimiser->step(version);
     if (!exact_) {
         context.local->apply(context, w, {sum_.as<float>(), elements_}, parts_.first(part_), parts_.count(part_));
         return {};
     }
     sums_.clear();
     for (uint32_t b = 0; b < records_.size(); ++b) {
-        GC_TRY(context.codec.finish(version, b, words(context, b)));
+        GC_TRY(context.codec->finish(version, b, words(context, b)));
         Sum sum;
         sum.step = version;
         sum.bucket = b;
         sum.words = words(context, b).words;
         sum.maxima = records_[b].maxima;
-        sums_.push_back({sum, context.codec.units(b)});
+        sums_.push_back({sum, context.codec->units(b)});
         clipped_ += records_[b].clipped;
     }
-    std::ranges::copy(w, context.net.parameters().begin());
+    std::ranges::copy(w, context.net->parameters().begin());
     uint64_t digest = 0;
-    GC_TRY(context.net.apply(context.lanes, context.optimiser, sums_, &digest));
-    std::ranges::copy(context.net.parameters(), w.begin());
-    for (const BucketSum& each : sums_) context.codec.commit(each.sum);
+    GC_TRY(context.net->apply(context.lanes, *context.optimiser, sums_, &digest));
+    std::ranges::copy(context.net->parameters(), w.begin());
+    for (const BucketSum& each : sums_) context.codec->commit(each.sum);
     for (Record& each : records_) each.blocks = 0;
     return {};
 }

@@ -47,7 +47,7 @@ private:
     }
     Status exchanged(Context& context, StepRecord* record) {
         if (context.spare) return followed(context, record);
-        sums_.resize(context.net.layout().buckets.size());   // allocates in the first round only
+        sums_.resize(context.net->layout().buckets.size());   // allocates in the first round only
         taken_ = false;
         uint64_t begin_us = context.host.now_us();
         context.stage.begin(begin_us);
@@ -78,14 +78,14 @@ private:
         return {};
     }
     Status apply(Context& context, uint64_t* digest) {
-        context.optimiser.step(context.step);
+        context.optimiser->step(context.step);
         whole_.clear();
-        for (const Sum* sum : sums_) whole_.push_back({context.codec.whole(*sum), context.codec.units(sum->bucket)});
+        for (const Sum* sum : sums_) whole_.push_back({context.codec->whole(*sum), context.codec->units(sum->bucket)});
         {
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
-            GC_TRY(context.net.apply(context.lanes, context.optimiser, whole_, digest));
+            GC_TRY(context.net->apply(context.lanes, *context.optimiser, whole_, digest));
         }
-        for (const Sum* sum : sums_) context.codec.commit(*sum);
+        for (const Sum* sum : sums_) context.codec->commit(*sum);
         context.part_step = context.step + 1;
         return {};
     }

@@ -50,7 +50,7 @@ public:
         }
         const std::span given(all.data(), count);
         // Blocks that are not needed are also taken from the loader, which returns them in order.
-        if (status.ok() && !exchange_.summed(step_)) status = context_.net.blocks(lane, given, *this);
+        if (status.ok() && !exchange_.summed(step_)) status = context_.net->blocks(lane, given, *this);
         for (const Block& each : given) context_.loader->done(each.id);
         if (!status.ok() && !exchange_.summed(step_)) fail_with(status);
     }
@@ -60,7 +60,7 @@ public:
         GC_TRY(needed());
         {
             const Span span(context_.profile, lane, StepPhase::quantise);
-            GC_TRY(context_.codec.add(lane, id, bucket, gradient, plan(id, bucket)));
+            GC_TRY(context_.codec->add(lane, id, bucket, gradient, plan(id, bucket)));
         }
         return added(bucket);
     }
@@ -70,15 +70,15 @@ public:
         *status = needed();
         std::array<Addition, together_most> all;
         for (size_t i = 0; i < blocks.size(); ++i) all[i] = {blocks[i].id, plan(blocks[i].id, bucket)};
-        if (status->ok() && !context_.codec.add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, status)) return false;
+        if (status->ok() && !context_.codec->add_pieces(lane, std::span(all.data(), blocks.size()), bucket, piece, status)) return false;
         for (size_t i = 0; status->ok() && i < blocks.size(); ++i) *status = added(bucket);
         return true;
     }
 
-    bool on_device() const override { return context_.codec.device() != nullptr; }
+    bool on_device() const override { return context_.codec->device() != nullptr; }
 
     bool begin(uint32_t lane, BlockId id, Status* status) override {
-        *status = context_.codec.device()->begin(lane, id, [this, &id](uint32_t bucket) { return plan(id, bucket); });
+        *status = context_.codec->device()->begin(lane, id, [this, &id](uint32_t bucket) { return plan(id, bucket); });
         return true;
     }
 
@@ -89,7 +89,7 @@ public:
     Status ready(uint32_t bucket) {
         for (uint32_t target = 0; target < exchange_.targets(); ++target) {
             Plan plan = exchange_.plan(step_, bucket, target);
-            GC_TRY(context_.codec.finish(step_, bucket, plan));
+            GC_TRY(context_.codec->finish(step_, bucket, plan));
             plan.record->state = context_.state;
             plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // added before the block's first bucket
         }
@@ -107,7 +107,7 @@ private:
     Status needed() {
         // The other stages of the replica may still need this one's blocks.
         if (context_.pipeline || !exchange_.summed(step_)) return {};
-        context_.net.cancel(step_);   // the other lanes' blocks too
+        context_.net->cancel(step_);   // the other lanes' blocks too
         return fail(Code::cancelled, "the step is summed without this block");
     }
 
@@ -124,7 +124,7 @@ private:
         if (!status_.ok()) return;
         status_ = status;
         failed_.store(true, std::memory_order_relaxed);
-        context_.net.cancel(step_);
+        context_.net->cancel(step_);
     }
 
     SynchronousStep& all_;
@@ -142,12 +142,12 @@ SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange&
       exchange_(exchange),
       config_(config),
       arbiter_(context, dispatch, exchange, config.self, config.view, config.view_ranks, config.kept_parameters, config.kept_exponents),
-      port_(context, dispatch, exchange, context.net.layout().buckets.size(), config.first_step, &arbiter_, config.view_ranks),
-      blocks_remaining_(context.net.layout().buckets.size()),
+      port_(context, dispatch, exchange, context.net->layout().buckets.size(), config.first_step, &arbiter_, config.view_ranks),
+      blocks_remaining_(context.net->layout().buckets.size()),
       losses_(exchange.targets()) {}
 
 Status SynchronousStep::compute() {
-    const size_t buckets = context_.net.layout().buckets.size();
+    const size_t buckets = context_.net->layout().buckets.size();
     for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
     for (auto& remaining : blocks_remaining_) remaining.store(static_cast<uint32_t>(config_.own_blocks.size()), std::memory_order_relaxed);
     expelling_ = dispatch_.expelling();
@@ -156,7 +156,7 @@ Status SynchronousStep::compute() {
     Sink sink(*this);
     for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket));
     std::optional<ProfileTrace> trace;
-    if (context_.profile && context_.profile->on()) context_.net.trace(&trace.emplace(*context_.profile));
+    if (context_.profile && context_.profile->on()) context_.net->trace(&trace.emplace(*context_.profile));
     Status status;
     if (context_.pipeline) {
         LoaderSource source(context_);
@@ -166,7 +166,7 @@ Status SynchronousStep::compute() {
     } else {
         whole(sink);
     }
-    if (trace) context_.net.trace(nullptr);
+    if (trace) context_.net->trace(nullptr);
     GC_TRY(status);
     // Those of a replica are its first stage's, like its samples.
     if (!context_.pipeline || config_.own_samples > 0)
@@ -193,7 +193,7 @@ bool SynchronousStep::needless() {
 
 /// The blocks of a net that is whole at this node.
 void SynchronousStep::whole(Sink& sink) {
-    const auto own = static_cast<uint32_t>(config_.own_blocks.size()), together = together_of(context_.net, own, context_.lanes.count());
+    const auto own = static_cast<uint32_t>(config_.own_blocks.size()), together = together_of(*context_.net, own, context_.lanes.count());
     struct Shares {
         Sink& sink;
         std::span<const uint32_t> own;
@@ -227,7 +227,7 @@ Status SynchronousStep::finite(const Sum& sum) {
         Status status;
         while (status.ok() && exchange_.losses_tolerated() > 0) status = dispatch_.collect(until_us);
         if (status.code != Code::deadline) GC_TRY(status);
-        const Layout& layout = context_.net.layout();
+        const Layout& layout = context_.net->layout();
         return fail(Code::diverged,
                     "step {}: the gradient of layer {} holds NaN or Inf in block {}: lower the learning rate, or look at the data",
                     context_.step + 1, layout.groups[layout.buckets[sum.bucket].group + g].layer, sum.diverged - 1);

@@ -19,8 +19,8 @@ Status WholeSteps::begin(Context& context, StepId step) {
     }
     if (!status.ok()) --given;
     if (status.ok()) {
-        context.optimiser.step(step);
-        status = context.net.step_begin(step, blocks_);
+        context.optimiser->step(step);
+        status = context.net->step_begin(step, blocks_);
     }
     for (uint32_t block = 0; block < given; ++block) context.loader->done({step, block});
     GC_TRY(status);
@@ -34,9 +34,9 @@ Status WholeSteps::round(Context& context, StepRecord* record) {
         GC_TRY(std::exchange(next_, {}));
         GC_TRY(context.synchronous->poll());
         std::optional<ProfileTrace> trace;
-        if (context.profile && context.profile->on()) context.net.trace(&trace.emplace(*context.profile));
+        if (context.profile && context.profile->on()) context.net->trace(&trace.emplace(*context.profile));
         const Status status = begin(context, step);
-        if (trace) context.net.trace(nullptr);
+        if (trace) context.net->trace(nullptr);
         GC_TRY(status);
     }
     if (context.at_once) {
@@ -44,10 +44,10 @@ Status WholeSteps::round(Context& context, StepRecord* record) {
         if (next_.ok()) next_ = begin(context, step + 1);
     }
     WholeStep done;
-    GC_TRY(context.net.step_end(&done));
+    GC_TRY(context.net->step_end(&done));
     int64_t loss = 0;
     for (const double each : done.losses) loss += loss_units(each, context.blocks);
-    context.codec.commit_all(context.net.layout(), done.maxima);
+    context.codec->commit_all(context.net->layout(), done.maxima);
     record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
     record->clipped = done.clipped;
     record->digest = done.digest;

@@ -59,25 +59,25 @@ WorkerSum::WorkerSum(Context& context, Dispatch& dispatch, Exchange& exchange, c
       dispatch_(dispatch),
       exchange_(exchange),
       config_(config),
-      port_(context, dispatch, exchange, context.net.layout().buckets.size() + 1, config.first_step, nullptr),
-      elements_(context.net.layout().elements),
-      maxima_bucket_(static_cast<uint32_t>(context.net.layout().buckets.size())),
-      maxima_(config.own.size() * context.net.layout().groups.size()),
+      port_(context, dispatch, exchange, context.net->layout().buckets.size() + 1, config.first_step, nullptr),
+      elements_(context.net->layout().elements),
+      maxima_bucket_(static_cast<uint32_t>(context.net->layout().buckets.size())),
+      maxima_(config.own.size() * context.net->layout().groups.size()),
       sums_(maxima_bucket_),
-      scales_before_(context.codec.exponents().size()) {}
+      scales_before_(context.codec->exponents().size()) {}
 
 void WorkerSum::take_back() {
-    if (scales_of_ == context_.step) std::ranges::copy(scales_before_, context_.codec.exponents().begin());
+    if (scales_of_ == context_.step) std::ranges::copy(scales_before_, context_.codec->exponents().begin());
     scales_of_ = ~StepId{0};
 }
 
 Status WorkerSum::diverged(size_t group, uint32_t worker) const {
     return fail(Code::diverged, "round {}: the loss or layer {} of worker {} is NaN or Inf: {}", context_.step + 1,
-                context_.net.layout().groups[group].layer, worker, context_.advice);
+                context_.net->layout().groups[group].layer, worker, context_.advice);
 }
 
 Status WorkerSum::share_maxima(const Input& input) {
-    const Layout& layout = context_.net.layout();
+    const Layout& layout = context_.net->layout();
     const size_t groups = layout.groups.size();
     for (size_t i = 0; i < config_.own.size(); ++i)
         for (size_t g = 0; g < groups; ++g)
@@ -107,7 +107,7 @@ Status WorkerSum::share_maxima(const Input& input) {
             }
             loss += std::llrint((std::abs(own_loss) < loss_limit ? own_loss : loss_limit) * 0x1p20);
         }
-        GC_TRY(context_.codec.finish(port_.step(), maxima_bucket_, plan));
+        GC_TRY(context_.codec->finish(port_.step(), maxima_bucket_, plan));
         record.state = context_.state;
         record.loss = loss;
     }
@@ -116,16 +116,16 @@ Status WorkerSum::share_maxima(const Input& input) {
 }
 
 Status WorkerSum::share_bucket(const Input& input, uint32_t lane, uint32_t bucket) {
-    const Bucket& range = context_.net.layout().buckets[bucket];
+    const Bucket& range = context_.net->layout().buckets[bucket];
     for (size_t i = 0; i < config_.own.size(); ++i) {
         if (!counts(input, i)) continue;
         const Buffer from{reinterpret_cast<std::byte*>(vector(i).data() + range.offset), nullptr, range.count * sizeof(float)};
         const Plan plan = exchange_.plan(port_.step(), bucket, exchange_.target_of(config_.own[i]));
-        GC_TRY(context_.codec.add(lane, {port_.step(), config_.own[i]}, bucket, from, plan));
+        GC_TRY(context_.codec->add(lane, {port_.step(), config_.own[i]}, bucket, from, plan));
     }
     for (uint32_t target = 0; target < exchange_.targets(); ++target) {
         const Plan plan = exchange_.plan(port_.step(), bucket, target);
-        GC_TRY(context_.codec.finish(port_.step(), bucket, plan));
+        GC_TRY(context_.codec->finish(port_.step(), bucket, plan));
         plan.record->state = context_.state;
         plan.record->loss = 0;
     }
@@ -152,9 +152,9 @@ Status WorkerSum::share_vectors(const Input& input) {
 
 /// mean: of `factor` times the vectors that count; empty: not wanted.
 Status WorkerSum::add_up(const Input& input, double factor, std::span<float> mean, std::span<float> all_notes, double* loss) {
-    const Layout& layout = context_.net.layout();
+    const Layout& layout = context_.net->layout();
     const bool expelling = dispatch_.expelling();
-    if (scales_of_ != context_.step) std::ranges::copy(context_.codec.exponents(), scales_before_.begin());
+    if (scales_of_ != context_.step) std::ranges::copy(context_.codec->exponents(), scales_before_.begin());
     scales_of_ = context_.step;
     GC_TRY(port_.begin());
     GC_TRY(share_maxima(input));
@@ -171,15 +171,15 @@ Status WorkerSum::add_up(const Input& input, double factor, std::span<float> mea
         Sum scale;   // what commit() takes of it
         scale.bucket = b;
         scale.maxima = maxima->maxima.subspan(layout.buckets[b].group, layout.buckets[b].group_count);
-        context_.codec.commit(scale);
+        context_.codec->commit(scale);
     }
     GC_TRY(share_vectors(input));
     GC_TRY(port_.wait(0, sums_));
     for (const Sum* each : sums_) {
-        if (!input.exact.empty()) add_exactly(*each, context_.codec.units(each->bucket), layout, input.exact);
+        if (!input.exact.empty()) add_exactly(*each, context_.codec->units(each->bucket), layout, input.exact);
         if (mean.empty()) continue;
-        const Sum whole = context_.codec.whole(*each);
-        const std::span<const double> units = context_.codec.units(each->bucket);
+        const Sum whole = context_.codec->whole(*each);
+        const std::span<const double> units = context_.codec->units(each->bucket);
         const Bucket& bucket = layout.buckets[each->bucket];
         switch (whole.word) {
             case Word::i16: mean_of(whole.words.as<int16_t>(), units, factor, layout, bucket, mean); break;
@@ -216,8 +216,8 @@ Status WorkerSum::sum_exactly(std::span<const double> losses, const std::functio
     for (size_t i = 0; i < config_.own.size(); ++i)
         for (size_t j = 0; j < elements_; ++j) vector(i)[j] = static_cast<float>(values(i)[j]);
     GC_TRY(add_up({.losses = losses, .exact = mean}, 1, {}, {}, loss));
-    const std::span<const int32_t> exponents = context_.codec.exponents();
-    const std::vector<Group>& groups = context_.net.layout().groups;
+    const std::span<const int32_t> exponents = context_.codec->exponents();
+    const std::vector<Group>& groups = context_.net->layout().groups;
     for (size_t i = 0; i < config_.own.size(); ++i)
         for (size_t g = 0; g < groups.size(); ++g)
             for (uint64_t j = groups[g].offset; j < groups[g].offset + groups[g].count; ++j) {

@@ -119,6 +119,10 @@ PipelineStatus Session::pipeline_status() const {
 
 void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context_ = &context;
+    context.view = config_.view;
+    context.net = parts_.compute.net.get();
+    context.optimiser = parts_.compute.optimiser.get();
+    context.codec = parts_.compute.codec.get();
     std::vector<bool> lost_ranks(view_.n());
     for (Rank rank = 0; rank < view_.n(); ++rank) lost_ranks[rank] = std::find(lost.begin(), lost.end(), config_.nodes[rank]) != lost.end();
     host_ = std::make_unique<ViewHost>(context.host, config_.nodes, !job_.job.survive && config_.nodes.size() == job_.roster.size());
@@ -173,7 +177,6 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                                                            .first_step = config_.first_step,
                                                                            .kept_parameters = kept_parameters_,
                                                                            .kept_exponents = kept_exponents_});
-    context.view = config_.view;
     context.self = self_;
     context.ranks = view_.n();
     context.workers = workers_.get();
