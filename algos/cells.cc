@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "algos/context.h"
+#include "algos/kept_stages.h"
 #include "runtime/core/digest.h"
 
 namespace gradcast {
@@ -16,13 +17,15 @@ constexpr uint16_t mail_channel = static_cast<uint16_t>(Channel::mail);
 
 }   // namespace
 
-Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare)
+Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
+             std::vector<std::vector<Rank>> keeps)
     : context_(context),
       dispatch_(dispatch),
       view_(view),
       grid_(grid),
       self_(self),
       needed_(grid.replicas() - spare),
+      keeps_(std::move(keeps)),
       others_(ranks_but(self, view.n())),
       mail_(context.host, mail_channel),
       rounds_(rounds) {
@@ -97,6 +100,18 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
     return {};
 }
 
+Status Cells::check_kept(const Round& round) const {
+    for (Rank rank = 0; rank < keeps_.size(); ++rank)
+        for (size_t i = 0; i < keeps_[rank].size(); ++i) {
+            const Rank owner = keeps_[rank][i];
+            if (!done(round, rank) || !done(round, owner) || round.words[rank].kept[i] == round.words[owner].digest) continue;
+            return fail(Code::conflict,
+                        "step {}: {} keeps the state of {}, and differs from it: one of them computes or stores wrong values",
+                        context_.step + 1, view_.members[rank].name, view_.members[owner].name);
+        }
+    return {};
+}
+
 StepId Cells::context_step() const { return context_.step; }
 
 Status Cells::begin() {
@@ -140,9 +155,12 @@ Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
     next_ = next;
     part_ = part;
     GC_TRY(open(tag, "state"));
-    tell(tag, {.digest = part, .named = news.named, .busy = news.busy});
+    Word own{.digest = part, .named = news.named, .busy = news.busy};
+    for (size_t i = 0; context_.kept && i < std::size(own.kept); ++i) own.kept[i] = context_.kept->part(i);
+    tell(tag, own);
     uint32_t replica = 0;
     GC_TRY(gather(tag, "state", &replica));
+    GC_TRY(check_kept(round_of(tag)));
     *state = splitmix64(next);
     for (uint32_t number = 0; number < grid_.cells(); ++number)
         *state += round_of(tag).words[grid_.rank_of(replica, grid_.cell(number))].digest;

@@ -25,13 +25,14 @@ struct CheckpointNews {
 
 class Cells final : public Consumer {
 public:
-    /// Allocates.  All outlive this.
-    Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare);
+    /// Allocates.  All outlive this.  keeps: by rank, the ranks whose cells it keeps too (KeptStages); empty: none.
+    Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
+          std::vector<std::vector<Rank>> keeps = {});
 
     /// Before the passes of context.step.  Blocks while another rank is step_slots steps behind.
     Status begin();
-    /// Reports that this rank holds all sums of its cell of context.step, which are finite; a spare has none.  Later calls in the step do
-    /// nothing.
+    /// Reports that this rank holds all sums of its cell of context.step, which are finite, and those of cells that it keeps; a spare has
+    /// none.  Later calls in the step do nothing.
     void tell(std::span<const Sum* const> sums);
     /// Whether it has reported that.
     bool told() const { return begun_ == context_step() && rounds_[commit_tag(begun_) % rounds].told; }
@@ -40,8 +41,8 @@ public:
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
     /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
     Status commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped);
-    /// Reports the digest of this rank's part of the state before step `next`, and blocks until as many replicas have reported theirs;
-    /// *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ.
+    /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
+    /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ.
     Status state(StepId next, uint64_t part, uint64_t* state);
     /// The last state() that this rank has begun: the step, and the digest of this rank's part.
     StepId next() const { return next_; }
@@ -59,6 +60,7 @@ private:
         uint64_t digest = 0, clipped = 0;
         int64_t loss = 0;
         uint64_t named = 0, busy = 0;   // CheckpointNews
+        uint64_t kept[2] = {};          // digests of the cells that it keeps
         /// Of one cell at different ranks.
         bool agrees(const Word& other) const { return digest == other.digest && clipped == other.clipped && loss == other.loss; }
     };
@@ -78,6 +80,8 @@ private:
     void tell(uint64_t tag, const Word& own);
     /// Blocks until enough replicas are whole in that round; *replica: the first of them.
     Status gather(uint64_t tag, const char* what, uint32_t* replica);
+    /// Cells are kept with the state that their own ranks have.
+    Status check_kept(const Round& round) const;
     bool done(const Round& round, Rank rank) const { return rank == self_ ? round.told : round.fates[rank] == Fate::done; }
     bool whole(const Round& round, uint32_t replica) const;
     uint64_t us() const;
@@ -89,6 +93,7 @@ private:
     const Grid grid_;
     const Rank self_;
     const uint32_t needed_;   // replicas
+    const std::vector<std::vector<Rank>> keeps_;
     const std::vector<uint64_t> others_;
     Mail mail_;
     std::vector<Round> rounds_;

@@ -5,14 +5,19 @@
 
 namespace gradcast {
 
+uint64_t scales_digest(std::span<const int32_t> exponents, std::span<const Layout::Run> groups, uint64_t behind) {
+    uint64_t digest = 0;
+    for (const Layout::Run& run : groups)
+        digest += digest64({reinterpret_cast<const uint32_t*>(exponents.data()) + run.offset, run.count}, behind + run.place);
+    return digest;
+}
+
 uint64_t Context::part(uint64_t model) const {
     const Layout& layout = net->layout();
     const std::span<const int32_t> exponents = codec->exponents();
     const uint64_t behind = layout.whole() + (layout.elements > 0 ? optimiser->state_size() / layout.elements * layout.whole() : 0);
     const Layout::Run all{0, exponents.size(), 0};
-    for (const Layout::Run& run : groups.empty() ? std::span(&all, 1) : groups)
-        model += digest64({reinterpret_cast<const uint32_t*>(exponents.data()) + run.offset, run.count}, behind + run.place);
-    return model;
+    return model + scales_digest(exponents, groups.empty() ? std::span(&all, 1) : groups, behind);
 }
 
 uint64_t Context::digest(StepId next, uint64_t model) const { return part(model) + splitmix64(next); }

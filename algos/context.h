@@ -21,6 +21,7 @@
 namespace gradcast {
 
 class Cells;
+class KeptStages;
 struct CheckpointNews;
 class Pipeline;
 class SynchronousStep;
@@ -34,6 +35,10 @@ struct StepRecord {
     uint64_t clipped = 0;
     uint64_t compute_us = 0, wait_us = 0, apply_us = 0;   // this rank's
 };
+
+/// Digest of a codec's scales, those of `groups`: their offsets in `exponents`, and their numbers in the whole net.  behind: the place of
+/// the whole net's first one, after parameters and optimiser state.
+uint64_t scales_digest(std::span<const int32_t> exponents, std::span<const Layout::Run> groups, uint64_t behind);
 
 struct Context {
     Host& host;
@@ -94,6 +99,7 @@ struct Context {
     std::optional<StepRecord> unreported = {};
     Cells* cells = nullptr;
     Pipeline* pipeline = nullptr;
+    KeptStages* kept = nullptr;                 // with `buddy`
     std::span<const Layout::Run> groups = {};   // own groups, and their numbers in the whole net
 
     /// Digest of this rank's part of a state: `model`, the digest of parameters and optimiser state, and the scales.

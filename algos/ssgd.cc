@@ -5,6 +5,7 @@
 
 #include "algos/algorithm.h"
 #include "algos/cells.h"
+#include "algos/kept_stages.h"
 #include "algos/pipeline.h"
 #include "algos/synchronous.h"
 #include "algos/whole_steps.h"
@@ -51,6 +52,7 @@ private:
         taken_ = false;
         uint64_t begin_us = context.host.now_us();
         context.stage.begin(begin_us);
+        if (context.kept) GC_TRY(context.kept->begin());
         GC_TRY(context.synchronous->compute());
         uint64_t computed_us = context.host.now_us() - (context.pipeline ? context.pipeline->waited_us() : 0);
         const uint64_t passed_us = context.host.now_us();
@@ -63,6 +65,7 @@ private:
                             sum->bucket, sum->state, context.state);
         int64_t loss = sums_[0]->loss;
         for (const Sum* sum : sums_) record->clipped += sum->clipped;
+        if (context.kept) GC_TRY(context.kept->wait());
         if (context.cells) GC_TRY(context.cells->commit(sums_, &loss, &record->clipped));
         uint64_t summed_us = context.host.now_us();
 
@@ -86,6 +89,7 @@ private:
             GC_TRY(context.net->apply(context.lanes, *context.optimiser, whole_, digest));
         }
         for (const Sum* sum : sums_) context.codec->commit(*sum);
+        if (context.kept) context.kept->apply();
         context.part_step = context.step + 1;
         return {};
     }

@@ -18,7 +18,7 @@ Status Grid::make(uint32_t n, uint32_t stages, uint32_t slice_groups, Grid* grid
     return {};
 }
 
-Grid Grid::of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_groups) {
+Grid Grid::of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_groups, uint32_t replicas_most) {
     Grid grid;
     grid.stages_ = stages;
     grid.slice_groups_ = slice_groups;
@@ -32,7 +32,7 @@ Grid Grid::of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_g
         grid.orders_.push_back(static_cast<uint32_t>(same.size()) - 1);
     }
     const auto fewest = std::ranges::min_element(grid.ranks_, {}, [](const auto& same) { return same.size(); });
-    grid.replicas_ = static_cast<uint32_t>(fewest->size());
+    grid.replicas_ = std::min(static_cast<uint32_t>(fewest->size()), replicas_most);
     return grid;
 }
 

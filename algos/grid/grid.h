@@ -23,8 +23,8 @@ public:
     /// stage, in a stage slice group after slice group.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it
     /// says how many nodes that needs.
     static Status make(uint32_t n, uint32_t stages, uint32_t slice_groups, Grid* grid);
-    /// Of ranks that have the cells with these numbers.  There may be no replica.
-    static Grid of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_groups);
+    /// Of ranks that have the cells with these numbers.  There may be no replica, and there are replicas_most at most.
+    static Grid of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_groups, uint32_t replicas_most = ~0u);
 
     uint32_t replicas() const { return replicas_; }
     uint32_t stages() const { return stages_; }

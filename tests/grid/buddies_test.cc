@@ -60,7 +60,9 @@ TEST(Buddies, GridOfFourAfterEachLoss) {
             whole = whole && ranks == 1;
         }
         EXPECT_EQ(whole, table[bits] != lost) << bits;
-        if (whole) EXPECT_EQ(runs, table[bits]) << bits;
+        if (whole) {
+            EXPECT_EQ(runs, table[bits]) << bits;
+        }
     }
 }
 

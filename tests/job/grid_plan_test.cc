@@ -39,6 +39,7 @@ TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
                  {3, 3, stages_go, "[parallel]\nstages = 3\nmicro_batch = 2\nschedule = \"gpipe\"\n"},
                  {4, 2, stages_go, "exchange = \"coded\"\nm = 1\ns = 1\n[parallel]\nstages = 2\n"},
                  {4, 2, "blocks = 6\nsurvive = true\n", "[parallel]\nstages = 2\n"},
+                 {3, 3, "blocks = 6\nsurvive = true\n", "[parallel]\nstages = 3\nbuddy = true\n"},
                  {6, 3, stages_go, "exchange = \"auto\"\n[parallel]\nstages = 3\n"}};
     for (const auto& each : cases) {
         SCOPED_TRACE(each.more);
@@ -64,12 +65,13 @@ TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
 }
 
 TEST_F(GridPlanTest, BytesAreWhatRunningJobsSend) {
-    for (const uint32_t stages : {1u, 2u, 4u}) {
-        SCOPED_TRACE(stages);
+    for (const auto& [stages, buddy] : {std::pair{1u, false}, {2u, false}, {4u, false}, {4u, true}}) {
+        SCOPED_TRACE(fmt::format("{} {}", stages, buddy));
         const auto text = [&](uint32_t steps) {
-            std::string made = replaced(net(300, fmt::format("[algorithm]\nexchange = \"ring\"\n{}",
-                                                             stages > 1 ? fmt::format("[parallel]\nstages = {}\n", stages) : "")),
-                                        "blocks = 6\n", stages_go);
+            std::string made =
+                replaced(net(300, fmt::format("[algorithm]\nexchange = \"ring\"\n{}",
+                                              stages > 1 ? fmt::format("[parallel]\nstages = {}\nbuddy = {}\n", stages, buddy) : "")),
+                         "blocks = 6\n", fmt::format("{}survive = {}\n", stages_go, buddy));
             made = replaced(made, "test = \"test.h5\"\n", "");
             return replaced(replaced(made, "steps = 2\n", fmt::format("steps = {}\n", steps)), "outputs = 4\n",
                             "outputs = 300\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n");

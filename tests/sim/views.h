@@ -18,6 +18,7 @@
 #include "runtime/job/run/engine.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/synced_folder.h"
+#include "tests/wrapped_host.h"
 #include "transport/sim/sim.h"
 
 namespace gradcast::views_test {
@@ -53,6 +54,7 @@ struct Lossy {
     uint32_t steps = steps_few;
     uint64_t spend_us = 100;                        // of a block's bucket
     std::string more_layers;                        // after the first
+    std::vector<uint32_t> widths = {};              // outputs of inner products in place of all layers before the loss
     std::vector<std::pair<Rank, uint64_t>> kills;   // when
     struct Stall {
         Rank rank;
@@ -67,12 +69,22 @@ struct Lossy {
     std::vector<std::pair<Rank, double>> slow;
     std::vector<uint64_t> joins;   // when the last ranks come, which are not in the first view
     Resume resume;
+    std::function<Protocol*(Rank, uint16_t channel, Protocol*)> wrap;   // protocols of the test's own before those of sessions
     std::unique_ptr<Simulator> sim;
     std::vector<std::unique_ptr<Engine>> engines;
 
     explicit Lossy(uint32_t ranks, uint64_t seed = 1) { sim_config.ranks = ranks, sim_config.seed = seed; }
     std::string own_folder(Rank rank) const { return fmt::format("{}/job{}", folder(), rank); }
 
+    std::string layers() const {
+        const auto inner = [](uint32_t outputs) {
+            return fmt::format("[[net.layers]]\nkind = \"inner_product\"\noutputs = {}\n", outputs);
+        };
+        const std::string relu = "[[net.layers]]\nkind = \"relu\"\n";
+        std::string all = widths.empty() ? inner(more_layers.empty() ? 16 : 128) + more_layers + relu + inner(4) : "";
+        for (const uint32_t width : widths) all += (all.empty() ? "" : relu) + inner(width);
+        return all + "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n";
+    }
     void run() {
         log_level(Level::error);
         JobConfig job;
@@ -80,12 +92,8 @@ struct Lossy {
         const std::string text = fmt::format(
             "[job]\nseed = 7\nsteps = {}\nevaluate = 2\ncheckpoint_every = {}\nbatch = 24\nblocks = 6\ndeadline = \"4s\"\nsurvive = "
             "{}\n[data]\n"
-            "train = \"{}/train.h5\"\ntest = \"{}/test.h5\"\n[net]\n[[net.layers]]\nkind = \"inner_product\"\noutputs = "
-            "{}\n{}[[net.layers]]\n"
-            "kind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n[[net.layers]]\nkind = "
-            "\"softmax_cross_entropy\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\n"
-            "{}{}",
-            steps, checkpoint_every, survive, folder(), folder(), more_layers.empty() ? 16 : 128, more_layers,
+            "train = \"{}/train.h5\"\ntest = \"{}/test.h5\"\n[net]\n{}[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\n{}{}",
+            steps, checkpoint_every, survive, folder(), folder(), layers(),
             exchange.empty() ? "" : fmt::format("exchange = \"{}\"\n", exchange), options);
         ASSERT_TRUE(job_parse(text, "job.toml", "/", &job, &mistakes)) << mistakes.front().text;
         sim = Simulator::create(sim_config);
@@ -113,7 +121,9 @@ struct Lossy {
             sim->trainer(r, [this, r, at_us](Host& host) {
                 std::vector<Completion> none;
                 (void)host.wait(&none, at_us);
-                return engines[r]->run(host);
+                if (!wrap) return engines[r]->run(host);
+                WrappedHost wrapped(host, [this, r](uint16_t channel, Protocol* protocol) { return wrap(r, channel, protocol); });
+                return engines[r]->run(wrapped);
             });
         }
         for (const auto& [rank, at_us] : kills) sim->kill(rank, at_us);

@@ -58,6 +58,7 @@ struct JobConfig {
     std::vector<std::string> cuts;         // layers that begin the second stage and the following ones; none: of about the same work
     std::string stage_schedule = "1f1b";   // see Schedule
     bool recompute = false;                // a stage computes activations again before a backward pass
+    bool buddy = false;                    // with survive: each stage's state is kept by a second node
     uint32_t slices = 1;                   // of each sliced layer
     std::vector<std::string> sliced;       // names of layers; none: see slices_choose()
     uint32_t micro_batch = 1;              // blocks that pass the stages together

@@ -302,6 +302,9 @@ constexpr JobOption rows[] = {
      "a stage with several micro-batches in flight keeps what comes in, and computes activations again before a backward pass: less memory, up "
      "to a third more computing.  Not with zero-bubble and eager-zero-bubble, whose weights passes come later and need the activations",
      field<&JobConfig::recompute, Identity::no>},
+    {"parallel", "buddy", Kind::flag, "false", 0, 1, false, nullptr,
+     "with survive and one replica: the node of a neighbouring stage keeps a stage's parameters and optimiser state too, and computes both "
+     "stages when the stage's own node is lost", field<&JobConfig::buddy, Identity::no>},
     {"parallel", "slices", Kind::integer, "1", 1, slices_key.max, false, nullptr,
      "power of two: the outputs of the layers `sliced` are computed in so many slices, and sums over slices are a binary tree.  The result "
      "depends on it, and is the same for any nodes", field<&JobConfig::slices, Identity::changed>},

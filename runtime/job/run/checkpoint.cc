@@ -25,14 +25,12 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
     keep_ = config.job.checkpoint_keep;
     threaded_ = config.lanes > 0;
     if (keep_ == 0) return {};
-    if (parts.pipeline) {
-        cell_ = parts.pipeline->own_stage;
-        cells_ = parts.pipeline->stages();
-    }
+    take_part();
     plan_ = CheckpointPlan(config.job, *parts.sampler, parts.steps);
-    arena_.plan("checkpoint", parts.compute.net->layout().elements * sizeof(float), &parameters_);
-    arena_.plan("checkpoint", parts.compute.optimiser->state_size() * sizeof(float), &optimiser_);
-    arena_.plan("checkpoint", parts.compute.codec->exponents().size_bytes(), &exponents_);
+    const Computer& largest = parts.largest();
+    arena_.plan("checkpoint", largest.net->layout().elements * sizeof(float), &parameters_);
+    arena_.plan("checkpoint", largest.optimiser->state_size() * sizeof(float), &optimiser_);
+    arena_.plan("checkpoint", largest.codec->exponents().size_bytes(), &exponents_);
     const bool travel = parts.pipeline && parts_travel(config.job, config.nodes());
     if (travel) arena_.plan("checkpoint", PartCopies::rooms_bytes(parts), &rooms_);
     GC_TRY(arena_.seal());
@@ -43,6 +41,13 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
                       .ended = [this](const CheckpointName& name, const Status& status) { copy_ended(name, status); }},
                      parts, rooms_);
     return threaded_ ? thread_.start([this] { loop(); }) : Status{};
+}
+
+void Checkpoints::take_part() {
+    if (!parts_->pipeline) return;
+    cell_ = parts_->pipeline->own_stage;
+    cells_ = parts_->pipeline->stages();
+    runs_ = parts_->runs;
 }
 
 void Checkpoints::begin(uint64_t steps) {
@@ -89,9 +94,9 @@ void Checkpoints::take(const std::vector<PartHolders>& stages, Rank self, const 
         Model of_stage = model;
         of_stage.agreed = true;   // when it gets its name
         of_stage.state = part_of(writers[0]);
-        copies_.receive({model.step, stage, cells_}, writers[0], of_stage);
+        copies_.receive({model.step, stage, static_cast<uint32_t>(stages.size())}, writers[0], of_stage);
     }
-    const auto& [writers, receivers] = stages[cell_];
+    const auto& [writers, receivers] = stages[parts_->pipeline->own_stage];
     if (std::ranges::find(writers, self) == writers.end()) return;
     snapshot(model, algorithm);
     if (writers[0] == self && !receivers.empty()) copies_.send(model.step, receivers, snapshot_state());
@@ -143,19 +148,21 @@ void Checkpoints::snapshot(const Model& model, std::span<const std::byte> algori
     model_ = model;         // takes no memory: all texts are as long as those before
     model_.agreed = true;   // when it gets its name
     algorithm_.assign(algorithm.begin(), algorithm.end());
+    take_part();
     const ModelState state = parts_->state(algorithm_);
+    has_ = state.sizes();
     struct Copy {
         const std::byte* from;
         std::byte* to;
         uint64_t bytes;
-    } copies[] = {{reinterpret_cast<const std::byte*>(state.parameters.data()), parameters_.host, parameters_.bytes},
-                  {reinterpret_cast<const std::byte*>(state.optimiser.data()), optimiser_.host, optimiser_.bytes}};
+    } copies[] = {{reinterpret_cast<const std::byte*>(state.parameters.data()), parameters_.host, state.parameters.size_bytes()},
+                  {reinterpret_cast<const std::byte*>(state.optimiser.data()), optimiser_.host, state.optimiser.size_bytes()}};
     for (const Copy& copy : copies)
         parts_->lanes.run(static_cast<uint32_t>((copy.bytes + copy_bytes - 1) / copy_bytes), [&copy](uint32_t, uint32_t item) {
             const uint64_t at = item * copy_bytes;
             std::memcpy(copy.to + at, copy.from + at, std::min(copy_bytes, copy.bytes - at));
         });
-    std::memcpy(exponents_.host, state.exponents.data(), exponents_.bytes);
+    std::memcpy(exponents_.host, state.exponents.data(), state.exponents.size_bytes());
     {
         std::lock_guard lock(mutex_);
         phase_ = Phase::writing;
@@ -176,13 +183,13 @@ void Checkpoints::late(uint64_t steps) {
 
 Status Checkpoints::write_file(const ModelState& state) const {
     const std::string path = path_of(model_.step) + ".part";
-    return cells_ == 1 ? model_write(path, model_, state) : model_write(path, model_, state, parts_->state_sizes(), parts_->runs);
+    return cells_ == 1 ? model_write(path, model_, state) : model_write(path, model_, state, parts_->state_sizes(), runs_);
 }
 
 ModelState Checkpoints::snapshot_state() const {
-    return {{parameters_.as<float>(), parameters_.bytes / sizeof(float)},
-            {optimiser_.as<float>(), optimiser_.bytes / sizeof(float)},
-            {exponents_.as<int32_t>(), exponents_.bytes / sizeof(int32_t)},
+    return {{parameters_.as<float>(), has_[StateVector::parameters]},
+            {optimiser_.as<float>(), has_[StateVector::optimiser]},
+            {exponents_.as<int32_t>(), has_[StateVector::exponents]},
             algorithm_};
 }
 
@@ -293,6 +300,7 @@ void Checkpoints::close() {
 void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorithm) {
     close();
     if (keep_ == 0 || model.step == 0) return;
+    take_part();
     const std::string path = path_of(model.step);
     if (::access(path.c_str(), F_OK) == 0) return;
     model_ = model;

@@ -76,6 +76,8 @@ private:
     void failed(const std::string& what, uint64_t steps, const Status& status);
     void late(uint64_t steps);
     void wake();
+    /// Which part of a checkpoint this rank has in the present view.
+    void take_part();
     Status write_file(const ModelState& state) const;
     ModelState snapshot_state() const;
     std::string path_of(uint64_t steps) const { return checkpoint_path(folder_, {steps, cell_, cells_}); }
@@ -89,7 +91,6 @@ private:
     std::string folder_;
     CheckpointPlan plan_;
     uint32_t keep_ = 0;
-    uint32_t cell_ = 0, cells_ = 1;   // which part of a checkpoint this rank has
     bool threaded_ = false;
     bool late_ = false, failed_ = false;   // a snapshot was skipped, or could not be written: warned once
     Arena arena_;
@@ -98,6 +99,10 @@ private:
     std::vector<std::byte> algorithm_;
     Model model_;   // of the snapshot
     PartCopies copies_;
+    // Of the snapshot's part of a checkpoint.
+    uint32_t cell_ = 0, cells_ = 1;
+    StateRuns runs_;
+    StateSizes has_ = {};
 
     struct Expected {
         uint64_t steps;

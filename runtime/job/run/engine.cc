@@ -15,6 +15,7 @@
 #include "runtime/job/run/orders.h"
 #include "runtime/job/run/planned_job.h"
 #include "runtime/job/run/resume.h"
+#include "runtime/job/run/state_move.h"
 #include "runtime/job/run/trained_model.h"
 #include "runtime/job/run/view_records_spread.h"
 #include "runtime/job/run/view_switch.h"
@@ -212,13 +213,12 @@ private:
     /// Another node has this one's part of the net.
     Status may_leave_stage() const {
         if (!parts_.pipeline) return {};
-        const uint32_t stages = parts_.pipeline->stages(), own = parts_.pipeline->own_stage;
         const std::vector<std::string> members = report_.look([](const JobStatus& status) { return status.views.back().members; });
-        uint32_t same = 0;
-        for (uint32_t node = own; node < config_.roster.size(); node += stages)
-            same += std::ranges::count(members, config_.roster[node].name) > 0;
-        if (same > 1) return {};
-        return fail(Code::conflict, "no other node computes {}", parts_.pipeline->stage_text(own));
+        std::vector<NodeId> others;
+        for (uint32_t node = 0; node < config_.roster.size(); ++node)
+            if (NodeId{node} != config_.self && std::ranges::count(members, config_.roster[node].name) > 0) others.push_back(NodeId{node});
+        const auto lost = ViewStages(others, parts_.cut->stages(), job_.buddy).missing();
+        return lost ? fail(Code::conflict, "no other node has {}", parts_.cut->stage_text(*lost)) : Status{};
     }
     /// Between two steps: the session ends, and the next one has the same members and this exchange.
     Status change(Context& context, const Alternative& exchange, const std::string& why) {
@@ -289,6 +289,7 @@ private:
         GC_TRY(session_->begin());
         if (parts_.pipeline && !config_.resume.on) {
             GC_TRY(session_->probe());
+            if (parts_.buddies) GC_TRY(state_to_buddies(context, *session_, parts_));
             GC_TRY(context.digest(0, parts_.model_digest(), &context.state));
         }
         if (!config_.resume.on) {

@@ -101,6 +101,7 @@ private:
         EngineConfig config = config_;
         config.job.stages = stages;
         config.job.cuts = cuts;
+        config.job.buddy = config_.job.buddy && stages > 1 && config_.nodes() < 2 * stages;
         config.self = NodeId{0};
         return config;
     }
@@ -191,7 +192,11 @@ private:
         const JobParts& parts = planned.parts;
         const Stage own = parts.pipeline ? parts.pipeline->stage(parts.pipeline->own_stage) : Stage{};
         StageLoad load;
+        std::vector<Stage> kept;   // whose sums the node applies too
+        if (parts.buddies)
+            for (const uint32_t stage : kept_by(parts.run.first, parts.cut->stages())) kept.push_back(parts.cut->stage(stage));
         for (const UnitTimes& unit : units_) {
+            for (const Stage& each : kept) load.apply += each.has(unit.first) ? unit.apply / grid->lanes : 0;
             if (!own.has(unit.first)) continue;
             load.block.forward += unit.forward;
             load.block.data += unit.data;
@@ -223,6 +228,10 @@ private:
         load.words_sent = cost.sent;
         load.words_received = cost.received;
         load.words_rounds = cost.rounds;
+        if (const KeptStages* kept = planned.session->kept()) {
+            load.words_sent += static_cast<double>(kept->bytes_sent());
+            load.words_received += static_cast<double>(kept->bytes_received());
+        }
         grid->blocks = best == &planned.choice.first() ? planned.session->blocks_most()
                                                        : static_cast<uint32_t>(cost.d * ((its.config.blocks + replicas - 1) / replicas));
         return load;

@@ -33,11 +33,13 @@ std::vector<PartCopies::Piece> PartCopies::pieces_of(const StateRuns& runs) {
 PartCopies::Rooms PartCopies::rooms_of(const JobParts& parts) {
     Rooms rooms;
     uint64_t most = 0;   // pieces
-    for (uint32_t stage = 0; stage < parts.pipeline->stages(); ++stage) {
-        const std::vector<Piece> pieces = pieces_of(parts.state_runs_of(stage));
-        most = std::max(most, pieces.size());
-        for (const Piece& each : pieces) rooms.bytes = std::max(rooms.bytes, each.bytes());
-    }
+    const uint32_t stages = parts.cut->stages();
+    for (uint32_t stage = 0; stage < stages; ++stage)
+        for (const StageRun& run : parts.buddies ? runs_possible(stage, stages) : std::vector<StageRun>{{stage, stage + 1}}) {
+            const std::vector<Piece> pieces = pieces_of(parts.state_runs_of(run));
+            most = std::max(most, pieces.size());
+            for (const Piece& each : pieces) rooms.bytes = std::max(rooms.bytes, each.bytes());
+        }
     rooms.count = std::clamp(most / pieces_of_room, rooms_min, rooms_most);
     return rooms;
 }
@@ -52,7 +54,6 @@ void PartCopies::open(Options options, const JobParts& parts, Buffer memory) {
     parts_ = &parts;
     rooms_ = rooms_of(parts);
     memory_ = memory;
-    own_pieces_ = pieces_of(parts.runs);
 }
 
 void PartCopies::join(Host& host, Dispatch& dispatch) {
@@ -83,6 +84,7 @@ void PartCopies::drop(bool all) {
 }
 
 void PartCopies::send(uint64_t steps, std::span<const Rank> to, const ModelState& part) {
+    own_pieces_ = pieces_of(parts_->runs);   // those of the present view
     GC_ASSERT(outgoing_.empty() && own_pieces_.size() < 1 << target_shift);
     steps_ = steps;
     part_ = part.bytes();

@@ -38,6 +38,13 @@ Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
 
 }   // namespace
 
+PerVector<std::span<std::byte>> writable_state(const Computer& computer) {
+    return {{std::as_writable_bytes(computer.net->parameters()),
+             std::as_writable_bytes(computer.optimiser->state()),
+             std::as_writable_bytes(computer.codec->exponents()),
+             {}}};
+}
+
 void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
     yield_to_network();
     if (cpus.empty()) return;
@@ -216,8 +223,10 @@ Status JobParts::check_net(const JobConfig& job) {
 
 Status JobParts::check_stages(const EngineConfig& config) {
     if (config.job.stages <= 1) return {};   // auto that nobody has chosen for: in one piece
-    GC_TRY(stages_plan(config.job, spec, config.nodes(), config.self, std::max(config.lanes, 1u), &pipeline.emplace(), &about));
-    pipeline->block_sizes = block_sizes;
+    GC_TRY(stages_plan(config.job, spec, config.nodes(), config.self, std::max(config.lanes, 1u), &cut.emplace(), &about));
+    cut->block_sizes = block_sizes;
+    pipeline = cut;
+    run = {cut->own_stage, cut->own_stage + 1};
     for (uint32_t stage = 0; stage < pipeline->stages(); ++stage) {
         Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->stage(stage));
         if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
@@ -287,8 +296,9 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;
-    if (pipeline) runs = state_runs_of(pipeline->own_stage);
+    if (pipeline) runs = state_runs_of(run);
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
+    if (pipeline && job.buddy) GC_TRY((buddies = std::make_unique<BuddyParts>())->plan(*this, config, net));
 
     const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
     if (local) {
@@ -315,10 +325,15 @@ StateRuns JobParts::state_runs_of(uint32_t stage) const {
     return state_runs(layers_layout(layers, 0, pipeline->stage(stage)), layers_layout(layers, 0), optimiser_vectors());
 }
 
+StateRuns JobParts::state_runs_of(const StageRun& of) const {
+    const Stage stage{cut->stage(of.first).first, cut->stage(of.end - 1).end};
+    return state_runs(layers_layout(layers, 0, stage), layers_layout(layers, 0), optimiser_vectors());
+}
+
 StateSizes JobParts::state_sizes() const {
     if (!pipeline) return state({}).sizes();
-    const uint64_t whole = compute.net->layout().whole();
-    return {{whole, optimiser_vectors() * whole, layers_layout(layers, 0).groups.size(), 0}};
+    const Layout whole = layers_layout(layers, 0);   // not of the present net: writers of checkpoints ask meanwhile
+    return {{whole.elements, optimiser_vectors() * whole.elements, whole.groups.size(), 0}};
 }
 
 Status JobParts::ready(const EngineConfig& config, Report& report) {
@@ -326,6 +341,7 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     GC_TRY(measure_kernels(config));
     GC_TRY(compute.ready(arena));
     GC_TRY(start(config.job, report.log()));
+    if (buddies) GC_TRY(buddies->ready(config));
     GC_TRY(stopped(config));
     if (loader) GC_TRY(resident ? resident_fill(*train, *resident) : loader_start(*loader));
     GC_TRY(lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
@@ -337,11 +353,10 @@ ModelState JobParts::state(std::span<const std::byte> of_algorithm) const {
     return {compute.net->parameters(), compute.optimiser->state(), compute.codec->exponents(), of_algorithm};
 }
 
-PerVector<std::span<std::byte>> JobParts::writable_state() {
-    return {{std::as_writable_bytes(compute.net->parameters()),
-             std::as_writable_bytes(compute.optimiser->state()),
-             std::as_writable_bytes(compute.codec->exponents()),
-             {}}};
+std::vector<StateMemory> JobParts::state_memory() {
+    std::vector<StateMemory> all = {{pipeline ? runs : state_runs_whole(state_sizes()), writable_state()}};
+    if (buddies) std::ranges::move(buddies->kept_memory(*this), std::back_inserter(all));
+    return all;
 }
 
 void JobParts::restore(const ModelState& state) {

@@ -12,12 +12,16 @@
 #include "runtime/job/model/evaluate.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/report.h"
+#include "runtime/job/run/buddy_parts.h"
 #include "runtime/job/run/cuda_module.h"
 
 namespace gradcast {
 
 /// What a lane's thread does first: it yields to the network thread, and is pinned where cpus are given.
 void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus);
+
+/// The vectors of a state, to be written; not that of the algorithm.
+PerVector<std::span<std::byte>> writable_state(const Computer& computer);
 
 struct JobParts {
     JobParts() = default;
@@ -41,7 +45,9 @@ struct JobParts {
     /// What the next step begins from, with this of the algorithm; valid until it changes.
     ModelState state(std::span<const std::byte> of_algorithm) const;
     /// The same vectors, to be written; not that of the algorithm.  Then refresh().
-    PerVector<std::span<std::byte>> writable_state();
+    PerVector<std::span<std::byte>> writable_state() { return gradcast::writable_state(compute); }
+    /// What this node has of a state; kept stages behind the own part.
+    std::vector<StateMemory> state_memory();
     /// Another state in its place, of the same sizes; not that of the algorithm.
     void restore(const ModelState& state);
     /// After parameters or optimiser state were written.
@@ -49,14 +55,18 @@ struct JobParts {
 
     /// Of the optimiser's state; it has none before the memory is taken.
     uint32_t optimiser_vectors() const { return optimiser_find(schedule.kind)->vectors(schedule); }
-    /// What the nodes of a stage have of a state.
+    /// What the nodes of a stage of the present view have of a state; or those of a run of stages of `cut`.
     StateRuns state_runs_of(uint32_t stage) const;
+    StateRuns state_runs_of(const StageRun& of) const;
     /// Of the whole state; not that of the algorithm.  They are ready.
     StateSizes state_sizes() const;
     uint64_t optimiser_values() const { return optimiser_vectors() * compute.net->layout().elements; }
-    /// Of a copy of this node's state.
+    /// What computes the largest part that this node may have of a state.
+    const Computer& largest() const { return buddies ? buddies->longest(*this) : compute; }
+    /// Of a copy of that part.
     uint64_t state_bytes() const {
-        return (compute.net->layout().elements + optimiser_values()) * sizeof(float) + compute.codec->exponents().size_bytes();
+        const uint64_t elements = largest().net->layout().elements;
+        return (1 + optimiser_vectors()) * elements * sizeof(float) + largest().codec->exponents().size_bytes();
     }
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
@@ -89,9 +99,13 @@ struct JobParts {
     std::string about;
     NetSpec spec;
     std::vector<Layer> layers;
-    std::optional<PipelineConfig> pipeline;   // of a net that is cut into stages
-    Layout largest_stage;                     // likewise: of the stage with the most parameters
-    StateRuns runs;                           // likewise: what this node has of a state
+    // Of a net that is cut into stages.
+    std::optional<PipelineConfig> cut;        // where, while no node is lost
+    std::optional<PipelineConfig> pipeline;   // the same in the present view: a rank may compute several of those stages as one
+    StageRun run;                             // of `cut`, that this node computes
+    Layout largest_stage;                     // of the stage with the most parameters
+    StateRuns runs;                           // what this node has of a state, but for kept stages
+    std::unique_ptr<BuddyParts> buddies;      // with `buddy`
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
     uint64_t updates = 0;                // of a server in a round; 0: there is none

@@ -46,6 +46,7 @@ Status PlannedJob::plan(const EngineConfig& config, const std::string& device, R
 
 std::vector<MemoryUse> PlannedJob::memory() {
     std::vector<MemoryUse> all = parts.compute.memory(parts.arena);
+    if (parts.buddies) all.push_back(parts.buddies->arena().use("buddy"));
     const auto snapshot = [&](const char* what) { all.push_back({what, {{what, parts.state_bytes()}}}); };
     if (config_->job.checkpoint_keep > 0) snapshot("checkpoint");
     if (parts.pipeline && parts_travel(config_->job, config_->nodes()))

@@ -87,9 +87,8 @@ Status check_exponents(const std::string& path, const ModelReader& file) {
     return {};
 }
 
-/// What this rank owns of a file.
-StateRuns wanted_of(const ModelReader& file, const JobParts& parts) {
-    const StateRuns own = parts.pipeline ? parts.runs : state_runs_whole(file.sizes());
+/// What a rank that has `own` takes of a file.
+StateRuns wanted_of(const ModelReader& file, const StateRuns& own) {
     StateRuns wanted;
     for (const StateVector which : state_vectors)
         for (const Layout::Run& run : file.has(which))
@@ -158,13 +157,14 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
         GC_TRY(memory_room_for(bytes, "the state of the algorithm"));
         of_algorithm.resize(bytes);
         const Status fits = check_sizes(path, file, parts);   // what the algorithm says comes first
-        const StateRuns wanted = fits.ok() ? wanted_of(file, parts) : StateRuns();
-        PerVector<std::span<std::byte>> to = parts.writable_state();
-        to[StateVector::algorithm] = of_algorithm;
+        std::vector<StateMemory> memory = parts.state_memory();
         std::vector<StateTarget> targets;
-        for (const StateVector which : state_vectors) targets.push_back({which, wanted[which], to[which]});
+        for (StateMemory& each : memory) {
+            each.runs = fits.ok() ? wanted_of(file, each.runs) : StateRuns();
+            for (const StateVector which : state_vectors) targets.push_back({which, each.runs[which], each.vectors[which]});
+        }
         const Layout::Run all_of_algorithm{0, bytes, 0};
-        if (bytes > 0) targets.back().runs = {&all_of_algorithm, 1};
+        if (bytes > 0) targets.push_back({StateVector::algorithm, {&all_of_algorithm, 1}, of_algorithm});
         GC_TRY(file.read(targets));
         if (Status restored = algorithm.restore(of_algorithm); !restored.ok()) return fail(restored.code, "{}: {}", path, restored.what);
         GC_TRY(fits);
@@ -216,7 +216,7 @@ Status move_whole(Context& context, Session& session, Rank from, const RankSet& 
     const bool holds = from == session.self();
     GC_TRY(move_rest(context, session, from, to, algorithm, standing));
     const StateSource source{from, state_runs_whole(parts.state_sizes())};
-    const auto receives = [&](Rank rank) { return holds ? (to.bits[rank / 64] >> rank % 64 & 1) > 0 : rank == session.self(); };
+    const auto receives = [&](Rank rank, uint32_t) { return holds ? (to.bits[rank / 64] >> rank % 64 & 1) > 0 : rank == session.self(); };
     GC_TRY(state_move(context, session, parts, {&source, 1}, receives, {}));
     if (!holds) parts.refresh();
     return {};
@@ -294,7 +294,7 @@ Status resume_spread(const EngineConfig& config, Context& context, Session& sess
             return fail(Code::data, "no file here has elements {} .. of the {}", place, kind_of(which).name);
         };
         GC_TRY(state_move(
-            context, session, parts, sources, [](Rank) { return true; }, read));
+            context, session, parts, sources, [](Rank, uint32_t) { return true; }, read));
     }
     parts.refresh();
     uint64_t digest = 0;

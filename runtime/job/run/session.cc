@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime/job/run/probe_block.h"
-#include "runtime/job/run/stages.h"
 #include "runtime/view/protocol.h"
 #include "transport/exchange/cost.h"
 
@@ -26,7 +25,8 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     exchange_view_ = view_;
     exchange_self_ = self_;
     if (!parts.pipeline) return;
-    grid_ = stages_grid(config.nodes, parts.pipeline->stages());
+    stages_ = ViewStages(config.nodes, parts.cut->stages(), job.job.buddy);
+    grid_ = stages_.grid;
     exchange_view_.members.clear();
     exchange_self_ = spare() ? 0 : grid_.replica_of(self_);
     exchange_others_.assign((view_.n() + 63) / 64, 0);
@@ -79,8 +79,11 @@ Status Session::plan() {
         group_ = std::make_unique<RankedProtocol>(bulk_ ? *bulk_ : *exchange_, exchange_ranks_);
         edges_ = edges_protocol(self_, view_.n(), segment_bytes_stream);
         if (!spare()) {
+            GC_ASSERT(parts_.pipeline->slots() <= parts_.compute.net->slots());
             pipeline_ = std::make_unique<Pipeline>(*parts_.pipeline, grid_, self_, *parts_.compute.net);
             pipeline_->plan(arena_);
+            kept_ = keep_stages();
+            if (kept_) kept_->plan(arena_);
         }
     }
     mail_protocol_ = mail_protocol(self_, view_.n(), segment_bytes_stream);
@@ -103,6 +106,20 @@ Status Session::ready() {
         parts_.compute.device->share(shared_);
     }
     return {};
+}
+
+/// Null: this rank keeps nothing, and nobody keeps its stage.
+std::unique_ptr<KeptStages> Session::keep_stages() const {
+    if (!parts_.buddies) return nullptr;
+    Rank keeper = KeptStages::no_rank;
+    if (const StageRun run = stages_.run_of(self_); run.stages() == 1)
+        if (const std::vector<Rank> holders = stages_.holders(run.first); holders.size() > 1) keeper = holders.back();
+    std::vector<KeptStages::Kept> kept;
+    for (KeptStage* each : parts_.buddies->kept())
+        kept.push_back(
+            {each, grid_.rank_of(0, {stages_.cell_of(each->stage), 0}), fmt::format("sums of {}", parts_.cut->stage_text(each->stage))});
+    if (keeper == KeptStages::no_rank && kept.empty()) return nullptr;
+    return std::make_unique<KeptStages>(parts_.compute.codec->words(), job_.job.quantiser, view_.n(), keeper, std::move(kept));
 }
 
 PipelineStatus Session::pipeline_status() const {
@@ -183,11 +200,16 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.mail = mailbox_.get();
     context.synchronous = synchronous_.get();
     if (pipeline_) pipeline_->open(context, *dispatch_);
+    if (kept_) kept_->open(context, *dispatch_);
     if (parts_.pipeline) {
-        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated());
+        std::vector<std::vector<Rank>> keeps(view_.n());
+        for (Rank rank = 0; rank < view_.n(); ++rank)
+            for (const uint32_t stage : stages_.kept(rank)) keeps[rank].push_back(grid_.rank_of(0, {stages_.cell_of(stage), 0}));
+        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated(), std::move(keeps));
     }
     context.spare = spare();
     context.pipeline = pipeline_.get();
+    context.kept = kept_.get();
     context.cells = cells_.get();
     context.groups = parts_.runs[StateVector::exponents];
     const bool sums = bulk_ && !broadcast_;
@@ -291,7 +313,8 @@ uint64_t Session::bytes_bound() const {
     ExchangeConfig config = config_.exchange.config;
     config.self = exchange_self_;
     config.layout = &parts_.compute.codec->words();
-    return static_cast<uint64_t>(cost_of_rank(config_.exchange.kind->name, config, exchange_view_.n(), {}).words_sent) * parts_.sums();
+    const double words = cost_of_rank(config_.exchange.kind->name, config, exchange_view_.n(), {}).words_sent;
+    return static_cast<uint64_t>(words) * parts_.sums() + (kept_ ? kept_->bytes_sent() : 0);
 }
 
 std::vector<NodeId> Session::lost() const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "algos/cells.h"
+#include "algos/kept_stages.h"
 #include "algos/pipeline.h"
 #include "algos/synchronous.h"
 #include "algos/worker_sum.h"
@@ -21,6 +22,7 @@
 #include "runtime/job/run/job_protocol.h"
 #include "runtime/job/run/part_holders.h"
 #include "runtime/job/run/parts.h"
+#include "runtime/job/run/stages.h"
 #include "transport/bulk/bulk.h"
 #include "transport/exchange/auto.h"
 #include "transport/ranked/ranked.h"
@@ -69,7 +71,8 @@ public:
     const SessionConfig& config() const { return config_; }
     Rank self() const { return self_; }
     const View& view() const { return view_; }
-    const Grid& grid() const { return grid_; }   // of a net in stages
+    const Grid& grid() const { return grid_; }             // of a net in stages
+    const ViewStages& stages() const { return stages_; }   // likewise
     bool spare() const { return parts_.pipeline && grid_.is_spare(self_); }
     /// Ranks that the exchange sums over; at a spare those of the others'.
     uint32_t summing() const { return parts_.pipeline ? grid_.replicas() : exchange_view_.n(); }
@@ -80,8 +83,9 @@ public:
     uint32_t targets() const { return exchange_->targets(); }
     uint32_t losses_tolerated() const;                                                  // ranks, or of a net in stages replicas
     uint32_t ranks_tolerated() const { return losses_tolerated() * replica_ranks(); }   // the most that may be lost
-    uint64_t bytes_bound() const;   // of the words that a step takes from this rank, by the exchange's formula
+    uint64_t bytes_bound() const;   // of the words that a step takes from this rank: by the exchange's formula, and for its buddy
     uint64_t edge_bytes() const { return pipeline_ ? pipeline_->bytes_sent(own_blocks_) : 0; }   // that a step takes from this rank
+    const KeptStages* kept() const { return kept_.get(); }                                       // null: this rank has no buddy
     /// Whose packet this rank has waited for in the last step; nothing: for none.
     std::optional<NodeId> waited_for() const;
     const BulkCounters& bulk_counters() const { return bulk_counters_; }
@@ -114,6 +118,7 @@ public:
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
 
 private:
+    std::unique_ptr<KeptStages> keep_stages() const;
     PipelineStatus pipeline_status() const;   // of a net in stages: without news of its nodes
     uint32_t replica_ranks() const { return grid_.cells(); }
     uint32_t own_samples() const;
@@ -129,6 +134,7 @@ private:
     const EngineConfig& job_;
     View view_;
     Rank self_ = 0;
+    ViewStages stages_;
     Grid grid_;
     JobParts& parts_;
     Report& report_;
@@ -163,6 +169,7 @@ private:
     std::unique_ptr<WorkerSum> workers_;   // one of the two
     // Of a net in stages.
     std::unique_ptr<Pipeline> pipeline_;
+    std::unique_ptr<KeptStages> kept_;
     std::unique_ptr<Cells> cells_;
     bool open_ = false;
 };

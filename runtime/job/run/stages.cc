@@ -38,10 +38,57 @@ Status named_cuts(const JobConfig& job, const NetOrder& order, std::vector<uint3
 
 }   // namespace
 
-Grid stages_grid(std::span<const NodeId> nodes, uint32_t stages) {
+ViewStages::ViewStages(std::span<const NodeId> nodes, uint32_t stages, bool buddy) : there(stages), buddies(buddy) {
+    for (const NodeId node : nodes) {
+        own.push_back(stage_of(node, stages));
+        there[own.back()] = true;
+    }
+    runs = runs_of_view(buddy ? there : std::vector<bool>(stages, true));
     std::vector<uint32_t> cells;
-    for (const NodeId node : nodes) cells.push_back(stage_of(node, stages));
-    return Grid::of(cells, stages, 1);
+    for (const uint32_t stage : own) cells.push_back(cell_of(stage));
+    grid = Grid::of(cells, static_cast<uint32_t>(runs.size()), 1, buddy ? 1 : ~0u);
+}
+
+uint32_t ViewStages::cell_of(uint32_t stage) const {
+    const auto run = std::ranges::find_if(runs, [&](const StageRun& each) { return each.has(stage); });
+    return static_cast<uint32_t>(run - runs.begin());
+}
+
+std::vector<uint32_t> ViewStages::kept(Rank rank) const {
+    if (!buddies || grid.is_spare(rank)) return {};
+    return kept_in_view(own[rank], there);
+}
+
+std::vector<Rank> ViewStages::holders(uint32_t stage) const {
+    std::vector<Rank> ranks = grid.replica_group({cell_of(stage), 0});
+    for (Rank rank = 0; rank < own.size(); ++rank)
+        if (const auto all = kept(rank); std::ranges::find(all, stage) != all.end()) ranks.push_back(rank);
+    return ranks;
+}
+
+std::optional<uint32_t> ViewStages::missing() const {
+    const std::vector<Cell> cells = grid.missing();
+    return cells.empty() ? std::nullopt : std::optional(runs[cells[0].stage].first);
+}
+
+PipelineConfig ViewStages::pipeline(const PipelineConfig& cut, Rank rank) const {
+    PipelineConfig config = cut;
+    config.begins.clear();
+    for (const StageRun& run : runs) config.begins.push_back(cut.begins[run.first]);
+    config.own_stage = grid.cell_of(rank).stage;
+    return config;
+}
+
+PipelineConfig pipeline_of_run(const PipelineConfig& cut, const StageRun& run) {
+    std::vector<NodeId> nodes;
+    Rank own = 0;
+    for (uint32_t stage = 0; stage < cut.stages(); ++stage) {
+        if (stage == cut.own_stage) own = static_cast<Rank>(nodes.size());
+        if (stage == cut.own_stage || !run.has(stage)) nodes.push_back(NodeId{stage});
+    }
+    const ViewStages view(nodes, cut.stages(), true);
+    GC_ASSERT(view.run_of(own) == run);
+    return view.pipeline(cut, own);
 }
 
 Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId self, uint32_t lanes, PipelineConfig* config,
@@ -61,6 +108,11 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     *about = "parallel.cuts";
     if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, job.stages);
     else GC_TRY(named_cuts(job, order, &config->begins));
+    *about = "parallel.buddy";
+    if (job.buddy && grid.replicas() > 1)
+        return fail(Code::invalid,
+                    "keeps a stage at a second node where it has one; {} nodes of {} stages are {} replicas, which survive losses without",
+                    n, job.stages, grid.replicas());
     config->schedule = *pipeline_schedule_find(job.stage_schedule);   // its rule has checked the name
     config->own_stage = stage_of(self, job.stages);
     config->recompute = job.recompute;

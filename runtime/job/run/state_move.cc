@@ -14,22 +14,25 @@ constexpr size_t rooms = 4;   // of pieces from a file that are on their way
 constexpr size_t receives_ahead = 8;
 constexpr uint64_t state_tags = uint64_t{9} << 59;   // no other mail has both bits
 
-/// The ranks that own the same elements.
+/// The ranks that have the same elements.
 struct Owners {
-    StateRuns runs;
+    StateRuns runs;   // their offsets mean nothing
     std::vector<Rank> ranks;
+    uint32_t stage = 0;
     bool own = false;   // this rank is one
 };
 
 std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
     std::vector<Owners> all;
     if (!parts.pipeline) {
-        Owners& every = all.emplace_back(Owners{state_runs_whole(parts.state_sizes()), {}, true});
+        Owners& every = all.emplace_back(Owners{state_runs_whole(parts.state_sizes()), {}, 0, true});
         for (Rank rank = 0; rank < session.view().n(); ++rank) every.ranks.push_back(rank);
         return all;
     }
-    for (uint32_t stage = 0; stage < parts.pipeline->stages(); ++stage)
-        all.push_back({parts.state_runs_of(stage), session.grid().replica_group({stage, 0}), stage == parts.pipeline->own_stage});
+    for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage) {
+        Owners& of = all.emplace_back(Owners{parts.state_runs_of(StageRun{stage, stage + 1}), session.stages().holders(stage), stage});
+        of.own = std::ranges::find(of.ranks, session.self()) != of.ranks.end();
+    }
     return all;
 }
 
@@ -38,7 +41,7 @@ struct Piece {
     Rank from;
     const Owners* to;
     StateVector which;
-    uint64_t offset, place, count;   // offset: at the owners
+    uint64_t place, count;
     uint64_t bytes() const { return count * kind_of(which).width; }
 };
 
@@ -48,9 +51,9 @@ std::vector<Piece> pieces_of(std::span<const StateSource> sources, std::span<con
         for (const StateVector which : state_vectors)
             for (const Layout::Run& run : source.runs[which])
                 for (const Owners& to : owners)
-                    (void)each_stretch(to.runs[which], run.place, run.count, [&](uint64_t offset, uint64_t place, uint64_t count) {
+                    (void)each_stretch(to.runs[which], run.place, run.count, [&](uint64_t, uint64_t place, uint64_t count) {
                         for (uint64_t at = 0, most = piece_bytes / kind_of(which).width; at < count; at += most)
-                            all.push_back({source.rank, &to, which, offset + at, place + at, std::min(most, count - at)});
+                            all.push_back({source.rank, &to, which, place + at, std::min(most, count - at)});
                         return Status{};
                     });
     return all;
@@ -59,11 +62,16 @@ std::vector<Piece> pieces_of(std::span<const StateSource> sources, std::span<con
 }   // namespace
 
 Status state_move(Context& context, Session& session, JobParts& parts, std::span<const StateSource> sources,
-                  const std::function<bool(Rank)>& receives,
+                  const std::function<bool(Rank, uint32_t)>& receives,
                   const std::function<Status(StateVector, uint64_t, std::span<std::byte>)>& read) {
     const std::vector<Owners> owners = owners_of(session, parts);
     const std::vector<Piece> pieces = pieces_of(sources, owners);
-    const PerVector<std::span<std::byte>> own = parts.writable_state();
+    const std::vector<StateMemory> memory = parts.state_memory();
+    const auto own = [&](const Piece& piece) {
+        for (const StateMemory& each : memory)
+            if (const auto found = each.at(piece.which, piece.place, piece.count); !found.empty()) return found;
+        return std::span<std::byte>();
+    };
     const Rank self = session.self();
     Mailbox& mail = *context.mail;
     mail.begin(pieces.size());
@@ -83,10 +91,10 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
     for (size_t i = 0; i < pieces.size(); ++i) {
         const Piece& piece = pieces[i];
         const uint64_t ticket = i + 1, tag = state_tags | i;
-        const std::span<std::byte> place =
-            piece.to->own ? own[piece.which].subspan(piece.offset * kind_of(piece.which).width, piece.bytes()) : std::span<std::byte>();
+        const std::span<std::byte> place = own(piece);
+        GC_ASSERT(!piece.to->own || !place.empty());
         if (piece.from != self) {
-            if (!piece.to->own || !receives(self)) continue;
+            if (!piece.to->own || !receives(self, piece.to->stage)) continue;
             if (received.size() >= receives_ahead) GC_TRY(wait(received[received.size() - receives_ahead]));
             mail.receive(piece.from, tag, {place.data(), nullptr, place.size()}, ticket);
             received.push_back(ticket);
@@ -96,13 +104,13 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
         auto* words = reinterpret_cast<uint64_t*>(bits.data());
         bool some = false;
         for (const Rank rank : piece.to->ranks) {
-            if (rank == self || !receives(rank)) continue;
+            if (rank == self || !receives(rank, piece.to->stage)) continue;
             words[rank / 64] |= uint64_t{1} << rank % 64;
             some = true;
         }
         if (!some) continue;
         std::span<std::byte> message = place;
-        if (!piece.to->own) {
+        if (place.empty()) {
             Room& room = all_rooms[read_before++ % rooms];
             if (room.ticket > 0) GC_TRY(wait(room.ticket));
             if (room.memory.empty()) {
@@ -120,6 +128,14 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
     for (const uint64_t ticket : received) GC_TRY(wait(ticket));
     session.keep_none();
     return {};
+}
+
+Status state_to_buddies(Context& context, Session& session, JobParts& parts) {
+    const ViewStages& stages = session.stages();
+    std::vector<StateSource> sources;
+    for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage)
+        sources.push_back({stages.grid.rank_of(0, {stages.cell_of(stage), 0}), parts.state_runs_of(StageRun{stage, stage + 1})});
+    return state_move(context, session, parts, sources, [&](Rank rank, uint32_t stage) { return !stages.run_of(rank).has(stage); }, {});
 }
 
 }   // namespace gradcast

@@ -13,11 +13,15 @@ struct StateSource {
     StateRuns runs;   // of the whole state
 };
 
-/// All ranks that send or receive call it, in a session that is open.  What a source has goes to the ranks that own it and for which
-/// `receives` is true; a source keeps what it owns itself.  read: at a source, elements that it has and does not own.  Error: also a
-/// source that is lost; what came is torn then.
+/// All ranks that send or receive call it, in a session that is open.  What a source has goes to the ranks that have the same part of the
+/// state, or keep it, and for which `receives` is true; a source keeps what it has in its own state.  receives: of a rank and a stage of
+/// JobParts::cut, 0 where the net is whole.  read: at a source, elements that are not in its state.  Error: also a source that is lost;
+/// what came is torn then.
 Status state_move(Context& context, Session& session, JobParts& parts, std::span<const StateSource> sources,
-                  const std::function<bool(Rank)>& receives,
+                  const std::function<bool(Rank, uint32_t stage)>& receives,
                   const std::function<Status(StateVector, uint64_t place, std::span<std::byte> to)>& read);
+
+/// Of a net in stages: from the ranks that compute a stage to the one that keeps it.
+Status state_to_buddies(Context& context, Session& session, JobParts& parts);
 
 }   // namespace gradcast

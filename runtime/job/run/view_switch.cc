@@ -304,9 +304,15 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     if (!has_state_) context.first = step.step;
     uint32_t summing = view.n();
     if (parts_.pipeline) {
-        const Grid grid = stages_grid(config.nodes, parts_.pipeline->stages());
-        if (const std::vector<Cell> missing = grid.missing(); !missing.empty()) return lost(missing[0].stage);
-        summing = grid.replicas();
+        const ViewStages stages(config.nodes, parts_.cut->stages(), config_.job.buddy);
+        if (const auto missing = stages.missing()) return lost(*missing);
+        summing = stages.grid.replicas();
+        if (parts_.buddies) {
+            const auto self = static_cast<Rank>(std::ranges::find(config.nodes, config_.self) - config.nodes.begin());
+            parts_.buddies->note(parts_, context.part_step);
+            parts_.buddies->turn(parts_, stages, self);
+            report_.update([&](JobStatus& status) { status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage); });
+        }
     }
     GC_TRY(choice_.for_view(view.fitted(summing), summing, step.step, &config.exchange));
     if (parts_.pipeline) GC_TRY(choice_.alone(&config.spare));

@@ -1,4 +1,6 @@
 // ViewSwitch: the state of a net in stages in a new view.  Each rank gets the part that it is to compute with from one that has it.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "algos/cells.h"
@@ -9,40 +11,62 @@
 namespace gradcast {
 
 Status ViewSwitch::lost(uint32_t stage) {
+    const uint32_t stages = parts_.cut->stages();
     std::vector<std::string> nodes;
-    for (uint32_t node = stage; node < config_.roster.size(); node += parts_.pipeline->stages()) nodes.push_back(config_.roster[node].name);
+    for (uint32_t node = 0; node < config_.roster.size(); ++node) {
+        const uint32_t its = stage_of(NodeId{node}, stages);
+        if (its == stage || (config_.job.buddy && its == buddy_of(stage, stages))) nodes.push_back(config_.roster[node].name);
+    }
     return lost_ = fail(Code::peer_lost, "no node has {} any more, which {} had: `gradcastctl resume` goes on from the last checkpoint",
-                        parts_.pipeline->stage_text(stage), fmt::join(nodes, ", "));
+                        parts_.cut->stage_text(stage), fmt::join(nodes, ", "));
 }
 
 Status ViewSwitch::catch_up_parts(Context& context, Session& session, const ViewNotice& step, Standing* standing) {
     constexpr uint64_t part_tag = uint64_t{1} << 62 | uint64_t{1} << 40;
     const Rank n = session.view().n(), self = session.self();
-    const std::span<std::byte> memory = session.keep(n);
-    memory[self] = std::byte{context.part_step == step.step};
-    auto byte = [&](Rank rank) { return Buffer{&memory[rank], nullptr, 1}; };
-    context.mail->exchange(part_tag, byte(self), byte);
+    const ViewStages& view = session.stages();
+    const uint32_t stages = parts_.cut->stages();
+    const bool own = context.part_step == step.step;
+    const std::span<std::byte> memory = session.keep(uint64_t{n} * stages);   // of each rank a byte for each stage: 1, it has the state
+    auto word = [&](Rank rank) { return Buffer{&memory[rank * stages], nullptr, stages}; };
+    for (uint32_t stage = 0; stage < stages; ++stage) {
+        const bool has = parts_.buddies ? parts_.buddies->held(parts_, stage) == step.step : own && parts_.run.has(stage);
+        memory[self * stages + stage] = std::byte{has};
+    }
+    context.mail->exchange(part_tag, word(self), word);
     GC_TRY(context.mail->wait(1, n + 1, session.first_step_us(), "word of who has which part of the state"));
-    std::vector<bool> has(n);
-    for (Rank rank = 0; rank < n; ++rank) has[rank] = memory[rank] == std::byte{1} && (rank == self || !context.mail->lost(rank + 1));
+    for (Rank rank = 0; rank < n; ++rank)
+        if (rank != self && context.mail->lost(rank + 1)) std::ranges::fill(memory.subspan(rank * stages, stages), std::byte{0});
+    const auto has = [&, copy = std::vector(memory.begin(), memory.end())](Rank rank, uint32_t stage) {
+        return copy[rank * stages + stage] == std::byte{1};
+    };
 
     std::vector<StateSource> sources;
-    for (uint32_t stage = 0; stage < parts_.pipeline->stages(); ++stage) {
+    for (uint32_t stage = 0; stage < stages; ++stage) {
         Rank rank = 0;
-        while (rank < n && !(has[rank] && session.grid().cell_of(rank).stage == stage)) ++rank;
+        while (rank < n && !has(rank, stage)) ++rank;
         if (rank == n) return lost(stage);
-        sources.push_back({rank, parts_.state_runs_of(stage)});
+        sources.push_back({rank, parts_.state_runs_of(StageRun{stage, stage + 1})});
     }
     standing->steps = step.step;
     standing->algorithm_bytes = 0;
     GC_TRY(standing_move(context, session, std::ranges::min_element(sources, {}, &StateSource::rank)->rank, algorithm_, standing));
-    if (!session.spare() && !has[self]) {
+    std::vector<uint32_t> lacks;
+    for (uint32_t stage = 0; stage < stages && !session.spare(); ++stage) {
+        const std::vector<Rank> holders = view.holders(stage);
+        if (std::ranges::find(holders, self) != holders.end() && !has(self, stage)) lacks.push_back(stage);
+    }
+    if (!lacks.empty()) {
         context.part_step = Context::no_part;   // until all of it has come
-        const Rank from = sources[parts_.pipeline->own_stage].rank;
+        for (const uint32_t stage : lacks)
+            if (parts_.buddies) parts_.buddies->hold(stage, Context::no_part);
+        const Rank from = sources[lacks[0]].rank;
         report_.state_from(config_.roster[index_of(session.config().nodes[from])].name, step.step);
     }
-    GC_TRY(state_move(context, session, parts_, sources, [&](Rank rank) { return !has[rank]; }, {}));
-    if (!session.spare() && !has[self]) parts_.refresh();
+    GC_TRY(state_move(context, session, parts_, sources, [&](Rank rank, uint32_t stage) { return !has(rank, stage); }, {}));
+    for (const uint32_t stage : lacks)
+        if (parts_.buddies) parts_.buddies->hold(stage, step.step);
+    if (!lacks.empty()) parts_.refresh();
     if (!session.spare()) context.part_step = step.step;
     context.step = step.step;
     GC_TRY(context.digest(step.step, parts_.model_digest(), &context.state));

@@ -1,0 +1,82 @@
+// Who computes and keeps which stage in a view, as tables.
+#include "runtime/job/run/stages.h"
+
+#include <gtest/gtest.h>
+
+namespace gradcast {
+namespace {
+
+using Ranks = std::vector<Rank>;
+using Stages = std::vector<uint32_t>;
+
+ViewStages view(const std::vector<uint32_t>& nodes, uint32_t stages, bool buddy = true) {
+    std::vector<NodeId> all;
+    for (const uint32_t node : nodes) all.push_back(NodeId{node});
+    return {all, stages, buddy};
+}
+
+TEST(ViewStages, WithoutBuddiesEachStageIsARunOfItsOwn) {
+    const ViewStages whole = view({0, 1, 2, 3, 4}, 2, false);
+    EXPECT_EQ(whole.grid.replicas(), 2u);
+    EXPECT_EQ(whole.holders(0), (Ranks{0, 2}));
+    EXPECT_EQ(whole.holders(1), (Ranks{1, 3}));
+    EXPECT_EQ(view({0, 2}, 2, false).missing(), 1u);
+}
+
+TEST(ViewStages, OfFourNodesAfterEachLoss) {
+    const ViewStages whole = view({0, 1, 2, 3}, 4);
+    EXPECT_EQ(whole.grid.replicas(), 1u);
+    for (uint32_t stage = 0; stage < 4; ++stage) EXPECT_EQ(whole.holders(stage), (Ranks{stage, stage ^ 1}));
+    for (uint32_t lost = 0; lost < 4; ++lost) {
+        Stages nodes = {0, 1, 2, 3};
+        std::erase(nodes, lost);
+        const ViewStages after = view(nodes, 4);
+        EXPECT_EQ(after.missing(), std::nullopt);
+        EXPECT_EQ(after.grid.stages(), 3u);
+        for (Rank rank = 0; rank < 3; ++rank) {
+            const bool buddy = nodes[rank] == (lost ^ 1);
+            EXPECT_EQ(after.run_of(rank).stages(), buddy ? 2u : 1u);
+            EXPECT_TRUE(after.run_of(rank).has(nodes[rank]));
+            EXPECT_EQ(after.kept(rank), buddy ? Stages{} : Stages{nodes[rank] ^ 1});
+        }
+        EXPECT_EQ(after.holders(lost), after.holders(lost ^ 1));
+        for (uint32_t second = 0; second < 4; ++second) {
+            if (second == lost) continue;
+            Stages two = nodes;
+            std::erase(two, second);
+            const auto missing = view(two, 4).missing();
+            EXPECT_EQ(missing.has_value(), second == (lost ^ 1)) << lost << ", " << second;
+            if (missing) {
+                EXPECT_EQ(*missing, lost & 2);
+            }
+        }
+    }
+}
+
+TEST(ViewStages, ASpareComputesAndKeepsNothing) {
+    const ViewStages whole = view({0, 1, 2, 3, 4, 5, 6, 7}, 4);
+    EXPECT_EQ(whole.grid.replicas(), 1u);
+    EXPECT_EQ(whole.grid.spares(), 4u);
+    EXPECT_EQ(whole.kept(4), Stages{});
+    EXPECT_EQ(whole.holders(0), (Ranks{0, 1}));
+    const ViewStages after = view({1, 2, 3, 4}, 4);   // node 4 has the stage of node 0
+    EXPECT_EQ(after.grid.stages(), 4u);
+    EXPECT_EQ(after.holders(0), (Ranks{3, 0}));
+    EXPECT_EQ(after.kept(3), Stages{1});
+}
+
+// Stages of a view begin where its runs do.
+TEST(ViewStages, CutsOfAView) {
+    PipelineConfig cut;
+    cut.begins = {0, 3, 5, 8};
+    cut.own_stage = 1;
+    const PipelineConfig after = view({1, 2, 3}, 4).pipeline(cut, 0);
+    EXPECT_EQ(after.begins, (Stages{0, 5, 8}));
+    EXPECT_EQ(after.own_stage, 0u);
+    EXPECT_EQ(pipeline_of_run(cut, {0, 2}).begins, after.begins);
+    EXPECT_EQ(pipeline_of_run(cut, {1, 2}).begins, cut.begins);
+    EXPECT_EQ(pipeline_of_run(cut, {1, 2}).own_stage, 1u);
+}
+
+}   // namespace
+}   // namespace gradcast
