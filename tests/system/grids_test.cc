@@ -214,6 +214,49 @@ TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
     }
 }
 
+// Each of the four nodes of one replica is killed; three of them come back before the next one is.
+TEST_F(SystemGrids, ABuddyTakesTheStageOfALostNode) {
+    constexpr uint32_t steps = 2500;
+    const Net& net = nets[0];
+    auto begun = [&](const std::string& text, const std::vector<std::string>& names) {
+        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, names, 0}));
+        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
+        return answer.value("id", "");
+    };
+    const JobStatus quiet = cluster[0].ended(begun(job_text(net, {}, steps), {"a"}));
+    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
+    const std::string text = job_text(net, {.stages = 4}, steps, "checkpoint_every = 50\nsurvive = true") + "buddy = true\n";
+    const std::string id = begun(text, {"a", "b", "c", "d"});
+    auto members = [&] {
+        const Json detail = cluster[0].job(id);
+        const Json& views = detail["status"]["views"];
+        return views.empty() ? size_t{0} : views.back()["members"].size();
+    };
+    uint64_t step = 0;
+    for (const uint32_t lost : {1u, 2u, 3u}) {
+        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > step + 20; })) << cluster[0].job(id).dump(2);
+        cluster[lost].process->kill(SIGKILL);
+        ASSERT_TRUE(eventually([&] { return members() == 3; })) << cluster[0].job(id).dump(2);
+        EXPECT_EQ(cluster[0].job(id)["status"]["pipeline"]["layers"].size(), 3u);
+        step = cluster[0].step(id);
+        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > step + 20; })) << cluster[0].job(id).dump(2);
+        cluster.start(cluster[lost]);
+        ASSERT_TRUE(eventually([&] { return members() == 4; })) << cluster[0].job(id).dump(2);
+        step = cluster[0].step(id);
+        ASSERT_LT(step, steps) << "the job is too short";
+    }
+    ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > step + 20; }));
+    cluster[0].process->kill(SIGKILL);
+    for (const uint32_t node : {1u, 2u, 3u}) {
+        const JobStatus last = cluster[node].ended(id);
+        EXPECT_EQ(last.state, JobState::done) << last.error;
+        EXPECT_EQ(last.digest, quiet.digest);
+        EXPECT_EQ(last.step_digest, quiet.step_digest);
+        EXPECT_EQ(last.accuracy, quiet.accuracy);
+        EXPECT_EQ(last.views.size(), 8u);
+    }
+}
+
 // Each of two nodes knows the stages of both, what they wait for, and the passes of a step.
 TEST_F(SystemGrids, DescribeShowsStagesAndWaits) {
     constexpr uint32_t micro_batches = 6;
