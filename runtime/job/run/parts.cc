@@ -366,6 +366,13 @@ void JobParts::restore(const ModelState& state) {
     refresh();
 }
 
+void JobParts::give(Context& context) const {
+    context.net = compute.net.get();
+    context.optimiser = compute.optimiser.get();
+    context.codec = compute.codec.get();
+    context.groups = runs[StateVector::exponents];
+}
+
 void JobParts::refresh() {
     compute.net->refresh();
     compute.optimiser->refresh();

@@ -52,6 +52,8 @@ struct JobParts {
     void restore(const ModelState& state);
     /// After parameters or optimiser state were written.
     void refresh();
+    /// Tells the algorithm what computes in the present view.
+    void give(Context& context) const;
 
     /// Of the optimiser's state; it has none before the memory is taken.
     uint32_t optimiser_vectors() const { return optimiser_find(schedule.kind)->vectors(schedule); }

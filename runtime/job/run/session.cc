@@ -137,9 +137,7 @@ PipelineStatus Session::pipeline_status() const {
 void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context_ = &context;
     context.view = config_.view;
-    context.net = parts_.compute.net.get();
-    context.optimiser = parts_.compute.optimiser.get();
-    context.codec = parts_.compute.codec.get();
+    parts_.give(context);
     std::vector<bool> lost_ranks(view_.n());
     for (Rank rank = 0; rank < view_.n(); ++rank) lost_ranks[rank] = std::find(lost.begin(), lost.end(), config_.nodes[rank]) != lost.end();
     host_ = std::make_unique<ViewHost>(context.host, config_.nodes, !job_.job.survive && config_.nodes.size() == job_.roster.size());
@@ -211,7 +209,6 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.pipeline = pipeline_.get();
     context.kept = kept_.get();
     context.cells = cells_.get();
-    context.groups = parts_.runs[StateVector::exponents];
     const bool sums = bulk_ && !broadcast_;
     std::vector<Attachment> attachments = {
         {on(Channel::job), job_protocol_.get(), false},

@@ -111,8 +111,9 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     *about = "parallel.buddy";
     if (job.buddy && grid.replicas() > 1)
         return fail(Code::invalid,
-                    "keeps a stage at a second node where it has one; {} nodes of {} stages are {} replicas, which survive losses without",
-                    n, job.stages, grid.replicas());
+                    "keeps a stage at a second node where it has one; {} nodes of {} stages are {} replicas, which survive losses without: "
+                    "take buddy = false, or fewer than {} nodes",
+                    n, job.stages, grid.replicas(), 2 * job.stages);
     config->schedule = *pipeline_schedule_find(job.stage_schedule);   // its rule has checked the name
     config->own_stage = stage_of(self, job.stages);
     config->recompute = job.recompute;

@@ -311,6 +311,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
             const auto self = static_cast<Rank>(std::ranges::find(config.nodes, config_.self) - config.nodes.begin());
             parts_.buddies->note(parts_, context.part_step);
             parts_.buddies->turn(parts_, stages, self);
+            parts_.give(context);
             report_.update([&](JobStatus& status) { status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage); });
         }
     }
