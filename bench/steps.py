@@ -43,11 +43,12 @@ def net_text(net):
 
 
 def job_text(folder, net, steps, more):
-    """net: a section of a job file."""
+    """net: a section of a job file.  Epochs are short, so no checkpoint is written: its copies would take the link in most steps."""
     return f"""[job]
 steps = {steps}
 batch = {batch}
 blocks = {blocks}
+checkpoint_keep = 0
 deadline = "60s"
 [data]
 train = "{folder}/data/train.h5"

@@ -103,24 +103,26 @@ TEST(SystemBench, ParallelComparesInALab) {
     fs::remove_all(folder);
 }
 
-// The picture and the table in bench/TRAINING.md are those of the file of results.
-TEST(SystemBench, TrainingHasOneSourceOfFigures) {
+// The picture, and the table in the page, are those of the file of results.
+void has_one_source_of_figures(const std::string& bench, const std::string& page, int lines) {
     namespace fs = std::filesystem;
-    if (const std::string missing = lacks("bench/training"); !missing.empty()) GTEST_SKIP() << missing;
-    const fs::path picture = fs::path(testing::TempDir()) / fmt::format("gc-training-{}.svg", ::getpid());
-    const Result drawn = shell("bench/training --draw --svg " + picture.string() + " 2>&1");
+    if (const std::string missing = lacks("bench/" + bench); !missing.empty()) GTEST_SKIP() << missing;
+    const fs::path picture = fs::path(testing::TempDir()) / fmt::format("gc-{}-{}.svg", bench, ::getpid());
+    const Result drawn = shell("bench/" + bench + " --draw --svg " + picture.string() + " 2>&1");
     EXPECT_LE(drawn.code, 1) << drawn.out;
     const auto text = [](const fs::path& path) {
         std::ifstream in(path);
         return std::string(std::istreambuf_iterator<char>(in), {});
     };
-    EXPECT_EQ(text(picture), text("bench/results/training.svg")) << "bench/training --draw makes it";
-    const Result table = shell("bench/training --table 2>&1");
+    EXPECT_EQ(text(picture), text("bench/results/" + bench + ".svg")) << "bench/" << bench << " --draw makes it";
+    const Result table = shell("bench/" + bench + " --table 2>&1");
     EXPECT_EQ(table.code, 0) << table.out;
-    EXPECT_GT(std::count(table.out.begin(), table.out.end(), '\n'), 12) << table.out;
-    EXPECT_NE(text("bench/TRAINING.md").find(table.out), std::string::npos) << "bench/training --table prints it";
+    EXPECT_GT(std::count(table.out.begin(), table.out.end(), '\n'), lines) << table.out;
+    EXPECT_NE(text("bench/" + page).find(table.out), std::string::npos) << "bench/" << bench << " --table prints it";
     fs::remove(picture);
 }
+TEST(SystemBench, TrainingHasOneSourceOfFigures) { has_one_source_of_figures("training", "TRAINING.md", 12); }
+TEST(SystemBench, StagesHaveOneSourceOfFigures) { has_one_source_of_figures("stages", "STAGES.md", 8); }
 
 void rival_runs(const std::string& rival) {
     Result result = shell("bench/rivals/run " + rival + " --nodes 2 --count 1000 --runs 3 2>/dev/null");
