@@ -29,8 +29,7 @@ constexpr uint64_t steward_us = 200'000;           // the steward's longest wait
 
 /// Of the interface for datagrams, else of that with the address at which this daemon listens; 0: not known.
 uint64_t driver_rate(const DaemonConfig& config) {
-    std::string of = config.interface;
-    if (of.empty()) of = config.listen.substr(0, config.listen.rfind(':'));
+    std::string of = config.interface.empty() ? NodeAddress{{}, config.listen}.host() : config.interface;
     if (of.starts_with('[')) of = of.substr(1, of.size() - 2);
     NetworkInterface found;
     return interface_find(of, &found).ok() ? interface_rate(found.name) : 0;

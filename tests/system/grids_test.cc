@@ -62,6 +62,12 @@ struct SystemGrids : testing::Test {
         EXPECT_NE(answer.value("id", ""), "") << answer.dump();
         return answer.value("id", "");
     }
+    /// Of the job's last view as the first node has it; 0: no node was lost yet.
+    size_t members(const std::string& id) {
+        const Json detail = cluster[0].job(id);
+        const Json& views = detail["status"]["views"];
+        return views.empty() ? size_t{0} : views.back()["members"].size();
+    }
     JobStatus trained(const Net& net, const Grid& grid) {
         const std::string id = submitted(net, grid);
         const JobStatus status = cluster[0].ended(id);
@@ -195,15 +201,10 @@ TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
     ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
     const std::string id = begun(2, {"a", "b", "c", "d"}, "survive = true");
     ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 60; }));
-    auto members = [&](uint32_t node) {
-        const Json detail = cluster[node].job(id);
-        const Json& views = detail["status"]["views"];
-        return views.empty() ? size_t{0} : views.back()["members"].size();
-    };
     cluster[2].process->kill(SIGKILL);
-    ASSERT_TRUE(eventually([&] { return members(0) == 3; })) << cluster[0].job(id).dump(2);
+    ASSERT_TRUE(eventually([&] { return members(id) == 3; })) << cluster[0].job(id).dump(2);
     cluster.start(cluster[2]);
-    ASSERT_TRUE(eventually([&] { return members(0) == 4; })) << cluster[0].job(id).dump(2);
+    ASSERT_TRUE(eventually([&] { return members(id) == 4; })) << cluster[0].job(id).dump(2);
     cluster[1].process->kill(SIGKILL);
     for (const uint32_t node : {0u, 2u, 3u}) {
         const JobStatus last = cluster[node].ended(id);
@@ -227,21 +228,16 @@ TEST_F(SystemGrids, ABuddyTakesTheStageOfALostNode) {
     ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
     const std::string text = job_text(net, {.stages = 4}, steps, "checkpoint_every = 50\nsurvive = true") + "buddy = true\n";
     const std::string id = begun(text, {"a", "b", "c", "d"});
-    auto members = [&] {
-        const Json detail = cluster[0].job(id);
-        const Json& views = detail["status"]["views"];
-        return views.empty() ? size_t{0} : views.back()["members"].size();
-    };
     uint64_t step = 0;
     for (const uint32_t lost : {1u, 2u, 3u}) {
         ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > step + 20; })) << cluster[0].job(id).dump(2);
         cluster[lost].process->kill(SIGKILL);
-        ASSERT_TRUE(eventually([&] { return members() == 3; })) << cluster[0].job(id).dump(2);
+        ASSERT_TRUE(eventually([&] { return members(id) == 3; })) << cluster[0].job(id).dump(2);
         EXPECT_EQ(cluster[0].job(id)["status"]["pipeline"]["layers"].size(), 3u);
         step = cluster[0].step(id);
         ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > step + 20; })) << cluster[0].job(id).dump(2);
         cluster.start(cluster[lost]);
-        ASSERT_TRUE(eventually([&] { return members() == 4; })) << cluster[0].job(id).dump(2);
+        ASSERT_TRUE(eventually([&] { return members(id) == 4; })) << cluster[0].job(id).dump(2);
         step = cluster[0].step(id);
         ASSERT_LT(step, steps) << "the job is too short";
     }
