@@ -295,9 +295,28 @@ Status Pipeline::drain() {
     return {};
 }
 
+/// The slot's micro-batch before this one had blocks of other sizes: all that it sends may lie where this one's forward pass writes.
+bool Pipeline::other_places(uint32_t micro_batch) const {
+    if (micro_batch < slots_) return false;
+    const uint32_t first = micro_batch * config_.micro_batch, before = (micro_batch - slots_) * config_.micro_batch;
+    const uint32_t count = end_of(micro_batch) - first;
+    if (count != end_of(micro_batch - slots_) - before) return true;
+    for (uint32_t i = 0; i < count; ++i)
+        if (samples_of(first + i) != samples_of(before + i)) return true;
+    return false;
+}
+
 Status Pipeline::run(const StageTask& task) {
     const bool forward = task.pass == StagePass::forward, gradients = takes_gradients(task.pass);
     const uint32_t first = task.micro_batch * config_.micro_batch, end = end_of(task.micro_batch);
+    if (forward && other_places(task.micro_batch)) {
+        const uint32_t before = task.micro_batch - slots_;
+        for (uint32_t index = before * config_.micro_batch; index < end_of(before); ++index)
+            for (const bool gone : {false, true}) {
+                GC_TRY(wait(outgoing(index), gone, place(task.micro_batch)));
+                if (stopped_) return {};
+            }
+    }
     // What has gone from this slot is free to be written: values by a forward pass, gradients by a data pass.
     for (uint32_t index = first; index < end && (forward || gradients); ++index) {
         GC_TRY(wait(outgoing(index), gradients, place(task.micro_batch)));

@@ -156,6 +156,7 @@ private:
     /// Until nothing is under way.
     Status drain();
     Call call(uint32_t micro_batch, uint32_t number) const;
+    bool other_places(uint32_t micro_batch) const;
     Buffer edge(const Call& call, uint32_t index, size_t edge, bool gradient);
     void begin(StepId step, uint32_t mark, const std::function<bool()>& needless);
     Status run_all(std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink);
