@@ -444,7 +444,7 @@ TEST_F(SystemLocal, ADaemonThatDiesAfterTheLastStepLosesNoModel) {
     ASSERT_EQ(run("import idx --from . --out more").exit, 0);
     std::string job = good_job;
     write("job.toml", job.replace(job.find("test.h5"), 7, "more/test.h5"));
-    for (const auto& [name, other] : {std::pair{"node-1", "node-2"}, {"node-2", "node-1"}}) {
+    const auto kill_after_the_last_step = [&](const char* name, const char* other) -> Outcome {
         fs::remove_all(folder + "/kept");
         const pid_t pid = start("run job.toml --local 2 --keep kept");
         bool trained = false;
@@ -459,10 +459,13 @@ TEST_F(SystemLocal, ADaemonThatDiesAfterTheLastStepLosesNoModel) {
             trained = jobs.size() == 1 && jobs[0]["status"]["steps"] == 6 && jobs[0]["status"]["step"] == 6;
         }
         EXPECT_TRUE(trained) << read("err");
-        const pid_t victim = daemon_of(name);
-        ASSERT_GT(victim, 0);
-        ::kill(victim, SIGKILL);
-        const Outcome outcome = wait(pid, 60);
+        if (const pid_t victim = daemon_of(name); victim > 0) ::kill(victim, SIGKILL);
+        return wait(pid, 60);
+    };
+    for (const auto& [name, other] : {std::pair{"node-1", "node-2"}, {"node-2", "node-1"}}) {
+        Outcome outcome = kill_after_the_last_step(name, other);
+        // On a busy machine the job may end first.
+        for (uint32_t again = 0; again < 4 && outcome.exit == 0; ++again) outcome = kill_after_the_last_step(name, other);
         EXPECT_EQ(outcome.exit, 1);
         EXPECT_TRUE(outcome.says(name)) << outcome.err;
         EXPECT_NE(outcome.out.find("model kept/final.h5\n"), std::string::npos) << outcome.out << outcome.err;
