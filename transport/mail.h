@@ -10,10 +10,10 @@
 #include <memory>
 
 #include "runtime/core/protocol.h"
+#include "transport/wire/packet.h"
 
 namespace gradcast {
 
-constexpr uint32_t mail_early_bytes = 1024;
 constexpr uint32_t mail_early_max = 4096;          // small messages that a rank keeps of all others
 constexpr uint32_t mail_asked_max = 1024 * 1024;   // receives of large messages that all others may have posted with a rank
 /// Small messages of one sender that its receiver keeps.

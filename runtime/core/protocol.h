@@ -4,10 +4,9 @@
 //  * The driver calls on() on the network thread with a batch of events and executes the actions after it returns.
 //  * A payload on a stream is received where land() says, then its tag is checked, then the packet comes as an event.  A datagram's tag is
 //    checked in the receive buffer, before the payload is copied: nobody without the key can overwrite a protocol's memory.
-//  * The link owns a sent payload until the event Sent with its ticket; it copies payloads of at most inline_bytes_max at once.  Between
-//  two
-//    ranks packets of one channel arrive in order and exactly once on streams; datagrams may be lost, doubled and reordered
-//    (transport/bulk makes them reliable).
+//  * The link owns a sent payload until the event Sent with its ticket; it copies payloads of at most inline_bytes_max at once.
+//  * Between two ranks packets of one channel arrive exactly once on streams, and in order; but fragments of large messages are in order
+//    among themselves only (LinkConfig::express).  Datagrams may be lost, doubled and reordered (transport/bulk makes them reliable).
 //  * A Send of words, record or edge may be longer than the link's segment: the link cuts it into packets of segment bytes, the last one
 //    shorter, with DataBody::index counting up from the Send's.  Its ticket is for all of them.
 //  * Protocols do no arithmetic on gradients: that is a Compute action, whose event is Computed with its ticket.

@@ -1,4 +1,4 @@
-// An edge does not wait behind the words of an exchange: its delay on a link of 100 Mbit/s that a ring keeps full.
+// An edge does not wait behind the words of an exchange, nor behind large messages: its delay on a link of 100 Mbit/s that these keep full.
 #include <algorithm>
 
 #include "tests/link/fixture.h"
@@ -12,15 +12,21 @@ constexpr uint16_t gradient_channel = 1, edge_channel = 5;
 constexpr uint64_t wait_us = 20'000'000;
 constexpr uint32_t edge_bytes = 10'000;
 
-/// Keeps some MiB of words queued to the other rank.
-class Ring final : public Protocol {
+/// Keeps some MiB of packets of this type queued to the other rank.
+class Flood final : public Protocol {
 public:
-    explicit Ring(Rank other) : other_(other), words_(1 << 20), place_(segment_bytes_stream) {}
+    Flood(Rank other, PacketType type) : other_(other), type_(type), bytes_(segment_bytes_stream), place_(segment_bytes_stream) {}
     void on(std::span<const Event> events, Actions& actions) override {
+        MailBody of_large_message{};
+        of_large_message.total.set(1 << 30);
         for (const Event& event : events) {
-            uint32_t more = event.is<Event::Sent>() ? 1 : event.is<Event::PeerUp>() ? 8 : 0;
+            uint32_t more = event.is<Event::Sent>() ? 1 : event.is<Event::PeerUp>() ? (8 << 20) / segment_bytes_stream : 0;
             while (more-- > 0)
-                actions.sends.push_back({{other_}, PacketType::words, {}, {words_.data(), nullptr, words_.size()}, ++tickets_});
+                actions.sends.push_back({{other_},
+                                         type_,
+                                         type_ == PacketType::mail ? body_bytes(of_large_message) : decltype(Send::body){},
+                                         {bytes_.data(), nullptr, bytes_.size()},
+                                         ++tickets_});
             if (event.is<Event::Received>()) ++received;
         }
     }
@@ -32,13 +38,14 @@ public:
 
 private:
     const Rank other_;
-    std::vector<std::byte> words_, place_;
+    const PacketType type_;
+    std::vector<std::byte> bytes_, place_;
     uint64_t tickets_ = 0;
 };
 
 /// Median and largest delay of `count` edges from rank 0 to rank 1, posted one after the other, from send() to the completion there.
-void measure(LinkKind kind, bool express, uint32_t count, uint64_t* median_us, uint64_t* most_us) {
-    std::vector<std::unique_ptr<Ring>> rings;   // must outlive the drivers
+void measure(LinkKind kind, PacketType type, bool express, uint32_t count, uint64_t* median_us, uint64_t* most_us) {
+    std::vector<std::unique_ptr<Flood>> floods;   // must outlive the drivers
     std::vector<std::unique_ptr<Protocol>> protocols;
     std::vector<std::byte> value(edge_bytes), place(edge_bytes);
     std::vector<Node> nodes(2);
@@ -55,14 +62,14 @@ void measure(LinkKind kind, bool express, uint32_t count, uint64_t* median_us, u
         config.packets_per_key = packets_per_key_default;
         config.express = express;
         ASSERT_TRUE(nodes[rank].open(config).ok());
-        rings.push_back(std::make_unique<Ring>(1 - rank));
+        floods.push_back(std::make_unique<Flood>(1 - rank, type));
         protocols.push_back(edges_protocol(rank, 2, segment_bytes_stream));
-        nodes[rank].driver->attach(gradient_channel, rings[rank].get());
+        nodes[rank].driver->attach(gradient_channel, floods[rank].get());
         nodes[rank].driver->attach(edge_channel, protocols[rank].get());
     }
     for (Node& node : nodes) node.start();
     const uint64_t begin_us = clock_us();
-    for (const uint64_t until = clock_us() + wait_us; rings[0]->received < 8 || rings[1]->received < 8;) {
+    for (const uint64_t until = clock_us() + wait_us; floods[0]->received < 8 || floods[1]->received < 8;) {
         ASSERT_LT(clock_us(), until);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -85,13 +92,14 @@ void measure(LinkKind kind, bool express, uint32_t count, uint64_t* median_us, u
         out.clear();
         ASSERT_TRUE(from.wait(&out, clock_us() + wait_us).ok());
     }
-    const uint64_t words = (rings[0]->received + rings[1]->received) * segment_bytes_stream, took_us = clock_us() - begin_us;
+    const uint64_t bytes = (floods[0]->received + floods[1]->received) * segment_bytes_stream, took_us = clock_us() - begin_us;
     for (Node& node : nodes) node.stop();
     std::sort(delays.begin(), delays.end());
     *median_us = delays[delays.size() / 2];
     *most_us = delays.back();
-    fmt::print("{}{}: an edge behind words takes {} us in the median, {} us at most; words {} Mbit/s\n", link_name(kind),
-               express ? ", express" : "", *median_us, *most_us, words * 8 / took_us);
+    const char* what = type == PacketType::mail ? "mail" : "words";
+    fmt::print("{}{}: an edge behind {} takes {} us in the median, {} us at most; {} {} Mbit/s\n", link_name(kind),
+               express ? ", express" : "", what, *median_us, *most_us, what, bytes * 8 / took_us);
 }
 
 class EdgesBehindWords : public testing::TestWithParam<LinkKind> {};
@@ -105,10 +113,12 @@ TEST_P(EdgesBehindWords, AnEdgeGoesFirst) {
     }
     IN_NAMESPACE(lo_and(links), [] {
         uint64_t shared_us = 0, median_us = 0, most_us = 0;
-        measure(GetParam(), false, 5, &shared_us, &most_us);
-        measure(GetParam(), true, 100, &median_us, &most_us);
-        EXPECT_LT(median_us, 15'000u);
-        EXPECT_GT(shared_us, 4 * median_us);   // the link was full
+        for (const PacketType type : {PacketType::words, PacketType::mail}) {
+            measure(GetParam(), type, false, 5, &shared_us, &most_us);
+            measure(GetParam(), type, true, 50, &median_us, &most_us);
+            EXPECT_LT(median_us, 15'000u);
+            EXPECT_GT(shared_us, 4 * median_us);   // the link was full
+        }
     });
 }
 

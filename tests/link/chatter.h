@@ -16,7 +16,7 @@ enum class ChatterCommand : uint64_t { talk, forget, await };
 class Chatter : public Protocol {
 public:
     Chatter(Rank self, uint32_t ranks, std::vector<uint32_t> sizes, Landing landing = Landing::lease)
-        : self_(self), ranks_(ranks), sizes_(std::move(sizes)), landing_(landing), next_(ranks) {
+        : self_(self), ranks_(ranks), sizes_(std::move(sizes)), landing_(landing), taken_(ranks) {
         for (size_t i = 0; i < sizes_.size(); ++i) {
             payloads_.emplace_back(sizes_[i]);
             fill(payloads_.back(), seed, self, i);
@@ -73,7 +73,8 @@ public:
     uint32_t ranks_;
     uint64_t sent_ = 0, received_ = 0, ups_ = 0, losses_ = 0;
     Status lost_;
-    bool rails_ = false;   // whose acknowledgements come in any order
+    bool rails_ = false;     // whose acknowledgements come in any order
+    bool express_ = false;   // has the small messages, which are in order among themselves
 
 private:
     void run(ChatterCommand command, Actions& actions) {
@@ -82,7 +83,7 @@ private:
                 sent_ = received_ = losses_ = 0;
                 reported_ = false;
                 lost_ = {};
-                next_.assign(ranks_, 0);
+                taken_.assign(ranks_, {});
                 return;
             case ChatterCommand::await: awaited_ = true; return;
             case ChatterCommand::talk: start(actions); ask_again(actions);
@@ -107,8 +108,11 @@ private:
     }
     void check(const Packet& packet) {
         uint64_t index = body_of<MailBody>(packet).tag.get();
-        EXPECT_EQ(index, next_[packet.sender]++) << "from " << packet.sender;   // exactly once and in order
         ASSERT_LT(index, sizes_.size());
+        const auto by_express = [this](uint64_t i) { return express_ && sizes_[i] <= mail_early_bytes; };
+        uint64_t& next = taken_[packet.sender][by_express(index)];   // exactly once and in order
+        while (next < sizes_.size() && by_express(next) != by_express(index)) ++next;
+        EXPECT_EQ(index, next++) << "from " << packet.sender;
         ASSERT_EQ(packet.payload.bytes, sizes_[index]);
         uint64_t wrong = 0;
         uint64_t first = 0, last = 0;   // wrong bytes
@@ -124,7 +128,7 @@ private:
     }
     std::vector<uint32_t> sizes_;
     Landing landing_;
-    std::vector<uint64_t> next_;
+    std::vector<std::array<uint64_t, 2>> taken_;   // by sender: of a rail, of the express connection
     std::vector<std::vector<std::byte>> payloads_;
     std::map<std::pair<Rank, uint64_t>, std::vector<std::byte>> slots_;
     std::vector<uint64_t> bits_;

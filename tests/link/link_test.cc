@@ -54,7 +54,8 @@ public:
             ASSERT_TRUE(nodes[rank].open(config).ok());
             EXPECT_STREQ(nodes[rank].driver->name(), link_name(kind()));
             chatters.push_back(std::make_unique<Chatter>(rank, n, sizes, options.landing));
-            chatters.back()->rails_ = options.rails > 1;
+            chatters.back()->rails_ = config.connections() > 1;
+            chatters.back()->express_ = config.express;
             nodes[rank].driver->attach(5, chatters.back().get());
         }
         for (Node& node : nodes) node.start();

@@ -75,8 +75,8 @@ struct LinkConfig {
     /// over the devices of `rdma`.
     uint32_t rails = 1;
     std::vector<std::string> interfaces;
-    /// One connection more to each peer, the same at every rank, for all packets of channels without words: edges, control and mail do not
-    /// wait behind the words in a rail's socket.
+    /// One connection more to each peer, the same at every rank, for edges, control and small messages of mail: these do not wait behind
+    /// the words, records and large messages in a rail's socket.  Only packets of one connection stay in order.
     bool express = false;
     uint32_t connections() const { return rails + express; }   // to each peer
     uint32_t socket_bytes = 0;                                 // SO_SNDBUF and SO_RCVBUF; 0: the kernel's default

@@ -226,14 +226,19 @@ bool Streams::take(Rail& rail, uint64_t now) {
         fall(rail, fail(Code::packet_invalid, "{}: {} came, the stream is begun again", rail.peer.label, why));
         return false;
     }
-    if (!rail.ack_us && rail.receiver.delivered() != rail.sender.ack_sent()) rail.ack_us = now + ack_wait_us;
+    if (std::exchange(rail.memory_waits, false)) rail.ack_us = now;
+    else if (!rail.ack_us && rail.receiver.delivered() != rail.sender.ack_sent()) rail.ack_us = now + ack_wait_us;
     return rail.receiver.delivered() != before;
 }
 bool Streams::turn() const {
     const Peer& peer = receiving_->peer;
     return peer.up && (receiving_ == peer.express_rail() || receiving_ == &peer.rail(&Rail::taken_bytes));
 }
-void Streams::delivered(uint64_t bytes) { receiving_->taken_bytes += packet_cost(bytes); }
+void Streams::delivered(uint64_t bytes) {
+    receiving_->taken_bytes += packet_cost(bytes);
+    // The peer computes an edge's memory anew once it is acknowledged; of smaller payloads the link has a copy.
+    receiving_->memory_waits |= receiving_ == receiving_->peer.express_rail() && bytes > inline_bytes_max;
+}
 Landing Streams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (packet.type == PacketType::probe && bytes > 0) return Landing::drop;   // its acknowledgement is the answer
     return link_packet(packet.type) ? Landing::lease : owner_.land(packet, bytes, place);
@@ -278,9 +283,14 @@ void Streams::send_link_packet(Rank rank, const Send& send) {
     (void)push(peer, of_link, ticket_none);   // a full queue: the missing answer is noticed
 }
 
+/// LinkConfig::express does not carry it.
+bool Streams::shares_rails(const Send& send) {
+    if (send.type == PacketType::mail) return reinterpret_cast<const MailBody*>(send.body.data())->total.get() > mail_early_bytes;
+    return send.type == PacketType::words || send.type == PacketType::record || link_packet(send.type);
+}
+
 bool Streams::push(Peer& peer, const Send& send, uint32_t ticket) {
-    // The gradient's channel has words and records, the others have neither: packets of one channel stay in order.
-    const bool shared = send.type == PacketType::words || send.type == PacketType::record || link_packet(send.type);
+    const bool shared = shares_rails(send);
     Rail& rail = peer.express && !shared ? *peer.express_rail() : peer.rail(&Rail::dealt_bytes);
     if (!rail.sender.push(send, ticket)) return false;
     rail.dealt_bytes += packet_cost(send.payload.bytes);

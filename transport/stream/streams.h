@@ -7,8 +7,8 @@
 // they were sent; the others wait in the kernel.  A peer is up when all its rails are open.  A rail that breaks is opened again over the
 // next interface and repeats what was not acknowledged; until then packets behind those wait.
 //
-// With LinkConfig::express the last rail has the packets of channels without words, in their order; its bytes are not weighed against those
-// of the others.
+// With LinkConfig::express the last rail has all packets but words, records and fragments of large messages, in their order; its bytes are
+// not weighed against those of the others.
 //
 // Times of a rail: retry_us (next attempt; back-off 5 ms doubling to 200 ms, for a lost peer to 2 s), greet_us (limit of connecting, then
 // of the handshake), down_us (when the stream broke; a deadline later the peer is lost), ack_us (when received packets must be
@@ -63,6 +63,7 @@ struct Rail {
     iovec greeting_out_vector{};
     uint64_t retry_us = 0, backoff_us = 0, greet_us = 0, down_us = 0, ack_us = 0;
     uint64_t unacknowledged_bytes = 0, counted_sent = 0, counted_received = 0;
+    bool memory_waits = false;   // the peer's, for the next acknowledgement
 
     bool in_use() const { return connect.busy || receive.busy || send.busy || watch.busy; }
 };
@@ -152,6 +153,7 @@ private:
     Status make_peer();
     void begin(Peer& peer, uint64_t now, bool here);
     void send_piece(const Send& send, uint32_t ticket);
+    static bool shares_rails(const Send& send);
     bool push(Peer& peer, const Send& send, uint32_t ticket);
     void parse(Rail& rail, uint64_t now);
     bool take(Rail& rail, uint64_t now);

@@ -273,6 +273,7 @@ void Streams::opened(Rail& rail, std::span<const std::byte> rest, uint64_t now) 
     peer.strikes = 0;
     rail.ack_us = 0;
     rail.unacknowledged_bytes = 0;
+    rail.memory_waits = false;
     rail.sender.restart(peer.active ? to_acceptor : to_connector, rail.receiver.delivered());
     rail.receiver.restart(peer.active ? to_connector : to_acceptor, rest);
     rail.probe_us = now + config_.deadline_us / probe_parts;

@@ -68,6 +68,8 @@ struct DataBody {
 };
 static_assert(sizeof(DataBody) == 16);
 
+/// Messages of at most so many bytes are small: each is one packet, and goes unasked (transport/mail.h).
+constexpr uint32_t mail_early_bytes = 1024;
 /// PacketType::mail: the fragment at `offset` of a message of `total` bytes.
 struct MailBody {
     Le64 tag;
