@@ -82,7 +82,7 @@ nightly: deps
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/exchange
 	GC_SEEDS=$$(($$GC_SEEDS / 5)) $(BUILD)/tests/sim --gtest_filter='JobViews.*'
 	GC_SEEDS=$$(($$GC_SEEDS / 100)) $(BUILD)/tests/sim --gtest_filter='SlowExchangeSim.*'
-	$(BUILD)/tests/sim --gtest_filter='StagesViews.*:StagesBuddies.NodesByChance'
+	$(BUILD)/tests/sim --gtest_filter='StagesViews.*:StagesBuddies.NodesByChance:StagesShapes.*'
 	GC_SEEDS=4 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
 	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrids.*'
 	GC_WIDTH=2100 GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemMemory.*'
