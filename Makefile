@@ -66,7 +66,7 @@ help:
 	@echo 'make device-check  where a GPU is: its tests, accuracy, determinism, speed beside PyTorch; DEVICE_CHECK="--data DIR"'
 	@echo 'make device-pack   the same packed into $(BUILD)/gpu.tar.gz for a machine where nothing can be built; MNIST=DIR'
 	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
-	@echo 'make deb        a Debian package of it in $(BUILD)/'
+	@echo 'make deb        Debian packages of it in $(BUILD)/                  make wheel   the package for Python, in $(BUILD)/'
 
 # ---- compiling -----------------------------------------------------------------------------------------------------------------
 

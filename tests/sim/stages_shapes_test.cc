@@ -28,8 +28,8 @@ void any_shape(uint64_t seed) {
     job.sim.seed = seed;
     job.sim.latency_us = draw(0, 1) ? 20 : 20'000;   // passes take no time, so what is sent stays long
     job.sim.jitter_us = job.sim.latency_us;
-    SCOPED_TRACE(fmt::format("{}, {} samples in {} blocks, {} replicas by {}, {} lanes, {}{}{}", job.preset, job.batch, job.blocks, replicas,
-                             job.exchange, job.lanes, job.checkpoints, job.parallel, job.slices));
+    SCOPED_TRACE(fmt::format("{}, {} samples in {} blocks, {} replicas by {}, {} lanes, {}{}{}", job.preset, job.batch, job.blocks,
+                             replicas, job.exchange, job.lanes, job.checkpoints, job.parallel, job.slices));
     const Status status = job.run();
     ASSERT_TRUE(status.ok()) << status.what;
     expect_wanted(job);

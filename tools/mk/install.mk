@@ -4,7 +4,7 @@ PREFIX ?= /usr
 # In the shape of the sources, so that links and names of files in pages hold.
 PAGES = $(shell find README.md $(LIB_DIRS) tools bench tests -name '*.md') $(wildcard tools/jobs/*.toml) tools/demo.toml $(wildcard bench/results/*.svg bench/results/*.csv)
 
-.PHONY: install install-pages deb
+.PHONY: install install-pages wheel wheel-built deb
 
 install-pages:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast LICENSE tools/systemd/gradcastd.toml tools/monitoring/alerts.yml tools/monitoring/dashboard.json
@@ -30,6 +30,14 @@ install: all install-pages
 	  $(BUILD)/$$p bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name; \
 	  $(BUILD)/$$p zsh >$(DESTDIR)$(PREFIX)/share/zsh/vendor-completions/_$$name; \
 	  $(BUILD)/$$p fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish; done
+
+# The package for Python, without the network.
+wheel: deps-python
+	@$(MAKE) --no-print-directory wheel-built
+wheel-built: | $(BUILD)/.dir
+	$(call say,wheel,gradcast)
+	$(Q)rm -rf $(BUILD)/python && mkdir -p $(BUILD)/python && cp -r tools/python/pyproject.toml tools/python/gradcast $(BUILD)/python
+	$(Q)/usr/bin/python3 -m pip -q --disable-pip-version-check wheel --no-index --no-deps --no-build-isolation -w $(BUILD) $(BUILD)/python
 
 # One package of what is built: daemon, client, benchmark, man pages, completion, unit.
 deb: all

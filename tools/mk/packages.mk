@@ -19,9 +19,11 @@ PACKAGES_DEB := dpkg-dev lintian debootstrap
 PACKAGES_MONITORING := prometheus python3-prometheus-client
 # What tests/page opens the status page in.
 PACKAGES_PAGE := chromium python3
+# What make wheel and tests/python work with.
+PACKAGES_PYTHON := python3 python3-numpy python3-pip python3-setuptools python3-wheel
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
-.PHONY: deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb
+.PHONY: deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb deps-python
 
 # As root, or through sudo; one at a time, as apt-get does not wait for another.
 define install_packages
@@ -49,5 +51,7 @@ deps-page: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_PAGE))
 deps-monitoring: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_MONITORING))
+deps-python: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_PYTHON))
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
