@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "nn/graph/net_spec.h"
+#include "nn/slice_link.h"
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/isa.h"
@@ -97,7 +98,7 @@ struct NetConfig {
     bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
     /// The size of each block of a whole step (Net::step_begin), step_blocks_max at most; empty: no whole steps.
     std::vector<uint32_t> step_blocks = {};
-    Stage stage = {};            // the layers that this net computes (CPUs); it begins at one of stage_begins()
+    Stage stage = {};            // the layers that this net computes (CPUs), or slices of them; it begins at one of stage_begins()
     uint32_t slots = 1;          // micro-batches in flight of a lane (CPUs)
     bool passes_apart = false;   // gradients of activations stay until the slot's weights pass, which costs their memory
     /// A slot keeps what its forward pass read and what crosses cuts.  Activations are memory that a lane's slots share: backward()
@@ -124,7 +125,7 @@ struct Net {
     virtual std::span<const std::string> engine_list() const { return {}; }
     /// [layout.elements]; after writing call refresh().  Of a device: a copy, which the call updates.  No block may run.
     virtual std::span<float> parameters() = 0;
-    /// Digest of the parameters by their places in the whole net's vector, computed on the device.
+    /// Digest of the parameters that this node stands for, by their places in the whole net's vector, computed on the device.
     virtual uint64_t digest() = 0;
     virtual void refresh() = 0;   // parameters were written: copies for kernels are made anew
     /// Forward and backward pass of one block, on the thread of that lane.  The gradient's bits do not depend on the lane, other lanes or
@@ -168,6 +169,23 @@ struct Net {
         (void)lane, (void)edge, (void)samples;
         return {};
     }
+    // Of one of several slice groups (Stage::slice_groups).  The net calls the link in forward(), backward() and evaluate().
+    /// Before the first pass.  It must outlive the passes.
+    virtual void slice_link(SliceLink* link) { (void)link; }
+    virtual std::span<const SlicePoint> slice_points() const { return {}; }
+    /// What that group sends at a point, for blocks of `samples` samples in all or an evaluation of so many; 0: an evaluation does not come
+    /// there.  The net need not be ready.
+    virtual uint64_t slice_bytes(size_t point, uint32_t group, uint32_t samples, bool training) {
+        (void)point, (void)group, (void)samples, (void)training;
+        return 0;
+    }
+    /// The most of all.
+    virtual uint64_t slice_bytes_most(size_t point, uint32_t group) const {
+        (void)point, (void)group;
+        return 0;
+    }
+    /// As of the last apply(): the digest of the parameters and the optimiser's state that every slice group of the stage owns.
+    virtual uint64_t shared_digest() const { return 0; }
     /// Layers that may begin a stage: those that are not computed with the one before them.
     virtual std::vector<uint32_t> stage_begins() const { return {0}; }
     /// Backward pass of the slot's blocks.  `data` computes gradients of activations; `weights` computes those of parameters and hands them
@@ -191,8 +209,8 @@ struct Net {
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted,
                             float* outputs = nullptr) = 0;
     /// Applies a step's sums, of every bucket in order: value = (float)((double)S * unit of its group), then the optimiser.  *digest: that
-    /// of the parameters and, behind them, of the optimiser's state as they are now.  Trainer thread, which shares the work with the lanes;
-    /// no block running.
+    /// of the parameters and, behind them, of the optimiser's state as they are now, where this node stands for them.  Trainer thread,
+    /// which shares the work with the lanes; no block running.
     virtual Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) = 0;
 
     // Whole steps: a device that computes all blocks of a step also sums, applies and digests them, in one launch and with the bits of

@@ -19,6 +19,7 @@ public:
           elements_(layout.elements),
           whole_(layout.whole()),
           runs_(layout.runs()),
+          answered_(layout.runs(false)),
           vectors_(kind.vectors(config)) {
         if (vectors_ > 0) arena.plan("optimiser", vectors_ * elements_ * sizeof(float), &state_);
         step(0);
@@ -39,7 +40,7 @@ public:
     uint64_t digest(uint64_t first) override {
         uint64_t sum = 0;
         for (uint32_t i = 0; i < vectors_; ++i)
-            for (const Layout::Run& run : runs_)
+            for (const Layout::Run& run : answered_)
                 sum += digest64(state().subspan(i * elements_ + run.offset, run.count), first + i * whole_ + run.place);
         return sum;
     }
@@ -50,7 +51,7 @@ private:
     const OptimiserKind& kind_;
     const OptimiserConfig config_;
     const uint64_t elements_, whole_;
-    const std::vector<Layout::Run> runs_;
+    const std::vector<Layout::Run> runs_, answered_;   // answered_: of what this node stands for
     const uint32_t vectors_;
     StepRates now_{};
     Buffer state_;

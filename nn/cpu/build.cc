@@ -29,7 +29,8 @@ Status Call::run(const Frame& frame) const {
     return {};
 }
 
-void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges) {
+void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges,
+                  std::vector<SliceBytes>* slices) {
     samples = size;
     training = backward;
     activation = other = {};
@@ -38,6 +39,7 @@ void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, st
     all->resize(layers.size());
     all_ = all;
     edges_ = edges;
+    slice_bytes_ = slices;
     inside_ = stage.has(0);   // of the net's input
 }
 
@@ -101,6 +103,27 @@ dnnl_memory_desc_t Build::any(const dnnl_memory_desc_t& like, dnnl_data_type_t t
 
 static auto taker_of(std::span<const Layer> layers, uint32_t at) {
     return std::find_if(layers.begin(), layers.end(), [at](const Layer& l) { return l.input == at || l.other == at; });
+}
+
+size_t Build::slice_point(SliceTraffic what, uint32_t with, SliceBytes bytes) {
+    if (!stage.has(number)) return 0;   // its operations are dropped
+    const SlicePoint point{number, what, with};
+    const auto at = static_cast<size_t>(std::ranges::find(slice_points, point) - slice_points.begin());
+    if (at == slice_points.size()) slice_points.push_back(point);
+    slice_bytes_->resize(std::max(slice_bytes_->size(), at + 1));
+    (*slice_bytes_)[at] = std::move(bytes);
+    return at;
+}
+
+void Build::own_slice(bool own) {
+    const bool before = std::exchange(inside_, own && stage.has(number));
+    if (inside_ != before) reordered.clear();   // no slice reads what is not there
+}
+
+bool Build::columns_apart(uint32_t of) const {
+    if (stage.slice_groups == 1 || layers[of].slices.empty() || layers[of].takers != 1) return false;
+    const auto taker = taker_of(layers, of);
+    return taker->is(softmax_cross_entropy_kind) && stage.has(of) && stage.has(static_cast<uint32_t>(taker - layers.begin()));
 }
 
 dnnl_data_type_t Build::output_type() const {

@@ -58,6 +58,7 @@ struct Frame {
     std::array<double, together_most> loss{};       // by block
     std::array<uint32_t, together_most> begins{};   // by block: its first sample
     uint32_t right = 0;
+    SliceLink* link = nullptr;   // of a net that has some slice group's slices alone
     // The block whose gradients of weights are computed: its number in `blocks`, first sample and number of samples.
     uint32_t block = 0, first = 0, count = 0;
 
@@ -67,6 +68,8 @@ struct Frame {
     uint64_t part(uint64_t all, uint32_t most) const { return samples == most ? all : all / most * samples; }
 };
 using Operation = std::function<Status(Frame&)>;
+/// What a slice group sends at a point, for so many samples.
+using SliceBytes = std::function<uint64_t(uint32_t group, uint32_t samples)>;
 
 /// What a layer does for blocks of one size.
 struct Operations {
@@ -142,8 +145,10 @@ public:
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
     Activation other;        // in: what add adds
-    /// The next program: its operations go to `all`, by layer, and what crosses the stage's cuts to `edges`.
-    void begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges);
+    /// The next program: its operations go to `all`, by layer, what crosses the stage's cuts to `edges`, and the sizes of what slice groups
+    /// send to `slices`, by point.
+    void begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges,
+               std::vector<SliceBytes>* slices);
 
     uint32_t least = 0, most = 0;   // samples of the net's smallest block and of its largest
     uint32_t together = 1;          // blocks that are computed together
@@ -167,6 +172,15 @@ public:
         Tensor from, to;
     };
     std::vector<Reordered> reordered;   // by the slices before it
+
+    // Of one of several slice groups, which builds all slices and keeps its own.
+    std::vector<SlicePoint> slice_points;   // of all programs
+    /// The number of that point of the layer under construction.
+    size_t slice_point(SliceTraffic what, uint32_t with, SliceBytes bytes);
+    /// What follows is of one of this layer's slices, or of the layer as a whole: it gets memory if it is own.
+    void own_slice(bool own);
+    /// Each group has its own columns of that layer's output alone, because softmax_cross_entropy is the only reader.
+    bool columns_apart(uint32_t of) const;
 
     // For layers_build() (nn/graph/planner.h)
     bool enter(uint32_t next);
@@ -238,8 +252,9 @@ private:
     const std::vector<bool>& merged_;
     std::vector<Operations>* all_ = nullptr;
     std::vector<EdgeTensors>* edges_ = nullptr;
-    bool inside_ = true;                                // the stage has the layer under construction
-    std::vector<std::unique_ptr<Call>> others_calls_;   // of other stages' layers
+    std::vector<SliceBytes>* slice_bytes_ = nullptr;
+    bool inside_ = true;                                // the stage has the layer, or slice, under construction
+    std::vector<std::unique_ptr<Call>> others_calls_;   // of other stages' layers, and of slices of other groups
 };
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.

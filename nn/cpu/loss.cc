@@ -1,5 +1,6 @@
 // The losses.  Sums over the block, not means.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 
@@ -20,14 +21,20 @@ struct Slices {
     }
 };
 
-/// The place of the largest output, the first of equal ones.  Of slices NaN is the largest, whichever slice has it.
+/// Of slices NaN is larger than all others, and the first one of equal values counts.
+bool larger(float each, float best) { return !std::isnan(best) && (std::isnan(each) || each > best); }
+
+/// The place of the largest of outputs first .. end - 1 of slices.
+uint32_t largest(const float* row, uint32_t first, uint32_t end) {
+    uint32_t best = first;
+    for (uint32_t k = first; k < end; ++k)
+        if (larger(row[k], row[best])) best = k;
+    return best;
+}
+/// The place of the largest output.
 uint32_t largest(const float* row, const Slices& slices) {
     if (slices.count == 1) return static_cast<uint32_t>(std::max_element(row, row + slices.outputs) - row);
-    uint32_t best = 0;
-    for (uint32_t t = 0; t < slices.count; ++t)
-        for (const float& each : slices.of(row, t))
-            if (!std::isnan(row[best]) && (std::isnan(each) || each > row[best])) best = static_cast<uint32_t>(&each - row);
-    return best;
+    return largest(row, 0, slices.outputs);
 }
 
 /// Those of the layer right before the loss.
@@ -37,19 +44,24 @@ Slices slices_of(const Build& b) {
     return {std::max(static_cast<uint32_t>(count), 1u), b.layer->in.C};
 }
 
+/// The loss's input [samples, classes] in canonical order, with a gradient that the forward pass makes: it is kept until the backward pass.
+Status take_input(Build& b, Activation* x) {
+    const dnnl_memory_desc_t plain = Build::plain({b.samples, b.layer->in.C, 1, 1});
+    *x = b.activation;
+    GC_TRY(b.consume({b.activation.value}, plain, b.operations->forward, &x->value));
+    if (!x->learns) return {};
+    x->gradient = b.kept(plain);
+    return b.reorder(x->gradient, b.activation.gradient, b.operations->data);
+}
+
 /// sample(row, drow, outputs, label, best, loss) adds one sample's loss to `loss` and, where they are not null, writes its gradient and
 /// outputs; best: the place of the largest output, which is what is predicted.
 template <typename Sample>
 Status loss(Build& b, Sample sample) {
     uint32_t classes = b.layer->in.C;
     const Slices slices = slices_of(b);
-    dnnl_memory_desc_t plain = Build::plain({b.samples, classes, 1, 1});
-    Activation x = b.activation;
-    GC_TRY(b.consume({b.activation.value}, plain, b.operations->forward, &x.value));
-    if (x.learns) {   // the forward pass makes the gradient, so it is kept until the backward pass
-        x.gradient = b.kept(plain);
-        GC_TRY(b.reorder(x.gradient, b.activation.gradient, b.operations->data));
-    }
+    Activation x;
+    GC_TRY(take_input(b, &x));
     b.operations->forward.emplace_back([x, classes, slices, sample](Frame& frame) {
         const float* row = frame.at(x.value);
         float* drow = x.learns ? frame.at(x.gradient) : nullptr;
@@ -92,11 +104,108 @@ float exponentials(const Slices& slices, uint32_t first, uint32_t count, const f
     return exponentials(own, largest, drow ? drow + before : nullptr, outputs ? outputs + before : nullptr);
 }
 
+/// The binary tree over as many sums.
+float tree(std::span<const float> sums) {
+    return sums.size() == 1 ? sums[0] : tree(sums.first(sums.size() / 2)) + tree(sums.last(sums.size() / 2));
+}
+
+/// A softmax of which each slice group has some columns.  They tell each other the largest of them and that of the label, then their sums
+/// of exponentials, and each writes its columns of the gradient (and of the outputs).
+class SoftmaxApart {
+public:
+    SoftmaxApart(Build& b, const Activation& x)
+        : x_(x),
+          slices_(slices_of(b)),
+          groups_(b.stage.slice_groups),
+          own_(b.stage.slice_group),
+          largest_point_(b.slice_point(SliceTraffic::largest, SlicePoint::all,
+                                       [](uint32_t, uint32_t samples) { return uint64_t{samples} * sizeof(Largest); })),
+          sums_point_(b.slice_point(SliceTraffic::exponentials, SlicePoint::all,
+                                    [](uint32_t, uint32_t samples) { return uint64_t{samples} * sizeof(float); })) {}
+
+    Status operator()(Frame& frame) const {
+        const uint32_t classes = slices_.outputs, first = begin(own_), end = begin(own_ + 1), slices = slices_.count / groups_;
+        float *const rows = frame.at(x_.value), *const drows = x_.learns ? frame.at(x_.gradient) : nullptr;
+        Buffer told, sums;
+        GC_TRY(frame.link->room(frame.lane, largest_point_, &told));
+        each(frame, [&](uint32_t n, uint32_t, uint32_t label) {
+            const float* row = rows + uint64_t{n} * classes;
+            const uint32_t best = largest(row, first, end);
+            told.as<Largest>()[n] = {row[best], best, label >= first && label < end ? row[label] : 0};
+        });
+        GC_TRY(frame.link->exchange(frame.lane, largest_point_));
+        const auto of_all = [&](uint32_t n, uint32_t label) {
+            Largest all{};
+            for (uint32_t group = 0; group < groups_; ++group) {
+                const Buffer from = group == own_ ? told : frame.link->received(frame.lane, largest_point_, group);
+                const Largest& its = from.as<Largest>()[n];
+                if (group == 0 || larger(its.value, all.value)) all.value = its.value, all.at = its.at;
+                if (label >= begin(group) && label < begin(group + 1)) all.label = its.label;
+            }
+            return all;
+        };
+        GC_TRY(frame.link->room(frame.lane, sums_point_, &sums));
+        each(frame, [&](uint32_t n, uint32_t, uint32_t label) {
+            const uint64_t at = uint64_t{n} * classes;
+            sums.as<float>()[n] = exponentials(slices_, own_ * slices, slices, rows + at, of_all(n, label).value,
+                                               drows ? drows + at : nullptr, frame.outputs ? frame.outputs + at : nullptr);
+        });
+        GC_TRY(frame.link->exchange(frame.lane, sums_point_));
+        each(frame, [&](uint32_t n, uint32_t block, uint32_t label) {
+            std::array<float, slices_most> parts;
+            for (uint32_t group = 0; group < groups_; ++group)
+                parts[group] = (group == own_ ? sums : frame.link->received(frame.lane, sums_point_, group)).as<float>()[n];
+            const float sum = tree(std::span(parts).first(groups_));
+            const Largest best = of_all(n, label);
+            frame.loss[block] +=
+                elementary::log(static_cast<double>(sum)) + static_cast<double>(best.value) - static_cast<double>(best.label);
+            frame.right += best.at == label;
+            if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best.at);
+            const uint64_t at = uint64_t{n} * classes;
+            for (uint32_t k = first; k < end; ++k) {
+                if (frame.outputs) frame.outputs[at + k] /= sum;
+                if (drows) drows[at + k] /= sum;
+            }
+            if (drows && label >= first && label < end) drows[at + label] -= 1;
+        });
+        return {};
+    }
+
+private:
+    static constexpr uint32_t slices_most = static_cast<uint32_t>(slices_key.max);
+    /// Of a sample, of one group or of all.
+    struct Largest {
+        float value;
+        uint32_t at;
+        float label;   // the logit of its label; 0: the group does not have it
+    };
+    uint32_t begin(uint32_t group) const { return slice_begin(group * (slices_.count / groups_), slices_.outputs, slices_.count); }
+    /// Calls f(number of the sample, its block, its label).
+    template <typename F>
+    static void each(const Frame& frame, F f) {
+        uint32_t n = 0;
+        for (uint32_t block = 0; block < frame.blocks.size(); ++block)
+            for (uint32_t i = 0; i < frame.blocks[block].samples.count; ++i)
+                f(n++, block, static_cast<uint32_t>(frame.blocks[block].samples.labels[i]));
+    }
+
+    Activation x_;
+    Slices slices_;
+    uint32_t groups_, own_;
+    size_t largest_point_, sums_point_;
+};
+
 }   // namespace
 
 // loss = sum over n of -log(softmax(x[n])[label[n]]);  dx[n,k] = softmax(x[n])[k] - (k == label[n]).
 Status softmax_cross_entropy(Build& b) {
     b.operations->unit = 1;
+    if (b.layer->input != Layer::none && b.columns_apart(b.layer->input)) {
+        Activation x;
+        GC_TRY(take_input(b, &x));
+        b.operations->forward.emplace_back(SoftmaxApart(b, x));
+        return {};
+    }
     const Slices slices = slices_of(b);
     return loss(b, [slices](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) {
         const float sum = exponentials(slices, 0, slices.count, row.data(), row[best], drow, outputs);

@@ -60,7 +60,7 @@ Status CpuNet::in_pieces(const Operations& operations, size_t layer, Frame& fram
         const uint32_t bucket;
         Frame& frame;
         GradientPart operator()(uint32_t block, uint64_t first) const {
-            if (first < net.layers_[layer].parameters()) {
+            if (first < own_parameters(net.layers_[layer], net.stage_).count) {
                 net.turn_to(frame, block, layer, 0);
                 return operations.pieces(frame, first);
             }
@@ -192,6 +192,24 @@ Buffer CpuNet::evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) {
     GC_ASSERT(program_find(programs_, samples, false, &program).ok());
     const Tensor& value = program->edges[edge].value;
     return {reinterpret_cast<std::byte*>(frame_of(lane, 0).at(value)), nullptr, value.bytes()};
+}
+
+uint64_t CpuNet::slice_bytes(size_t point, uint32_t group, uint32_t samples, bool training) {
+    Program* program = nullptr;
+    if (training) program = &program_of(samples);
+    else GC_ASSERT(program_find(programs_, samples, false, &program).ok());
+    if (point >= program->slices.size() || !program->slices[point]) return 0;
+    return program->slices[point](group, training ? samples : program->samples);
+}
+
+uint64_t CpuNet::slice_bytes_most(size_t point, uint32_t group) const {
+    uint64_t most = 0;
+    const auto count = [&](const Program& program) {
+        if (point < program.slices.size() && program.slices[point]) most = std::max(most, program.slices[point](group, program.samples));
+    };
+    for (const Program& program : programs_) count(program);
+    count(all_);
+    return most;
 }
 
 Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {

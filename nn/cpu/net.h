@@ -26,6 +26,7 @@ struct Program : ProgramSize {
     std::vector<Operation> input;
     std::vector<Operations> layers;   // one each, those with weights at their own place; of other stages' layers none
     std::vector<EdgeTensors> edges;   // alike in all programs of training but for the sizes
+    std::vector<SliceBytes> slices;   // by point
     Tensor blocks;                    // with recompute: what the stage reads of the samples
     /// The first samples of a tensor of this program.
     uint64_t bytes(const Tensor& of, uint32_t count) const {
@@ -61,6 +62,13 @@ public:
     uint64_t edge_bytes(size_t edge, bool gradient, uint32_t samples) override;
     Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) override;
     Buffer evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) override;
+    void slice_link(SliceLink* link) override {
+        for (Frame& frame : frames_) frame.link = link;
+    }
+    std::span<const SlicePoint> slice_points() const override { return slice_points_; }
+    uint64_t slice_bytes(size_t point, uint32_t group, uint32_t samples, bool training) override;
+    uint64_t slice_bytes_most(size_t point, uint32_t group) const override;
+    uint64_t shared_digest() const override { return shared_digest_; }
     std::vector<uint32_t> stage_begins() const override { return stage_begins_; }
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
@@ -96,12 +104,14 @@ private:
     NetSpec spec_;
     NetConfig config_;
     Layout layout_;
-    std::vector<Layout::Run> runs_;
+    std::vector<Layout::Run> runs_;   // of what this node stands for
     std::vector<Layer> layers_;
     std::vector<bool> merged_;   // by layer: computed with the one before it
     Stage stage_;                // its end is the number of layers at most
     std::vector<uint32_t> stage_begins_;
     std::vector<Edge> edges_;
+    std::vector<SlicePoint> slice_points_;
+    uint64_t shared_digest_ = 0;
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
     std::vector<uint64_t> apart_;             // by bucket: floats from one block's gradient to the next one's, in a lane's memory
     std::vector<uint32_t> in_bucket_;         // by layer: the bucket of its gradient; none: ~0

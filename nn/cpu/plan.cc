@@ -37,7 +37,7 @@ constexpr uint64_t together_floats = 4 * 1024 * 1024;   // of a lane's activatio
 }   // namespace
 
 Status CpuNet::make(Build& build, Program& program) {
-    build.begin(program.samples, program.training, &program.layers, &program.edges);
+    build.begin(program.samples, program.training, &program.layers, &program.edges, &program.slices);
     const Activation input = pixels(build, spec_, program.input);
     if (!stage_.has(0)) program.input.clear();
     GC_TRY(layers_build(build, layers_, input));
@@ -67,11 +67,12 @@ void CpuNet::plan_gradients(Build& build) {
         // A gradient that is offered in pieces exists as a whole for one block at a time, so blocks share its place.
         uint64_t behind = together_ > 1 ? bucket.count : 0;
         for (uint32_t i = 0; i < all_.layers.size(); ++i)
-            if (bucket_of_layer_[i] == apart_.size() && all_.layers[i].pieces) behind -= layers_[i].parameters();
+            if (bucket_of_layer_[i] == apart_.size() && all_.layers[i].pieces) behind -= own_parameters(layers_[i], stage_).count;
         apart_.push_back(behind);
         build.memory.reserve(Place::gradient, (bucket.count + (together_ - 1) * behind) * sizeof(float));
     }
-    for (const Layer& layer : layers_) in_bucket_.push_back(layer.parameters() ? layout_.bucket_of(layout_.offset_of(layer.offset)) : ~0u);
+    for (const Layer& layer : layers_)
+        in_bucket_.push_back(layer.parameters() ? layout_.bucket_of(layout_.offset_of(own_parameters(layer, stage_).first)) : ~0u);
 }
 
 /// Layers of other stages were built for the choice of kernels and orders alone.
@@ -104,9 +105,9 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     stage_begins_ = gradcast::stage_begins(layers_, merged_);
     GC_TRY(stage_check(layers_, stage_begins_, config.stage, &stage_));
     layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
-    runs_ = layout_.runs();
+    runs_ = layout_.runs(false);
     for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
-    bucket_of_layer_ = buckets_of_layers(layers_, layout_);
+    bucket_of_layer_ = buckets_of_layers(layers_, layout_, stage_);
     pieces_ = sum_pieces(layout_);
 
     dnnl_engine_t engine = nullptr;
@@ -122,7 +123,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
             build.most = size.samples;
         }
     for (const ProgramSize& size : sizes) {
-        programs_.push_back({size, {}, {}, {}, {}});
+        programs_.push_back({size, {}, {}, {}, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
     if (sample_by_sample()) together_ = std::clamp(together_samples / build.most, 1u, together_most);
@@ -135,6 +136,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     if (build.tiled && config.precision == Precision::f32) kernels_name_ = isa_name(Isa::amx);
     plan_gradients(build);
     drop_other_stages(build);
+    slice_points_ = std::move(build.slice_points);
     calls_ = std::move(build.calls);
     copies_ = std::move(build.weight_copies);
     for (size_t i = 0; i < copies_.size(); ++i)

@@ -42,8 +42,10 @@ Status CpuNet::apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketS
                   step.net.parameters().subspan(piece.offset, piece.count), piece.offset);
     });
     run(copied_.size(), [this](uint32_t lane, uint32_t i) { refresh_layer(lane, copied_[i]); });
-    *digest = 0;
-    for (const SumPiece& piece : pieces_) *digest += piece.digest;
+    uint64_t own = 0;
+    shared_digest_ = 0;
+    for (const SumPiece& piece : pieces_) (layout_.groups[piece.group].shared ? shared_digest_ : own) += piece.digest;
+    *digest = own + (layout_.answers ? shared_digest_ : 0);
     return {};
 }
 

@@ -51,8 +51,13 @@ std::vector<uint32_t> stage_begins(std::span<const Layer> layers, const std::vec
 
 Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begins, const Stage& wanted, Stage* stage) {
     const auto count = static_cast<uint32_t>(layers.size());
-    *stage = {wanted.first, std::min(wanted.end, count)};
+    *stage = wanted;
+    stage->end = std::min(wanted.end, count);
     if (stage->first >= stage->end) return fail(Code::invalid, "a stage needs at least one of the net's {} layers", count);
+    for (const Layer& layer : layers)
+        if (const size_t slices = layer.slices.size(); slices % wanted.slice_groups != 0)
+            return fail(Code::invalid, "{} slice groups do not divide the {} slices of layer {}", wanted.slice_groups, slices,
+                        layer.spec.name);
     for (const uint32_t begin : {stage->first, stage->end}) {
         if (begin == count || std::ranges::binary_search(begins, begin)) continue;
         const auto next = std::ranges::upper_bound(begins, begin);

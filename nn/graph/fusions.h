@@ -18,7 +18,7 @@ std::vector<bool> layers_fused(std::span<const Layer> layers, std::span<const Fu
 /// has before them.
 std::vector<uint32_t> stage_begins(std::span<const Layer> layers, const std::vector<bool>& fused);
 /// The stage with an end that is a number of layers.  Error: it begins or ends inside a fusion, and names the nearest layers that may begin
-/// one.
+/// one; its slice groups do not divide a layer's slices.
 Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begins, const Stage& wanted, Stage* stage);
 
 }   // namespace gradcast

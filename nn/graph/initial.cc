@@ -19,27 +19,26 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
     uint64_t number = 0;
     for (const Layer& layer : layers) {
         if (layer.parameters() == 0) continue;
-        float* const weight = owned(layer.offset);
-        if (!weight) {
-            ++number;
-            continue;
-        }
-        std::fill_n(weight + layer.weights, layer.biases, 0.0f);
-        if (layer.statistics) {
-            float* statistics = owned(layer.statistics_offset);
+        if (float* const statistics = layer.statistics ? owned(layer.statistics_offset) : nullptr) {
             std::fill_n(statistics, layer.in.C, 0.0f);
             std::fill_n(statistics + layer.in.C, layer.in.C, 1.0f);
         }
-        if (layer.kind->initial_weight != 0) {
-            std::fill_n(weight, layer.weights, layer.kind->initial_weight);
-            ++number;
-            continue;
-        }
-        double std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.out.C)));
-        for (uint64_t i = 0; i < layer.weights; i += 4) {
-            Philox bits = random4(Purpose::weights, seed, number, static_cast<uint32_t>(i / 4));
-            const std::array normals = {normal2(bits[0], bits[1]), normal2(bits[2], bits[3])};
-            for (uint64_t j = 0; j < 4 && i + j < layer.weights; ++j) weight[i + j] = static_cast<float>(std * normals[j / 2][j % 2]);
+        const double std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.out.C)));
+        for (const Layer& part : layer.slices.empty() ? std::span(&layer, 1) : std::span(layer.slices)) {
+            float* const weight = owned(part.offset);
+            if (!weight) continue;
+            if (part.biases > 0) std::fill_n(owned(part.bias_offset), part.biases, 0.0f);
+            if (layer.kind->initial_weight != 0) {
+                std::fill_n(weight, part.weights, layer.kind->initial_weight);
+                continue;
+            }
+            const uint64_t first = part.offset - layer.offset, end = first + part.weights;
+            for (uint64_t i = first / 4 * 4; i < end; i += 4) {
+                Philox bits = random4(Purpose::weights, seed, number, static_cast<uint32_t>(i / 4));
+                const std::array normals = {normal2(bits[0], bits[1]), normal2(bits[2], bits[3])};
+                for (uint64_t j = 0; j < 4; ++j)
+                    if (i + j >= first && i + j < end) weight[i + j - first] = static_cast<float>(std * normals[j / 2][j % 2]);
+            }
         }
         ++number;
     }

@@ -60,11 +60,17 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 
 /// Of that stage: a group for each layer with parameters, then one for each with statistics; a sliced layer has a group for each slice's
 /// weights, then one for each slice's biases.  A bucket has whole layers and is closed when it has at least bucket_bytes, from the end of
-/// the vector.  Where there are statistics, bucket 0 has all of them and nothing else.
+/// the vector.  Where there are statistics, bucket 0 has all of them and nothing else.  With several slice groups a bucket has sliced
+/// layers, or others.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
 
+/// What a stage has of a layer's parameters: the place of the first one, and how many.
+struct OwnParameters {
+    uint64_t first, count;
+};
+OwnParameters own_parameters(const Layer& layer, const Stage& stage);
 /// By layer: the bucket that is complete once its gradient is; none: ~0.
-std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout);
+std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage = {});
 /// Error: of samples that do not fit the net's input; of a label beyond its classes; of either.
 Status images_check(const NetSpec& spec, const Samples& samples);
 Status labels_check(const NetSpec& spec, const Samples& samples);

@@ -5,22 +5,31 @@ namespace gradcast {
 
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage) {
     Layout layout;
+    layout.answers = stage.slice_group == 0;
     std::vector<uint32_t> layer_of;   // by group
     auto take = [&](uint32_t layer, uint64_t count, const std::string& name, bool statistics) {
         if (count == 0) return;
         if (!stage.has(layer)) return (void)(layout.others += count);
-        layout.groups.push_back({layout.elements, count, name, statistics, layout.others});
+        const bool shared = stage.slice_groups > 1 && (statistics || layers[layer].slices.empty());
+        layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared});
         layout.elements += count;
         layer_of.push_back(layer);
     };
     const auto count = static_cast<uint32_t>(layers.size());
     for (uint32_t i = 0; i < count; ++i) {
-        for (const Layer& slice : layers[i].slices) take(i, slice.weights, slice.spec.name, false);
-        for (const Layer& slice : layers[i].slices) take(i, slice.biases, slice.spec.name, false);
-        if (layers[i].slices.empty()) take(i, layers[i].parameters(), layers[i].spec.name, false);
+        const std::vector<Layer>& slices = layers[i].slices;
+        const auto all = static_cast<uint32_t>(slices.size());
+        for (const bool biases : {false, true})
+            for (uint32_t t = 0; t < all; ++t) {
+                const uint64_t elements = biases ? slices[t].biases : slices[t].weights;
+                if (stage.has_slice(t, all)) take(i, elements, slices[t].spec.name, false);
+                else layout.others += elements;
+            }
+        if (slices.empty()) take(i, layers[i].parameters(), layers[i].spec.name, false);
     }
     const size_t learnt = layout.groups.size();
     for (uint32_t i = 0; i < count; ++i) take(i, layers[i].statistics, layers[i].spec.name + " statistics", true);
+    const auto alike = [&](uint32_t group) { return layout.groups[group - 1].shared == layout.groups[group].shared; };
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
     while (bucket.group > 0) {
         const Group& group = layout.groups[--bucket.group];
@@ -29,7 +38,7 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
         ++bucket.group_count;
         const bool begins = bucket.group == 0 || layer_of[bucket.group - 1] != layer_of[bucket.group];
         const bool enough = bucket.group < learnt && begins && bucket.count * sizeof(float) >= bucket_bytes;
-        if (!enough && bucket.group != 0 && bucket.group != learnt) continue;
+        if (!enough && bucket.group != 0 && bucket.group != learnt && alike(bucket.group)) continue;
         layout.buckets.push_back(bucket);
         bucket.count = 0;
         bucket.group_count = 0;
@@ -37,11 +46,20 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
     return layout;
 }
 
-std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout) {
+OwnParameters own_parameters(const Layer& layer, const Stage& stage) {
+    if (layer.slices.empty()) return {layer.offset, layer.parameters()};
+    const auto slices = static_cast<uint32_t>(layer.slices.size());
+    const uint32_t begin = stage.slices_begin(slices), end = begin + stage.slices_count(slices);
+    uint64_t count = 0;
+    for (uint32_t t = begin; t < end; ++t) count += layer.slices[t].parameters();
+    return {layer.slices[begin].offset, count};
+}
+
+std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage) {
     std::vector<uint32_t> result(layers.size(), ~0u);
     for (size_t i = 0; i < layers.size(); ++i) {
         if (layers[i].parameters() == 0) continue;
-        const uint64_t offset = layout.offset_of(layers[i].offset);
+        const uint64_t offset = layout.offset_of(own_parameters(layers[i], stage).first);
         const uint32_t bucket = layout.bucket_of(offset);
         if (bucket != ~0u && offset == layout.buckets[bucket].offset) result[i] = bucket;
     }

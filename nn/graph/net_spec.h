@@ -41,10 +41,16 @@ struct LayerSpec {
     LayerValues values = {};   // of the keys of its kind
     std::string from = {};     // an earlier layer: a kind with two inputs takes it as its second one, any other as its input
 };
-/// Layers first .. end - 1 of a net; the default is all of it.
+/// Layers first .. end - 1 of a net, and of those that are sliced the slices of one slice group; the default is all of the net.  The number
+/// of slice groups divides the slices of each layer.
 struct Stage {
     uint32_t first = 0, end = ~0u;
+    uint32_t slice_group = 0, slice_groups = 1;
     bool has(uint32_t layer) const { return layer >= first && layer < end; }
+    /// Of a layer in it that has so many slices: the first one, and how many.
+    uint32_t slices_begin(uint32_t slices) const { return slices / slice_groups * slice_group; }
+    uint32_t slices_count(uint32_t slices) const { return slices / slice_groups; }
+    bool has_slice(uint32_t t, uint32_t slices) const { return t / slices_count(slices) == slice_group; }
     bool operator==(const Stage&) const = default;
 };
 struct NetSpec {

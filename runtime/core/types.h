@@ -63,13 +63,14 @@ struct View {
 };
 
 /// The flat parameter vector, float32: layer after layer in the net's order, in a layer weight [K,C,R,S] (or [K,C]) then bias [K].  A node
-/// that computes a stage of the net owns the elements of its layers, one behind the other; an element's place is its index in the vector of
-/// the whole net.
+/// that computes a stage of the net owns the elements of its layers, of sliced layers those of its slices, one behind the other; an
+/// element's place is its index in the vector of the whole net.
 struct Group {
     uint64_t offset, count;    // elements that this node owns
     std::string layer;         // name for errors: "conv2", "fc1 slice 2 of 4"
     bool statistics = false;   // a block's statistics (batch norm), not a gradient: always auto32
     uint64_t before = 0;       // elements before it that other nodes own
+    bool shared = false;       // each slice group of the stage owns it: its layer is not sliced
     uint64_t place() const { return offset + before; }
 };
 struct Bucket {
@@ -81,20 +82,25 @@ struct Layout {
     std::vector<Group> groups;     // ascending offsets
     std::vector<Bucket> buckets;   // in the order of the backward pass
     uint64_t others = 0;           // elements that only other nodes own
+    bool answers = true;           // this node's slice group stands for shared groups in digests and files
     uint64_t whole() const { return elements + others; }
 
     /// Elements that are neighbours in both vectors.
     struct Run {
         uint64_t offset, count, place;
     };
-    /// Of all elements, ascending.
-    std::vector<Run> runs() const {
+    /// Of all elements, or of those that this node stands for, ascending.
+    std::vector<Run> runs(bool owned = true) const {
         std::vector<Run> all;
         for (const Group& group : groups)
-            if (!all.empty() && all.back().place + all.back().count == group.place()) all.back().count += group.count;
+            if (!owned && !stands_for(group)) continue;
+            else if (!all.empty() && all.back().place + all.back().count == group.place()) all.back().count += group.count;
             else all.push_back({group.offset, group.count, group.place()});
         return all;
     }
+    /// The group counts here in digests, files and numbers of the whole net.
+    bool stands_for(const Group& group) const { return answers || !group.shared; }
+    bool stands_for(const Bucket& bucket) const { return stands_for(groups[bucket.group]); }   // its groups are alike
     /// The offset of the element at that place; none: another node owns it.
     static constexpr uint64_t none = ~uint64_t{0};
     uint64_t offset_of(uint64_t place) const {

@@ -1,0 +1,37 @@
+// What the nodes that share the slices of a stage's layers exchange in the middle of a pass.  The net fills and reads memory; who
+// implements SliceLink (algos/slice_exchange.h) carries it to the other slice groups.
+#pragma once
+#include "runtime/core/status.h"
+#include "runtime/core/types.h"
+
+namespace gradcast {
+
+/// Columns of a sliced layer's output; of a softmax its largest inputs, then its sums of exponentials; partial sums of the gradient of a
+/// sliced layer's input.
+enum class SliceTraffic : uint8_t { columns, largest, exponentials, gradients };
+
+/// A place in a pass where each slice group sends something, to all other groups or to one, and receives as much from them.
+struct SlicePoint {
+    static constexpr uint32_t all = ~0u;
+    uint32_t layer = 0;   // number in the whole net's list
+    SliceTraffic what{};
+    uint32_t with = all;   // slice group
+    bool operator==(const SlicePoint&) const = default;
+    bool has(uint32_t group, uint32_t own) const { return group != own && (with == all || with == group); }
+    bool backward() const { return what == SliceTraffic::gradients; }
+};
+
+/// Points are numbered as in Net::slice_points().  The lane that computes calls, in the order of the points of its pass.  All slice groups
+/// must make the same calls of the net, each lane in the same order.
+struct SliceLink {
+    virtual ~SliceLink() = default;
+    /// Memory for what this group sends at that point; to be written before exchange().  May block until what the lane sent there before
+    /// is with the others.
+    virtual Status room(uint32_t lane, size_t point, Buffer* to) = 0;
+    /// Sends it, and blocks until what the others send at this point is here.  Error: what has ended the wait; the pass ends with it.
+    virtual Status exchange(uint32_t lane, size_t point) = 0;
+    /// What that group has sent; valid until the lane comes to this point again.
+    virtual Buffer received(uint32_t lane, size_t point, uint32_t group) = 0;
+};
+
+}   // namespace gradcast
