@@ -97,6 +97,13 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
         return fail(Code::conflict, "step {}: {} and {} compute the same stage and differ in its {}", context_.step + 1,
                     view_.members[same].name, view_.members[rank].name, what);
     }
+    for (uint32_t number = 0; number < grid_.cells(); ++number) {
+        const Cell cell = grid_.cell(number);
+        const Rank rank = grid_.rank_of(*replica, cell), first = grid_.rank_of(*replica, {cell.stage, 0});
+        if (round.words[rank].shared == round.words[first].shared) continue;
+        return fail(Code::conflict, "step {}: {} and {} share the slices of a stage and differ in the {} of its other layers",
+                    context_.step + 1, view_.members[first].name, view_.members[rank].name, what);
+    }
     return {};
 }
 
@@ -123,8 +130,11 @@ Status Cells::begin() {
 void Cells::tell(std::span<const Sum* const> sums) {
     const uint64_t tag = commit_tag(context_.step);
     if (round_of(tag).told) return;
-    Word own{.loss = sums.empty() ? 0 : sums[0]->loss};
-    for (const Sum* sum : sums) own.clipped += sum->clipped;
+    const Layout& layout = context_.net->layout();
+    Word own;   // what several slice groups have counts once
+    if (!sums.empty() && layout.answers) own.loss = sums[0]->loss;
+    for (const Sum* sum : sums)
+        if (layout.stands_for(layout.buckets[sum->bucket])) own.clipped += sum->clipped;
     tell(tag, own);
 }
 
@@ -155,7 +165,7 @@ Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
     next_ = next;
     part_ = part;
     GC_TRY(open(tag, "state"));
-    Word own{.digest = part, .named = news.named, .busy = news.busy};
+    Word own{.digest = part, .named = news.named, .busy = news.busy, .shared = context_.shared};
     for (size_t i = 0; context_.kept && i < std::size(own.kept); ++i) own.kept[i] = context_.kept->part(i);
     tell(tag, own);
     uint32_t replica = 0;

@@ -42,7 +42,8 @@ public:
     /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
     Status commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped);
     /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
-    /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ.
+    /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ, or
+    /// slice groups of a stage in what is not sliced.
     Status state(StepId next, uint64_t part, uint64_t* state);
     /// The last state() that this rank has begun: the step, and the digest of this rank's part.
     StepId next() const { return next_; }
@@ -61,8 +62,11 @@ private:
         int64_t loss = 0;
         uint64_t named = 0, busy = 0;   // CheckpointNews
         uint64_t kept[2] = {};          // digests of the cells that it keeps
+        uint64_t shared = 0;            // digest of what all slice groups of the stage have
         /// Of one cell at different ranks.
-        bool agrees(const Word& other) const { return digest == other.digest && clipped == other.clipped && loss == other.loss; }
+        bool agrees(const Word& other) const {
+            return digest == other.digest && clipped == other.clipped && loss == other.loss && shared == other.shared;
+        }
     };
     enum class Fate : uint8_t { open, done, lost };
     /// The reports of all ranks about one thing.

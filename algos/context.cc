@@ -17,7 +17,7 @@ uint64_t Context::part(uint64_t model) const {
     const std::span<const int32_t> exponents = codec->exponents();
     const uint64_t behind = layout.whole() + (layout.elements > 0 ? optimiser->state_size() / layout.elements * layout.whole() : 0);
     const Layout::Run all{0, exponents.size(), 0};
-    return model + scales_digest(exponents, groups.empty() ? std::span(&all, 1) : groups, behind);
+    return model + scales_digest(exponents, cells ? groups : std::span(&all, 1), behind);
 }
 
 uint64_t Context::digest(StepId next, uint64_t model) const { return part(model) + splitmix64(next); }

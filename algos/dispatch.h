@@ -19,7 +19,7 @@ struct WrongRank {
 /// on without it.
 constexpr uint32_t job_rank_lost = 4;
 
-/// Takes what is completed on one channel.  Trainer thread, from within Dispatch::collect().
+/// Takes what is completed on one channel, from within Dispatch::collect() and on its thread.
 struct Consumer {
     virtual ~Consumer() = default;
     virtual Status take(const Completion& completion) = 0;   // an error ends the batch, and is the wait's
@@ -39,8 +39,8 @@ public:
 
     /// One a channel; what comes on others is dropped.
     void add(uint16_t channel, Consumer* consumer);
-    /// Blocks until something is completed or the time has come (Code::deadline), and hands it on.  Errors: what the job has been ended
-    /// with elsewhere, or what a consumer says.
+    /// Blocks until something is completed or the time has come (Code::deadline), and hands it on.  Thread: as of Host::wait().  Errors:
+    /// what the job has been ended with elsewhere, or what a consumer says.
     Status collect(uint64_t until_us);
     /// Blocks until Channel::job says that `id` is done.  The job protocol keeps the deadlines and always
     /// answers; this one, of 20 times the job's, is for a network thread that has died.

@@ -34,6 +34,18 @@ std::string PipelineConfig::stage_text(uint32_t number) const {
     return fmt::format("stage {} of {} ({})", number + 1, begins.size(), layers_text(number));
 }
 
+std::string PipelineConfig::cell_text(const Cell& cell) const {
+    const std::string groups = slice_groups > 1 ? fmt::format(", slice group {} of {}", cell.slice_group + 1, slice_groups) : "";
+    return stage_text(cell.stage) + groups;
+}
+
+Stage PipelineConfig::cell(uint32_t number) const {
+    Stage all = stage(number / slice_groups);
+    all.slice_group = number % slice_groups;
+    all.slice_groups = slice_groups;
+    return all;
+}
+
 std::vector<StageTask> PipelineConfig::tasks(uint32_t of_stage, uint32_t blocks) const {
     return stage_tasks(schedule, stages(), of_stage, (blocks + micro_batch - 1) / micro_batch);
 }
@@ -43,7 +55,7 @@ void Pipeline::connect() {
     const uint32_t replica = grid_.replica_of(self_);
     auto rank_of = [&](uint32_t layer) {
         const auto next = std::ranges::upper_bound(config_.begins, layer);
-        return grid_.rank_of(replica, {static_cast<uint32_t>(next - config_.begins.begin()) - 1, 0});
+        return grid_.rank_of(replica, {static_cast<uint32_t>(next - config_.begins.begin()) - 1, config_.own_slice_group});
     };
     const std::span<const Edge> edges = net_.edges();
     for (size_t i = 0; i < edges.size(); ++i) {
@@ -72,6 +84,10 @@ void Pipeline::plan(Arena& arena) {
         room_bytes_ += (net_.edge_bytes(crossing.edge, crossing.gradient, samples) + 63) / 64 * 64;
     }
     arena.plan("edges", rooms_ * room_bytes_, &memory_);
+    if (config_.slice_groups > 1) {
+        slices_ = std::make_unique<SliceExchange>(net_, grid_, self_, config_.order.names, config_.cell_text(config_.own()));
+        slices_->plan(arena, config_.lanes);
+    }
     transfers_.resize(rooms_ * incoming_.size() + slots_ * config_.micro_batch * outgoing_.size() +
                       config_.lanes * (incoming_.size() + outgoing_.size()));
 }
@@ -87,6 +103,7 @@ uint64_t Pipeline::bytes_sent(std::span<const uint32_t> blocks) const {
     uint64_t bytes = 0;
     for (const uint32_t block : blocks)
         for (const bool gradients : {false, true}) bytes += edge_bytes(false, gradients, config_.block_sizes[block]);
+    for (const uint32_t block : blocks) bytes += slices_ ? slices_->bytes_sent(config_.block_sizes[block]) : 0;
     return bytes;
 }
 
@@ -94,6 +111,11 @@ void Pipeline::open(Context& context, Dispatch& dispatch) {
     context_ = &context;
     dispatch_ = &dispatch;
     dispatch.add(edge_channel, this);
+    if (slices_) slices_->open(context, dispatch);
+}
+
+void Pipeline::agree(uint32_t lanes) {
+    if (slices_) together_ = std::min(net_.together(), (config_.micro_batch + lanes - 1) / lanes);
 }
 
 Buffer Pipeline::room(uint32_t index, const Crossing& crossing) {
@@ -140,6 +162,7 @@ void Pipeline::send(uint32_t index, const Call& call, bool gradients) {
 }
 
 Status Pipeline::take(const Completion& completion) {
+    if (completion.id & SliceExchange::tickets) return slices_->take(completion);
     GC_ASSERT(completion.id >= 1 && completion.id <= transfers_.size());
     if (completion.status.code == Code::deadline) return missing_ = completion.status, Status{};
     Transfer& transfer = transfers_[completion.id - 1];
@@ -151,8 +174,8 @@ Status Pipeline::take(const Completion& completion) {
 
 bool Pipeline::broken() const {
     const uint32_t replica = grid_.replica_of(self_);
-    for (uint32_t stage = 0; stage < grid_.stages(); ++stage)
-        if (dispatch_->lost(grid_.rank_of(replica, {stage, 0}))) return true;
+    for (uint32_t number = 0; number < grid_.cells(); ++number)
+        if (dispatch_->lost(grid_.rank_of(replica, grid_.cell(number)))) return true;
     return false;
 }
 
@@ -208,9 +231,8 @@ Status Pipeline::overdue(const Transfer& transfer) {
         GC_TRY(dispatch_->ended());
     }
     return fail(Code::deadline, "step {}: {} has waited {} s for the {} of layer {} in block {}{}{}", step_ + 1,
-                config_.stage_text(config_.own_stage), static_cast<double>(wait_us_) / 1e6,
-                transfer.crossing->gradient ? "gradient" : "value", transfer.crossing->layer, transfer.block, missing_.ok() ? "" : ": ",
-                missing_.what);
+                config_.cell_text(config_.own()), static_cast<double>(wait_us_) / 1e6, transfer.crossing->gradient ? "gradient" : "value",
+                transfer.crossing->layer, transfer.block, missing_.ok() ? "" : ": ", missing_.what);
 }
 
 void Pipeline::begin(StepId step, uint32_t mark, const std::function<bool()>& needless) {
@@ -243,6 +265,7 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     wait_us_ = context_->stage_wait_us(blocks.size());
     if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(config_.own_stage, static_cast<uint32_t>(blocks.size()));
     blocks_ = blocks;
+    if (slices_) slices_->begin(step_, wait_us_);
     fetched_ = 0;
     context_->stage.micro_batches = micro_batches();
     GC_TRY(poll());
@@ -257,6 +280,7 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     }
     for (Transfer& each : transfers_)
         if (!stopped_) GC_TRY(wait({&each, 1}, each.crossing && each.crossing->gradient));
+    if (slices_) GC_TRY(slices_->drain());
     return stopped_ ? give_up(task) : Status{};
 }
 
@@ -334,11 +358,15 @@ Status Pipeline::run(const StageTask& task) {
     context_->lanes.run(std::min(config_.lanes, work.calls), [&work](uint32_t, uint32_t lane) {
         for (uint32_t number = lane; number < work.calls; number += work.all.config_.lanes) {
             const Status status = work.all.traced(work.task, number);
+            if (status.ok()) continue;
+            if (work.all.slices_) work.all.slices_->fail(status);
             std::lock_guard lock(work.mutex);
             if (work.status.ok()) work.status = status;
+            break;   // what the failed call waits for is still open
         }
     });
     GC_TRY(work.status);
+    if (slices_) waited_us_ += slices_->take_waited_us();
     context_->stage.pass(task.pass, begin_us, context_->host.now_us());
     if (forward) fetched_ = end;
     if (!forward && !gradients) return {};
@@ -354,6 +382,7 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
     begin(context_->step, mark_evaluation, {});
     const uint32_t of_block = *std::ranges::min_element(config_.block_sizes);
     wait_us_ = context_->stage_wait_us(batches.empty() ? 0 : uint64_t{batches[0].samples} * config_.lanes / of_block);
+    if (slices_) slices_->begin(step_, wait_us_);
     auto wait_all = [&]() -> Status {
         for (uint32_t lane = 0; lane < config_.lanes && !stopped(); ++lane) GC_TRY(wait(evaluated(lane), false));
         return {};
@@ -381,7 +410,10 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
         std::mutex mutex;
         Status status;   // of the first batch that failed
         context_->lanes.run(count, [&](uint32_t, uint32_t lane) {
+            const auto& [number, samples] = batches[first + lane];
+            if (slices_) slices_->call(lane, number | mark_, samples, SliceExchange::Call::evaluation);
             const Status found = evaluate(lane, static_cast<uint32_t>(first) + lane);
+            if (!found.ok() && slices_) slices_->fail(found);
             std::lock_guard lock(mutex);
             if (status.ok()) status = found;
         });
@@ -389,7 +421,7 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
         cross(false);
     }
     GC_TRY(wait_all());
-    if (!stopped_) return {};
+    if (!stopped_) return slices_ ? slices_->drain() : Status{};
     Edges edges(context_->host, edge_channel);
     for (const Transfer& each : transfers_)
         if (each.fate == Fate::open) edges.abandon(static_cast<uint32_t>(step_), each.block | mark_);
@@ -416,6 +448,12 @@ Status Pipeline::pass(const Call& call, StagePass pass) {
             GC_ASSERT(from.bytes == to.bytes);
             std::memcpy(to.host, from.host, to.bytes);
         }
+    if (slices_ && (forward || gradients)) {
+        uint32_t samples = 0;
+        for (uint32_t index = call.first; index < call.first + call.count; ++index) samples += samples_of(index);
+        slices_->call(call.lane, blocks_[call.first] | mark_, samples,
+                      forward ? SliceExchange::Call::forward : SliceExchange::Call::backward);
+    }
     if (!forward) return net_.backward(call.lane, call.slot, backward_of(pass), *sink_);
     std::array<Block, together_most> blocks;
     uint32_t count = 0;

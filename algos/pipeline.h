@@ -3,6 +3,9 @@
 //
 //     edges (transport/edges) --> rooms of blocks --> slots of the net --> passes on the lanes --> sends, from the slots
 //
+// Slice groups of a stage also exchange in the middle of a pass (algos/slice_exchange.h).  A net of one stage with several slice groups is
+// a pipeline too.
+//
 // Receives are posted before the step, for as many micro-batches as there are rooms.  Gradients of parameters go to a GradientSink, as
 // those of a whole net do.
 //
@@ -19,6 +22,7 @@
 #include "algos/dispatch.h"
 #include "algos/grid/grid.h"
 #include "algos/grid/schedule.h"
+#include "algos/slice_exchange.h"
 #include "nn/net.h"
 #include "runtime/core/arena.h"
 #include "runtime/core/profile.h"
@@ -28,10 +32,12 @@ namespace gradcast {
 
 struct Context;
 
-/// Where a net is cut, the same in every view; alike at all ranks but for `own_stage` and `lanes`.
+/// Where a net is cut, the same in every view; alike at all ranks but for `own_stage`,
+/// `own_slice_group` and `lanes`.
 struct PipelineConfig {
     std::vector<uint32_t> begins;   // first layers of the stages
-    uint32_t own_stage = 0;
+    uint32_t slice_groups = 1;
+    uint32_t own_stage = 0, own_slice_group = 0;
     NetOrder order;   // of the whole net
     Schedule schedule = Schedule::one_forward_one_backward;
     bool recompute = false;              // activations are computed again before a backward pass
@@ -42,8 +48,15 @@ struct PipelineConfig {
 
     uint32_t stages() const { return static_cast<uint32_t>(begins.size()); }
     Stage stage(uint32_t number) const { return {begins[number], number + 1 < begins.size() ? begins[number + 1] : ~0u}; }
+    uint32_t cells() const { return stages() * slice_groups; }
+    uint32_t cell_number(const Cell& cell) const { return cell.stage * slice_groups + cell.slice_group; }   // as Grid::cell()
+    Cell own() const { return {own_stage, own_slice_group}; }
+    uint32_t own_cell() const { return cell_number(own()); }
+    /// What the cell of this number has of the net.
+    Stage cell(uint32_t number) const;
     std::string layers_text(uint32_t number) const;   // "conv1 .. pool2"
     std::string stage_text(uint32_t number) const;    // "stage 1 of 2 (conv1 .. pool2)"
+    std::string cell_text(const Cell& cell) const;    // the same; "stage 1 of 2 (conv1 .. pool2), slice group 2 of 4"
     std::vector<StageTask> tasks(uint32_t of_stage, uint32_t blocks) const;
     /// Micro-batches that a stage has in flight, the most.
     uint32_t in_flight(uint32_t of_stage) const { return slots_of(tasks(of_stage, blocks_most)); }
@@ -76,8 +89,13 @@ public:
     void plan(Arena& arena);
     /// Bytes of the values, or gradients, that come from other stages for a block of `samples` samples, or go to them.  After plan().
     uint64_t edge_bytes(bool comes, bool gradients, uint32_t samples) const;
+    /// Bytes that this rank sends to the other slice groups for a block of `samples` samples, and how often it waits for them.
+    uint64_t slice_bytes(uint32_t samples) const { return slices_ ? slices_->bytes_sent(samples) : 0; }
+    size_t slice_points() const { return net_.slice_points().size(); }
     /// In a new view.  Before anything is completed.
     void open(Context& context, Dispatch& dispatch);
+    /// Ranks that share slices must compute as many blocks in a call: the most lanes that any rank of the view has.
+    void agree(uint32_t lanes);
     /// Runs all passes of these blocks, which are the same at all stages of the replica.  Trainer thread.  Between passes and while it
     /// waits it asks needless(), unless that is empty: true, once nobody needs the rest, ends it.  So does a replica that is broken().
     /// Errors: deadline, which names the stage, layer, block and rank that it waits for; peer_lost; cancelled; what a pass says.
@@ -174,7 +192,8 @@ private:
     uint32_t rooms_ = 0;      // blocks
     uint32_t together_ = 1;   // blocks of a call, the most
     std::vector<Crossing> incoming_, outgoing_;
-    uint64_t room_bytes_ = 0;   // of a block
+    std::unique_ptr<SliceExchange> slices_;   // null: one slice group
+    uint64_t room_bytes_ = 0;                 // of a block
     Buffer memory_;
     std::vector<Transfer> transfers_;
 

@@ -88,6 +88,7 @@ private:
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
             GC_TRY(context.net->apply(context.lanes, *context.optimiser, whole_, digest));
         }
+        context.shared = context.net->shared_digest();
         for (const Sum* sum : sums_) context.codec->commit(*sum);
         if (context.kept) context.kept->apply();
         context.part_step = context.step + 1;

@@ -28,6 +28,7 @@ public:
 
     uint32_t replicas() const { return replicas_; }
     uint32_t stages() const { return stages_; }
+    uint32_t slice_groups() const { return slice_groups_; }
     uint32_t cells() const { return stages_ * slice_groups_; }   // of a replica
     uint32_t spares() const { return static_cast<uint32_t>(numbers_.size()) - replicas_ * cells(); }
     bool is_spare(Rank rank) const { return orders_[rank] >= replicas_; }

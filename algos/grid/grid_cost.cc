@@ -14,7 +14,7 @@ std::vector<uint32_t> stage_counts(uint32_t nodes, uint32_t most) {
 GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
     const auto shares = [](uint32_t count, uint32_t size) { return (count + size - 1) / size; };
     const auto seconds = [&](double bytes) { return bytes * 8 / wire.bits_per_s; };
-    const bool cut = load.stages.size() > 1;
+    const bool cut = load.stages.size() > 1 || load.stages[0].slices_sent > 0;
     // Blocks of an uncut net go to the lanes as these get free, those of a micro-batch together.
     const uint32_t micro_batch = cut ? load.micro_batch : load.lanes, waves = shares(micro_batch, load.lanes);
     std::vector<StageTimes> times;
@@ -27,8 +27,9 @@ GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
     GridCost cost;
     for (uint32_t stage = 0; stage < load.stages.size(); ++stage) {
         const StageLoad& each = load.stages[stage];
-        const double edges_sent = load.blocks * (each.values_sent + each.gradients_sent);
-        const double on_link = std::max(edges_sent + each.words_sent, load.blocks * each.edges_received + each.words_received);
+        const double edges_sent = load.blocks * (each.values_sent + each.gradients_sent + each.slices_sent);
+        const double on_link =
+            std::max(edges_sent + each.words_sent, load.blocks * (each.edges_received + each.slices_sent) + each.words_received);
         const double exchange = seconds(std::max(each.words_sent, each.words_received)) + each.words_rounds * wire.latency_s;
         cost.step = std::max({cost.step, passes.ends[stage] + exchange + each.apply, seconds(on_link)});
         cost.idle += std::max(passes.idle[stage], 0.0) / static_cast<double>(load.stages.size());   // of one stage it is rounding

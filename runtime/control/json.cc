@@ -114,6 +114,7 @@ void some_fields(const auto& each, Is<StageNode> auto& node) {
     each("node", node.node);
     each("stage", node.stage);
     each("replica", node.replica, node.replica > 0);   // null: a spare
+    each("slice_group", node.slice_group);
     each("steps", node.news.steps);
     each("micro_batches", node.news.micro_batches);
     each("step_us", node.news.step_us);

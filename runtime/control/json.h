@@ -84,6 +84,7 @@ void fields(const auto& each, Is<PipelineStatus> auto& pipeline) {
     each("schedule", pipeline.schedule);
     each("micro_batch", pipeline.micro_batch);
     each("own_stage", pipeline.own_stage);
+    each("slice_groups", pipeline.slice_groups);
     each("micro_batches", pipeline.micro_batches);
     each("step_us", pipeline.step_us, pipeline.step_us > 0);
     each("idle_formula", pipeline.idle_formula, pipeline.idle_formula >= 0);

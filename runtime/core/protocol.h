@@ -186,7 +186,7 @@ struct Compute {
     Combine* combine = nullptr;
 };
 
-/// A notice to the trainer of this rank (Host::wait).
+/// A notice to the trainer of this rank, or to a lane that waits in its place (Host::wait).
 struct Completion {
     uint16_t channel = 0;   // set by the driver
     uint64_t id = 0;        // exchange: the bucket; mail, edges: the ticket; other protocols: their own value
@@ -246,7 +246,8 @@ struct Host {
     /// The view's unread completions are dropped.  Trainer thread.
     /// Errors, after which the view's memory must live on: deadline (call again), cancelled (the network thread has ended).
     virtual Status close_view(uint64_t until_us) = 0;
-    /// Blocks until there is a completion or the deadline has passed (Code::deadline).  Appends to *out.  Trainer thread.
+    /// Blocks until there is a completion or the deadline has passed (Code::deadline).  Appends to *out.  Trainer thread, or one lane while
+    /// the trainer waits for its lanes (algos/slice_exchange.h): one thread at a time, each after the one before.
     virtual Status wait(std::vector<Completion>* out, uint64_t deadline_us) = 0;
     /// Reports computing time: the simulator lets virtual time pass; a no-op in the daemon.
     virtual void spend(uint64_t us) { (void)us; }

@@ -267,7 +267,8 @@ Status JobRun::prepare() {
         link.peers.push_back({{member.name, member.uuid, member.incarnation}, node->address});
     }
     link.rails = plan_->rails;
-    link.express = config.job.stages > 1;   // edges beside words, sums for buddies and copies of checkpoints
+    // Edges beside words, sums for buddies and copies of checkpoints.
+    link.express = config.job.stages > 1 || config.job.slice_groups > 1;
     for (size_t rank = 0; rank < plan_->addresses.size(); ++rank) link.peers[rank].rails = names_split(plan_->addresses[rank]);
     if (!plan_->addresses.empty()) link.interfaces = host_.config.interfaces;
     link.ring = host_.ring;

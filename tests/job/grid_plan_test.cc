@@ -33,6 +33,7 @@ TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
     struct {
         uint32_t nodes, stages;
         const char *job, *more;
+        uint32_t groups = 1;
     } cases[] = {{4, 1, "blocks = 6\n", "exchange = \"ring\"\n"},
                  {4, 1, "blocks = 6\nsurvive = true\n", "exchange = \"coded\"\ns = 1\n"},
                  {4, 2, stages_go, "exchange = \"multicast\"\n[parallel]\nstages = 2\nschedule = \"zero-bubble\"\n"},
@@ -40,7 +41,9 @@ TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
                  {4, 2, stages_go, "exchange = \"coded\"\nm = 1\ns = 1\n[parallel]\nstages = 2\n"},
                  {4, 2, "blocks = 6\nsurvive = true\n", "[parallel]\nstages = 2\n"},
                  {3, 3, "blocks = 6\nsurvive = true\n", "[parallel]\nstages = 3\nbuddy = true\n"},
-                 {6, 3, stages_go, "exchange = \"auto\"\n[parallel]\nstages = 3\n"}};
+                 {6, 3, stages_go, "exchange = \"auto\"\n[parallel]\nstages = 3\n"},
+                 {4, 1, stages_go, "[parallel]\nslices = 2\nsliced = [\"middle\"]\nslice_groups = 2\n", 2},
+                 {4, 2, stages_go, "[parallel]\nstages = 2\nslices = 2\nsliced = [\"middle\"]\nslice_groups = 2\n", 2}};
     for (const auto& each : cases) {
         SCOPED_TRACE(each.more);
         const std::string text = replaced(net(40, std::string("[algorithm]\n") + each.more), "blocks = 6\n", each.job);
@@ -49,7 +52,8 @@ TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
         ASSERT_NE(grid, planned.grids.end());
         const Run run = this->run(text, each.nodes);
         ASSERT_TRUE(run.status.ok()) << run.status.what;
-        EXPECT_EQ(run.ranks[grid->cost.fullest].memory, grid->memory);
+        EXPECT_EQ(grid->replicas * grid->stages * grid->slice_groups, each.nodes);
+        EXPECT_EQ(run.ranks[grid->cost.fullest * each.groups + grid->fullest_group].memory, grid->memory);
         for (const JobStatus& rank : run.ranks) {
             uint64_t bytes = 0;
             for (const MemoryUse& place : rank.memory) bytes += place.total();
@@ -60,7 +64,7 @@ TEST_F(GridPlanTest, MemoryIsWhatRunningJobsTake) {
         for (const MemoryFor use : {MemoryFor::parameters, MemoryFor::optimiser, MemoryFor::activations, MemoryFor::gradients,
                                     MemoryFor::words, MemoryFor::evaluation})
             EXPECT_GT(uses[static_cast<size_t>(use)], 0u) << memory_for_names[static_cast<size_t>(use)];
-        EXPECT_EQ(uses[static_cast<size_t>(MemoryFor::edges)] > 0, each.stages > 1);
+        EXPECT_EQ(uses[static_cast<size_t>(MemoryFor::edges)] > 0, each.stages * each.groups > 1);
     }
 }
 

@@ -50,17 +50,18 @@ protected:
         std::vector<JobMistake> mistakes;
         std::string text = fmt::format(
             "[job]\nsteps = {}\ncheckpoint_keep = 0\nbatch = 24\nblocks = 6\ndeadline = \"20s\"\n[data]\ntrain = "
-            "\"train.h5\"\n[net]\n[[net.layers]]\nkind = "
+            "\"train.h5\"\n{}[net]\n[[net.layers]]\nkind = "
             "\"inner_product\"\noutputs = {}\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 4\n"
             "[[net.layers]]\nkind = \"softmax_cross_entropy\"\n[optimiser]\nlr = 0.01\nmomentum = 0.9\n[algorithm]\n{}{}"
-            "[transport]\nprotect = \"{}\"\n",
-            steps, hidden_, *exchange ? fmt::format("exchange = \"{}\"\n", exchange) : "", algorithm_, protect);
+            "[transport]\nprotect = \"{}\"\n{}",
+            steps, tested_ ? "test = \"train.h5\"\n" : "", hidden_, *exchange ? fmt::format("exchange = \"{}\"\n", exchange) : "",
+            algorithm_, protect, parallel_);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &job, &mistakes)) << mistakes[0].text;
         std::vector<std::string> addresses;
         for (Rank rank = 0; rank < ranks; ++rank) nodes[rank].listen(rank), addresses.push_back(nodes[rank].listener->address());
         for (Rank rank = 0; rank < ranks; ++rank) {
             EngineConfig config;
-            config.job = job, config.self = NodeId{rank}, config.lanes = 2, config.change_every = change_every_,
+            config.job = job, config.self = NodeId{rank}, config.lanes = lanes_[rank], config.change_every = change_every_,
             config.folder = fmt::format("{}/job-{}", folder_, rank);
             config.datagram_bytes = datagrams_ ? 1432 : 0;
             for (Rank each = 0; each < ranks; ++each)
@@ -132,6 +133,9 @@ protected:
     bool datagrams_ = false;
     uint32_t hidden_ = 16;    // units of the first layer
     std::string algorithm_;   // more lines of its section
+    std::string parallel_;    // its section
+    uint32_t lanes_[ranks] = {2, 2};
+    bool tested_ = false;
     JobStatus last_[ranks];   // after train()
 };
 
@@ -155,6 +159,27 @@ TEST_F(NetworkJob, AChangeOfViewChangesNoBit) {
             SCOPED_TRACE(fmt::format("{} over datagrams, {}", exchange, static_cast<int>(kind)));
             EXPECT_EQ(train(exchange, "encrypt", kind, 20), wanted);
         }
+}
+
+// Lanes wait for the other node's columns, each on its own thread; nodes may have different numbers of lanes.
+TEST_F(NetworkJob, LanesOfNodesThatShareSlicesChangeNoBit) {
+    const std::string slices = "[parallel]\nslices = 2\nsliced = [\"fc1\", \"fc2\"]\n";
+    tested_ = true;
+    parallel_ = slices;
+    const std::string wanted = train("ring", "auth", LinkKind::uring_tcp, 20);
+    const double accuracy = last_[0].accuracy, loss = last_[0].test_loss;
+    parallel_ = slices + "slice_groups = 2\nmicro_batch = 6\n";
+    for (const auto& [first, second] : {std::pair{1u, 1u}, {2u, 2u}, {3u, 3u}, {3u, 2u}, {1u, 3u}})
+        for (const LinkKind kind : {LinkKind::uring_tcp, LinkKind::epoll_tcp})
+            for (const uint32_t every : {0u, 3u}) {
+                SCOPED_TRACE(
+                    fmt::format("{} and {} lanes, link {}, a change every {} steps", first, second, static_cast<int>(kind), every));
+                lanes_[0] = first, lanes_[1] = second;
+                change_every_ = every;
+                EXPECT_EQ(train("ring", "auth", kind, 20), wanted);
+                EXPECT_EQ(last_[1].accuracy, accuracy);
+                EXPECT_EQ(last_[1].test_loss, loss);
+            }
 }
 
 // A server's answers and state by multicast over real datagrams, in views that change.

@@ -140,6 +140,28 @@ TEST_F(PartCopiesTest, EachPartIsAtSoManyNodes) {
     }
 }
 
+// The nodes with the same part take turns.
+TEST_F(PartCopiesTest, SuccessiveCheckpointsHaveDifferentWriters) {
+    const std::string stages = text(2, "");
+    const std::string slices = replaced(stages, "stages = 2\n", "slices = 2\nsliced = [\"fc3\"]\nslice_groups = 2\n");
+    for (const std::string& two_parts : {stages, slices}) {
+        SCOPED_TRACE(two_parts);
+        const Run run = this->run(with_job(two_parts, "checkpoint_every = 5\naudit_every = 100\ncheckpoint_copies = 1\n"), 4);
+        ASSERT_TRUE(run.status.ok()) << run.status.what;
+        const Held all = held(run);
+        ASSERT_EQ(steps_of(all), (std::set<uint64_t>{40, 45}));
+        for (uint32_t cell = 0; cell < 2; ++cell) {
+            std::set<std::string> writers;
+            for (const auto& [steps, cells] : all) {
+                ASSERT_TRUE(cells.contains(cell));
+                ASSERT_EQ(cells.at(cell).size(), 1u);
+                writers.insert(cells.at(cell)[0]);
+            }
+            EXPECT_EQ(writers, (std::set{run.folders[cell], run.folders[cell + 2]}));
+        }
+    }
+}
+
 // The node that is killed has the only node of its stage, and its folder is lost with it.
 TEST_F(PartCopiesTest, OneNodesFolderIsEnoughOfTwoStages) {
     const Run quiet = run(text(1, ""), 1);

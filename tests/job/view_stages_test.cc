@@ -65,6 +65,25 @@ TEST(ViewStages, ASpareComputesAndKeepsNothing) {
     EXPECT_EQ(after.kept(3), Stages{1});
 }
 
+// Slice group after slice group, in each stage.
+TEST(ViewStages, NodesThatShareSlices) {
+    const std::vector<NodeId> nodes = {NodeId{0}, NodeId{1}, NodeId{2}, NodeId{3}, NodeId{4}, NodeId{5}, NodeId{6}, NodeId{7}};
+    const ViewStages view(nodes, 2, false, 2);
+    EXPECT_EQ(view.grid.replicas(), 2u);
+    EXPECT_EQ(view.own, (Stages{0, 0, 1, 1, 0, 0, 1, 1}));
+    for (uint32_t stage = 0; stage < 2; ++stage)
+        for (uint32_t group = 0; group < 2; ++group) {
+            const Rank first = 2 * stage + group;
+            EXPECT_EQ(view.holders(stage, group), (Ranks{first, first + 4}));
+            EXPECT_EQ(view.grid.cell_of(first + 4), (Cell{stage, group}));
+        }
+    PipelineConfig cut;
+    cut.begins = {0, 3};
+    cut.slice_groups = 2;
+    EXPECT_EQ(view.pipeline(cut, 7).own(), (Cell{1, 1}));
+    EXPECT_EQ(view.pipeline(cut, 7).begins, cut.begins);
+}
+
 // Stages of a view begin where its runs do.
 TEST(ViewStages, CutsOfAView) {
     PipelineConfig cut;

@@ -1,7 +1,5 @@
 // Jobs whose net is cut into stages, over the simulator: every cut, schedule and number of replicas gives the digest, the losses and the
 // accuracy of the uncut net on one rank.
-#include <deque>
-
 #include "algos/grid/grid.h"
 #include "algos/grid/schedule.h"
 #include "nn/net.h"
@@ -10,7 +8,7 @@
 #include "runtime/job/run/job_check.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/stages_job.h"
-#include "transport/wire/packet.h"
+#include "tests/sim/stages_protocols.h"
 
 namespace gradcast {
 namespace {
@@ -290,15 +288,6 @@ TEST(Stages, LanesWithoutWorkAreNamed) {
     }
 }
 
-struct DeafProtocol final : Protocol {
-    explicit DeafProtocol(Protocol& protocol) : inner(protocol) {}
-    void on(std::span<const Event> events, Actions& actions) override { inner.on(events, actions); }
-    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override {
-        return packet.type == PacketType::edge ? Landing::drop : inner.land(packet, bytes, place);
-    }
-    Protocol& inner;
-};
-
 // By what crosses the cut: values of one stage, as many gradients of the other.
 TEST(Stages, TellTheBytesOfTheirEdges) {
     StagesJob job;
@@ -339,29 +328,6 @@ TEST(Stages, AnEdgeThatDoesNotComeIsNamed) {
         EXPECT_NE(std::string_view(status.what).find(part), std::string_view::npos) << part << ": " << status.what;
     job.simulator.reset();
 }
-
-constexpr uint64_t cells_tags = uint64_t{3} << 62;   // algos/cells.cc: and 2 * step for its sums, 2 * next step + 1 for the state
-
-/// Flips a bit in that byte of the message of that tag.
-struct LyingProtocol final : Protocol {
-    LyingProtocol(Protocol& protocol, uint64_t tag, size_t byte) : inner(protocol), lies(tag), at(byte) {}
-    void on(std::span<const Event> events, Actions& actions) override {
-        const size_t before = actions.sends.size();
-        inner.on(events, actions);
-        for (size_t i = before; i < actions.sends.size(); ++i) {
-            Send& send = actions.sends[i];
-            if (send.type != PacketType::mail || reinterpret_cast<const MailBody*>(send.body.data())->tag.get() != lies) continue;
-            auto& copy = copies.emplace_back(send.payload.host, send.payload.host + send.payload.bytes);
-            copy[at] ^= std::byte{1};
-            send.payload.host = copy.data();
-        }
-    }
-    Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override { return inner.land(packet, bytes, place); }
-    Protocol& inner;
-    const uint64_t lies;
-    const size_t at;
-    std::deque<std::vector<std::byte>> copies;   // live as long as the view
-};
 
 // Replicas of a stage agree in every step: on its sums before any rank applies them, and on its state after it.
 TEST(Stages, ReplicasThatDifferEndTheJob) {

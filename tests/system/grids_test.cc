@@ -20,6 +20,8 @@ struct Grid {
     const char *schedule = "1f1b", *exchange = "ring";
     uint32_t micro_batch = 1;
     const char* options = "";   // of [algorithm]
+    uint32_t groups = 0;        // slice groups of a net whose fc1 and fc2 have 4 slices; 0: a net without slices
+    uint32_t nodes() const { return stages * replicas * std::max(groups, 1u); }
 };
 
 std::string data_name(const Net& net) { return fmt::format("data-{}.h5", net.channels); }
@@ -39,9 +41,10 @@ void make_data(const std::string& folder, const Net& net) {
 }
 
 std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3, const char* checkpoints = "checkpoint_keep = 0") {
-    const std::string parallel = grid.stages == 1 ? ""
-                                                  : fmt::format("[parallel]\nstages = {}\nschedule = \"{}\"\nmicro_batch = {}\n",
-                                                                grid.stages, grid.schedule, grid.micro_batch);
+    std::string parallel = "[parallel]\n";
+    if (grid.stages > 1) parallel += fmt::format("stages = {}\nschedule = \"{}\"\n", grid.stages, grid.schedule);
+    if (grid.stages > 1 || grid.groups > 1) parallel += fmt::format("micro_batch = {}\n", grid.micro_batch);
+    if (grid.groups > 0) parallel += fmt::format("slices = 4\nsliced = [\"fc1\", \"fc2\"]\nslice_groups = {}\n", grid.groups);
     return fmt::format(
         "[job]\nseed = 3\nsteps = {}\nbatch = 12\nblocks = 6\ndeadline = \"20s\"\n{}\n[data]\ntrain = \"{}\"\ntest = "
         "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n[algorithm]\nexchange = \"{}\"\n{}{}",
@@ -57,7 +60,7 @@ struct SystemGrids : testing::Test {
     }
     std::string submitted(const Net& net, const Grid& grid, uint32_t steps = 3) {
         std::vector<std::string> names;
-        for (uint32_t i = 0; i < grid.stages * grid.replicas; ++i) names.push_back(cluster[i].name);
+        for (uint32_t i = 0; i < grid.nodes(); ++i) names.push_back(cluster[i].name);
         const Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(net, grid, steps), "job.toml", cluster.folder, names, 0}));
         EXPECT_NE(answer.value("id", ""), "") << answer.dump();
         return answer.value("id", "");
@@ -72,7 +75,7 @@ struct SystemGrids : testing::Test {
         const std::string id = submitted(net, grid);
         const JobStatus status = cluster[0].ended(id);
         EXPECT_EQ(status.state, JobState::done) << status.error;
-        for (uint32_t i = 1; i < grid.stages * grid.replicas; ++i) {
+        for (uint32_t i = 1; i < grid.nodes(); ++i) {
             const JobStatus other = cluster[i].ended(id);
             EXPECT_EQ(other.digest, status.digest);
             EXPECT_EQ(other.step_digest, status.step_digest);
@@ -106,6 +109,54 @@ TEST_F(SystemGrids, OneDigestANet) {
     }
     EXPECT_EQ(number, 210u);
     EXPECT_GE(tried, 210 / every);
+}
+
+// Nodes that share slices.
+TEST_F(SystemGrids, OneDigestANetWithSlices) {
+    for (const Net& net : {nets[0], nets[1]}) {
+        const JobStatus whole = trained(net, {.groups = 1});
+        for (const Grid& grid :
+             {Grid{.groups = 2}, Grid{.groups = 4}, Grid{.replicas = 2, .exchange = "multicast", .micro_batch = 3, .groups = 2},
+              Grid{.stages = 2, .micro_batch = 2, .groups = 2}, Grid{.stages = 2, .replicas = 2, .schedule = "zero-bubble", .groups = 2}}) {
+            SCOPED_TRACE(fmt::format("{}: {} stages, {} slice groups, {} replicas", net.preset, grid.stages, grid.groups, grid.replicas));
+            const JobStatus status = trained(net, grid);
+            EXPECT_EQ(status.digest, whole.digest);
+            EXPECT_EQ(status.step_digest, whole.step_digest);
+            EXPECT_EQ(status.kernel_set, whole.kernel_set);
+            EXPECT_EQ(status.accuracy, whole.accuracy);
+            EXPECT_EQ(status.loss, whole.loss);
+        }
+    }
+}
+
+// Two slice groups in two stages, then four slice groups, then four replicas with all slices: the digest of a quiet run.
+TEST_F(SystemGrids, AGridOfSlicesGoesOnAsAnotherOne) {
+    constexpr uint32_t steps = 600;
+    const Net& net = nets[0];
+    auto begun = [&](const std::string& path, const Grid& grid, const std::vector<std::string>& names) {
+        const std::string text = job_text(net, grid, steps, "checkpoint_every = 20");
+        const Json answer = cluster[0].post(path, Json(Submission{text, "job.toml", cluster.folder, names, 0}));
+        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
+        return answer.value("id", "");
+    };
+    const JobStatus quiet = cluster[0].ended(begun("/v1/jobs", {.groups = 1}, {"a"}));
+    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
+    const std::string id = begun("/v1/jobs", {.stages = 2, .groups = 2}, {"a", "b", "c", "d"});
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 100; }));
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    for (const uint32_t node : {0u, 1u, 2u, 3u}) EXPECT_EQ(cluster[node].ended(id).state, JobState::cancelled);
+    EXPECT_EQ(begun("/v1/jobs/" + id + "/resume", {.groups = 4}, {"d", "b", "a", "c"}), id);
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 250 || cluster[0].job(id)["status"]["state"] == "failed"; }));
+    const uint64_t resumed = cluster[0].job(id)["status"].value("resumed", uint64_t{0});
+    EXPECT_GE(resumed, 80u) << cluster[0].job(id).dump(2);
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    for (const uint32_t node : {0u, 1u, 2u, 3u}) EXPECT_EQ(cluster[node].ended(id).state, JobState::cancelled);
+    EXPECT_EQ(begun("/v1/jobs/" + id + "/resume", {.groups = 1}, {"a", "b", "c", "d"}), id);
+    const JobStatus last = cluster[0].ended(id);
+    EXPECT_EQ(last.state, JobState::done) << last.error;
+    EXPECT_GT(last.resumed, resumed);
+    EXPECT_EQ(last.digest, quiet.digest);
+    EXPECT_EQ(last.accuracy, quiet.accuracy);
 }
 
 // Two stages on four nodes, of which one is killed; then three stages on the others; then one node alone: the digest of a quiet run.

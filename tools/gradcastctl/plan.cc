@@ -33,6 +33,7 @@ Json json_of(const PlannedGrid& grid, uint64_t memory) {
     for (size_t i = 0; i < uses.size(); ++i) purposes[memory_for_names[i]] = uses[i];
     Json json = {{"stages", grid.stages},
                  {"replicas", grid.replicas},
+                 {"slice_groups", grid.slice_groups},
                  {"cuts", grid.cuts},
                  {"memory", {{"bytes", grid.cost.memory}, {"stage", grid.cost.fullest + 1}, {"purposes", purposes}}},
                  {"sent", {{"edges", grid.cost.edges}, {"words", grid.cost.words}}},
@@ -68,6 +69,7 @@ void print(const GridPlan& plan, const EngineConfig& config, const GridPlanOptio
         line("times", fmt::format("measured here on one lane: a block takes {:.2f} ms; a node has {} lane{} (--lanes)", plan.block_s * 1e3,
                                   config.lanes, config.lanes == 1 ? "" : "s"));
     line("wire", fmt::format("{} and {} for a message, assumed: --rate, --latency", flags.rate, flags.latency));
+    if (job.slice_groups > 1) line("slices", fmt::format("{} nodes share the slices of each stage (slice_groups)", job.slice_groups));
     line("memory", options.memory > 0 ? fmt::format("{} a node", text_bytes(options.memory)) : "not limited: --memory 8GiB");
     std::vector<std::vector<std::string>> rows = {
         {"", "stages", "replicas", "step", "idle", "edges sent", "words sent", "memory", "fits", "begin at"}};
@@ -83,7 +85,7 @@ void print(const GridPlan& plan, const EngineConfig& config, const GridPlanOptio
         for (const uint64_t bytes : memory_by_use(grid.memory)) row.push_back(text_bytes(bytes));
     };
     for (const PlannedGrid& each : plan.grids)
-        add(&each == plan.chosen() ? "auto" : each.stages == job.stages && job.stages > 1 ? "job" : "", each);
+        add(&each == plan.chosen() ? "auto" : each.stages == job.stages && (job.stages > 1 || job.slice_groups > 1) ? "job" : "", each);
     fmt::print("\n");
     print_table(rows);
     fmt::print("\nmemory of the fullest node\n");

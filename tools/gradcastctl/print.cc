@@ -176,16 +176,19 @@ void print_times(const std::vector<NodeTimes>& nodes) {
 
 void print_pipeline(const PipelineStatus& pipeline) {
     const auto stages = static_cast<uint32_t>(pipeline.layers.size());
-    std::string text = fmt::format("{} stages, {}", stages, pipeline.schedule);
+    const bool groups = pipeline.slice_groups > 1;
+    std::string text = stages > 1 || !groups ? fmt::format("{} stages, {}", stages, pipeline.schedule) : "1 stage";
+    if (groups) text += fmt::format(", {} slice groups", pipeline.slice_groups);
     if (pipeline.known())
         text += fmt::format(", {} micro-batches of {} block{}; idle by formula {:.2f}; {:.1f} ms a step", pipeline.micro_batches,
                             pipeline.micro_batch, pipeline.micro_batch == 1 ? "" : "s", pipeline.idle_formula, pipeline.step_us * 1e-3);
     fmt::print("{:<15} {}\n", "pipeline", text);
     std::vector<std::vector<std::string>> rows = {
         {"stage", "layers", "node", "replica", "idle", "simulated", "forward ms", "backward ms", "weights ms", "waits for, in a step"}};
+    if (groups) rows[0].insert(rows[0].begin() + 2, "slices");
     std::vector<const StageNode*> nodes;
     for (const StageNode& node : pipeline.nodes) nodes.push_back(&node);
-    std::ranges::stable_sort(nodes, {}, &StageNode::stage);
+    std::ranges::stable_sort(nodes, {}, [](const StageNode* node) { return std::pair(node->stage, node->slice_group); });
     for (const StageNode* node : nodes) {
         const StageNews& news = node->news;
         auto ms = [&](StageTime what) { return news.of(what) > 0 ? fmt::format("{:.2f}", news.of(what) * 1e-3) : "-"; };
@@ -197,6 +200,7 @@ void print_pipeline(const PipelineStatus& pipeline) {
                             : "-",
                         ms(StageTime::forward), ms(StageTime::backward), ms(StageTime::weights),
                         news.steps > 0 ? stage_waits_text(*node, stages) : "-"});
+        if (groups) rows.back().insert(rows.back().begin() + 2, fmt::format("{} of {}", node->slice_group, pipeline.slice_groups));
     }
     print_table(rows);
 }

@@ -124,6 +124,7 @@ EngineConfig engine_config(const AuditFolder& folder, const AuditConfig& config,
     engine.job.exchange = "unicast";   // of one rank; any exchange has the same sums
     engine.job.stages = 1;             // and any cut
     engine.job.buddy = false;
+    engine.job.slice_groups = 1;
     engine.job.s = 0;
     const AlgorithmKind* kind;
     if (algorithm_find(folder.job.algorithm, &kind).ok() && follows_clock(*kind, folder.job.settings))

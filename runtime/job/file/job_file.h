@@ -61,6 +61,7 @@ struct JobConfig {
     bool buddy = false;                    // with survive: each stage's state is kept by a second node
     uint32_t slices = 1;                   // of each sliced layer
     std::vector<std::string> sliced;       // names of layers; none: see slices_choose()
+    uint32_t slice_groups = 1;             // nodes that share the slices of a stage, see Grid
     uint32_t micro_batch = 1;              // blocks that pass the stages together
     std::string transport = "auto";        // "auto", "ip", "tcp"
     Protect protect = Protect::auth;

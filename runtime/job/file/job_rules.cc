@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <bit>
+
 #include "algos/grid/schedule.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
@@ -54,6 +56,7 @@ bool weights_later(Keys keys) {
     return schedule && passes_apart(*schedule);
 }
 bool sliced(Keys keys) { return keys.job.slices > 1; }
+bool grouped(Keys keys) { return keys.job.slice_groups > 1; }   // nodes share slices
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
 // clang-format off
@@ -180,14 +183,16 @@ constexpr JobRule rules[] = {
      "goes with stages of at least 2: a whole net has the activations of one block at a time"},
     {"parallel.recompute", [](Keys keys) { return keys.job.recompute && weights_later(keys); },
      "saves little with the schedule {parallel.schedule}, whose weights passes come later and need the activations: take 1f1b, eager-1f1b or gpipe"},
+    {"parallel.buddy", [](Keys keys) { return keys.job.buddy && grouped(keys); },
+     "keeps whole stages in this version, and nodes that share slices have parts of one: take slice_groups = 1, or leave buddy and job.survive out"},
     {"parallel.buddy", [](Keys keys) { return keys.job.buddy && (keys.job.stages == 1 || keys.job.stages == stages_auto); },
      "goes with a number of stages, of at least 2: a neighbouring stage's node keeps each of them"},
     {"parallel.buddy", [](Keys keys) { return keys.job.buddy && !keys.job.survive; },
      "goes with survive = true in [job]"},
     {"parallel.buddy", [](Keys keys) { return keys.job.buddy && keys.job.s > 0; },
      "goes with s = 0: a stage has one node, which is not missed but replaced"},
-    {"parallel.micro_batch", [](Keys keys) { return keys.changed("parallel.micro_batch") && !staged(keys); },
-     "goes with stages of at least 2"},
+    {"parallel.micro_batch", [](Keys keys) { return keys.changed("parallel.micro_batch") && !staged(keys) && !grouped(keys); },
+     "goes with stages or slice_groups of at least 2"},
     {"parallel.micro_batch", [](Keys keys) { return keys.job.micro_batch > keys.job.blocks; },
      "{parallel.micro_batch} blocks are more than the {job.blocks} of a step"},
     {"parallel.slices", [](Keys keys) { return sliced(keys) && keys.job.algorithm != "ssgd"; },
@@ -196,6 +201,20 @@ constexpr JobRule rules[] = {
      "slices compute on CPUs in this version: take device = \"cpu\""},
     {"parallel.sliced", [](Keys keys) { return !keys.job.sliced.empty() && !sliced(keys); },
      "goes with slices of at least 2"},
+    {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && !sliced(keys); },
+     "nodes share the slices of layers, and there are none: set slices"},
+    {"parallel.slice_groups", [](Keys keys) { return !std::has_single_bit(keys.job.slice_groups); },
+     "{parallel.slice_groups} is not a power of two"},
+    {"parallel.slice_groups", [](Keys keys) { return keys.job.slices % keys.job.slice_groups != 0; },
+     "{parallel.slice_groups} does not divide the {parallel.slices} slices"},
+    {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && keys.job.survive && !keys.job.buddy; },
+     "nodes that share slices do not survive a loss in this version: leave job.survive out, or take slice_groups = 1"},
+    {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && keys.job.s > 0; },
+     "nodes that share slices miss nobody in this version: take s = 0, or slice_groups = 1"},
+    {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && (keys.job.balance || !keys.job.weights.empty()); },
+     "goes with equal shares of the blocks: leave balance and weights out"},
+    {"parallel.recompute", [](Keys keys) { return keys.job.recompute && grouped(keys); },
+     "does not go with slice_groups in this version"},
     {"profile.step", [](Keys keys) { return keys.job.profile > 0 && learns_alone(keys); },
      "goes with ssgd, not {algorithm.kind}"},
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "runtime/job/model/model_format.h"
 
@@ -79,7 +80,9 @@ bool put_description(hid_t h, const Model& model, const uint64_t version, const 
 Status ModelWriter::open(const std::string& path, const StateSizes& sizes, const StateRuns& runs) {
     path_ = path;
     sizes_ = sizes;
-    runs_ = runs;
+    runs_ = runs;   // in the file they lie one behind the other
+    for (std::vector<Layout::Run>& each : runs_)
+        for (uint64_t next = 0; Layout::Run & run : each) run.offset = std::exchange(next, next + run.count);
     has_ = state_sizes(runs);
     bool good = true;
     {

@@ -131,7 +131,7 @@ private:
 class Reader {
 public:
     Reader(File& file, const NetSpec& net, std::span<float> parameters, const Layout* own = nullptr)
-        : file_(file), net_(net), parameters_(parameters), own_(own) {}
+        : file_(file), net_(net), parameters_(parameters), own_(own), runs_(own ? own->runs() : std::vector<Layout::Run>()) {}
 
     Status read(std::string* notes) {
         std::vector<Layer> layers;
@@ -160,6 +160,16 @@ public:
 private:
     /// In `parameters_`; Layout::none: they do not have the tensor.
     uint64_t offset_of(const NetTensor& tensor) const { return own_ ? own_->offset_of(tensor.offset) : tensor.offset; }
+    /// How many of its elements they have.
+    uint64_t elements_of(const NetTensor& tensor) const {
+        if (!own_) return tensor.count;
+        uint64_t count = 0;
+        for (const Layout::Run& run : runs_) {
+            const uint64_t first = std::max(run.place, tensor.offset), end = std::min(run.place + run.count, tensor.offset + tensor.count);
+            count += end > first ? end - first : 0;
+        }
+        return count;
+    }
     Status wrong(std::string_view what) const { return file_.wrong(what); }
     Status bytes(void* to, uint64_t count) { return file_.bytes(to, count); }
 
@@ -263,14 +273,19 @@ private:
                 GC_TRY(bytes(passed, count = std::min<uint64_t>(entry.end - at, sizeof passed)));
             return {};
         }
-        const uint64_t offset = offset_of(*entry.tensor), count = entry.tensor->count;
-        if (offset == Layout::none) {
+        const auto [first, count] = std::pair(entry.tensor->offset, entry.tensor->count);
+        const bool whole = elements_of(*entry.tensor) == count;
+        if (!whole) {
             GC_TRY(memory_room_for(count * sizeof(float), file_.path()));
-            dropped_.resize(count);
+            passing_.resize(count);
         }
-        const std::span<float> values = offset == Layout::none ? std::span(dropped_) : parameters_.subspan(offset, count);
+        const std::span<float> values = whole ? parameters_.subspan(offset_of(*entry.tensor), count) : std::span(passing_);
         if (entry.dtype == Dtype::f32) GC_TRY(bytes(values.data(), values.size_bytes()));
         else GC_TRY(converted(entry, values));
+        for (const Layout::Run& run : whole ? std::span<const Layout::Run>() : runs_) {
+            const uint64_t from = std::max(run.place, first), end = std::min(run.place + run.count, first + count);
+            for (uint64_t place = from; place < end; ++place) parameters_[run.offset + place - run.place] = values[place - first];
+        }
         if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return {};
         return wrong(fmt::format("tensor {} holds NaN or Inf", entry.name));
     }
@@ -310,7 +325,8 @@ private:
     const NetSpec& net_;
     const std::span<float> parameters_;
     const Layout* const own_;
-    std::vector<float> dropped_;   // the last tensor that `parameters_` do not have
+    const std::vector<Layout::Run> runs_;   // of own_
+    std::vector<float> passing_;            // the last tensor that `parameters_` do not have, or a part of it alone
     std::string prefix_;
     std::vector<NetTensor> tensors_;
     std::vector<Entry> entries_;

@@ -4,14 +4,15 @@
 
 namespace gradcast {
 
-StateRuns state_runs(const Layout& own, const Layout& whole, uint32_t vectors) {
+StateRuns state_runs(const Layout& own, const Layout& whole, uint32_t vectors, bool owned) {
     StateRuns all;
-    all[StateVector::parameters] = own.runs();
+    all[StateVector::parameters] = own.runs(owned);
     for (uint64_t v = 0; v < vectors; ++v)
-        for (const Layout::Run& run : own.runs())
+        for (const Layout::Run& run : own.runs(owned))
             all[StateVector::optimiser].push_back({v * own.elements + run.offset, run.count, v * own.whole() + run.place});
     uint64_t number = 0;   // in the whole net
     for (uint64_t group = 0; group < own.groups.size(); ++group) {
+        if (!owned && !own.stands_for(own.groups[group])) continue;
         while (number < whole.groups.size() && whole.groups[number].place() != own.groups[group].place()) ++number;
         GC_ASSERT(number < whole.groups.size());
         auto& runs = all[StateVector::exponents];

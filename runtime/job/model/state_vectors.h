@@ -54,8 +54,9 @@ struct ModelVectors {
 
 /// The elements that a node has of each vector, ascending.  The algorithm's state has no runs: no node has a part of it.
 using StateRuns = PerVector<std::vector<Layout::Run>>;
-/// own: of the node's stage; whole: of the whole net, in any buckets; vectors: OptimiserKind::vectors().
-StateRuns state_runs(const Layout& own, const Layout& whole, uint32_t vectors);
+/// own: of the node's cell; whole: of the whole net, in any buckets; vectors: OptimiserKind::vectors().  Not `owned`: without what another
+/// slice group stands for.
+StateRuns state_runs(const Layout& own, const Layout& whole, uint32_t vectors, bool owned = true);
 /// Of a node that has everything.
 StateRuns state_runs_whole(const StateSizes& sizes);
 /// Elements of each vector that these runs have.

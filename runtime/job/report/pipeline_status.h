@@ -14,12 +14,14 @@ struct StageNode {
     std::string node;
     uint32_t stage = 1, replica = 0;   // from 1 on; replica 0: a spare
     StageNews news;                    // passes only of the replica that is drawn: this node's, at a spare the first one
+    uint32_t slice_group = 1;          // from 1 on
 };
 
 struct PipelineStatus {
     std::string schedule;
     uint32_t micro_batch = 1;               // blocks
     uint32_t own_stage = 1;                 // of this node, from 1 on
+    uint32_t slice_groups = 1;              // nodes that share the slices of a stage
     std::vector<std::string> layers = {};   // by stage: "conv1 .. pool1"
     std::vector<StageNode> nodes = {};      // by rank
     // Of the most micro-batches of a node; without steps 0, -1 and empty.

@@ -34,7 +34,7 @@ Status Report::open(const EngineConfig& config) {
     for (size_t node = 0; node < nodes_.size(); ++node) nodes.push_back(nodes_[node].name);
     self_ = config.self;
     nodes_times_.plan(nodes.size() + nodes_later_max);
-    if (config.job.stages > 1) nodes_stages_.plan(nodes.size() + nodes_later_max);
+    if (config.job.stages > 1 || config.job.slice_groups > 1) nodes_stages_.plan(nodes.size() + nodes_later_max);
     status_.curve.reserve(curve_points_max);
     status_.workers.reserve(workers_reported_max);
     status_.staleness.reserve(Staleness::bins);

@@ -45,8 +45,8 @@ Status Checkpoints::open(const EngineConfig& config, JobParts& parts, Report& re
 
 void Checkpoints::take_part() {
     if (!parts_->pipeline) return;
-    cell_ = parts_->pipeline->own_stage;
-    cells_ = parts_->pipeline->stages();
+    cell_ = parts_->pipeline->own_cell();
+    cells_ = parts_->pipeline->cells();
     runs_ = parts_->runs;
 }
 
@@ -96,7 +96,7 @@ void Checkpoints::take(const std::vector<PartHolders>& stages, Rank self, const 
         of_stage.state = part_of(writers[0]);
         copies_.receive({model.step, stage, static_cast<uint32_t>(stages.size())}, writers[0], of_stage);
     }
-    const auto& [writers, receivers] = stages[parts_->pipeline->own_stage];
+    const auto& [writers, receivers] = stages[parts_->pipeline->own_cell()];
     if (std::ranges::find(writers, self) == writers.end()) return;
     snapshot(model, algorithm);
     if (writers[0] == self && !receivers.empty()) copies_.send(model.step, receivers, snapshot_state());

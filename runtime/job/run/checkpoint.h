@@ -6,7 +6,7 @@
 //
 // The last `keep` of a rank stay, and every `audit`-th of the job.
 //
-// Of a net in stages each stage's file is a part of the checkpoint (CheckpointName), by the ranks that part_holders() names: some write
+// Of a net in stages each cell's file is a part of the checkpoint (CheckpointName), by the ranks that part_holders() names: some write
 // their own, others get a copy by mail (PartCopies).  All parts are taken or none, because ranks report with each state whether they still
 // write; a part is removed when `keep` newer checkpoints have all their parts at all their holders.
 #pragma once

@@ -52,7 +52,7 @@ public:
         report_.update([&](JobStatus& status) {
             status.settings = parts_.settings(job_);
             status.voters = view_voters(job_);
-            if (parts_.pipeline) status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage);
+            if (parts_.pipeline) status.stage = parts_.pipeline->cell_text(parts_.pipeline->own());
             status.grid = config_.grid;
         });
         const ExchangeConfig& exchange = choice_.first().config;
@@ -78,7 +78,7 @@ public:
         const Layout& layout = parts_.compute.net->layout();
         if (!config_.grid.empty() && session_->self() == 0) report_.log().info("grid: {}", config_.grid);
         report_.log().info("rank {} of {}, {}{} parameters in {} buckets, {} of {} {}, {}", session_->self(), session_->view().n(),
-                           parts_.pipeline ? parts_.pipeline->stage_text(parts_.pipeline->own_stage) + ", " : "", layout.elements,
+                           parts_.pipeline ? parts_.pipeline->cell_text(parts_.pipeline->own()) + ", " : "", layout.elements,
                            layout.buckets.size(), session_->own_blocks().size(), parts_.block_sizes.size(),
                            parts_.local ? "workers" : "blocks", memory_text(memory));
         return {};
@@ -217,7 +217,7 @@ private:
         std::vector<NodeId> others;
         for (uint32_t node = 0; node < config_.roster.size(); ++node)
             if (NodeId{node} != config_.self && std::ranges::count(members, config_.roster[node].name) > 0) others.push_back(NodeId{node});
-        const auto lost = ViewStages(others, parts_.cut->stages(), job_.buddy).missing();
+        const auto lost = ViewStages(others, parts_.cut->stages(), job_.buddy, parts_.cut->slice_groups).missing();
         return lost ? fail(Code::conflict, "no other node has {}", parts_.cut->stage_text(*lost)) : Status{};
     }
     /// Between two steps: the session ends, and the next one has the same members and this exchange.

@@ -10,7 +10,7 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
     steps_ = parts.steps;
     balance_ = job.balance;
     Codec& codec = *parts.compute.codec;
-    const uint32_t n = parts.pipeline ? config.nodes() / parts.pipeline->stages() : config.nodes();
+    const uint32_t n = parts.pipeline ? config.nodes() / parts.pipeline->cells() : config.nodes();
     name_ = job.exchange;
     datagram_bytes_ = config.datagram_bytes;
     asked_ = {.layout = parts.pipeline ? &parts.largest_stage : &codec.words(),   // that predictions are for, the same at all ranks

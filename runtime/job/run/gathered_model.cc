@@ -30,12 +30,12 @@ uint32_t rounds_of(const Session& session) { return session.ranks_tolerated() + 
 /// In the order in which the file takes them.
 std::vector<GatheredModel::Piece> GatheredModel::pieces() const {
     std::vector<Piece> all;
-    for (uint32_t stage = 0; stage < parts_.pipeline->stages(); ++stage) {
-        const StateRuns runs = parts_.state_runs_of(stage);
+    for (uint32_t cell = 0; cell < parts_.pipeline->cells(); ++cell) {
+        const StateRuns runs = parts_.state_runs_of(cell);
         for (const StateVector which : state_vectors)
             for (const auto& [offset, count, place] : runs[which])
                 for (uint64_t i = 0, most = piece_bytes / kind_of(which).width; i < count; i += most)
-                    all.push_back({which, stage, place + i, std::min(most, count - i), offset + i});
+                    all.push_back({which, cell, place + i, std::min(most, count - i), offset + i});
     }
     std::ranges::sort(all, {}, [](const Piece& piece) { return std::pair(piece.which, piece.place); });
     return all;
@@ -54,9 +54,9 @@ std::span<const std::byte> GatheredModel::own(const Piece& piece) const {
     return parts_.state({}).bytes()[piece.which].subspan(piece.offset * width, piece.count * width);
 }
 
-/// The lowest living rank of its stage.  All ranks agree once they know of the same losses.
+/// The lowest living rank of its cell.  All ranks agree once they know of the same losses.
 Rank GatheredModel::owner(const Session& session, const Piece& piece) const {
-    for (const Rank rank : session.grid().replica_group({piece.stage, 0}))
+    for (const Rank rank : session.grid().replica_group(session.grid().cell(piece.cell)))
         if (!session.dispatch().lost(rank)) return rank;
     return session.self();   // the job is about to end
 }

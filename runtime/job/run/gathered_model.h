@@ -31,9 +31,9 @@ private:
     /// Elements that lie side by side in the whole vector and at their owner.
     struct Piece {
         StateVector which;
-        uint32_t stage;
+        uint32_t cell;
         uint64_t place, count;   // in the whole vector
-        uint64_t offset;         // at the stage's ranks
+        uint64_t offset;         // at the cell's ranks
     };
     std::vector<Piece> pieces() const;
     uint64_t room_bytes() const;   // of the largest piece

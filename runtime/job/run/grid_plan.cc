@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "algos/grid/cuts.h"
+#include "nn/graph/slices.h"
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/isa.h"
@@ -64,7 +65,8 @@ public:
         if (config_.job.device != "cpu") return fail(Code::invalid, "{}: a plan is made of jobs on CPUs", config_.job.device);
         Report report{Log::none()};
         JobParts whole;
-        const EngineConfig uncut = of_stages(1, {});
+        EngineConfig uncut = of_stages(1, {});
+        uncut.job.slice_groups = 1;
         if (const Status status = whole.examine(uncut, false, report); !status.ok()) return about_ = whole.about, status;
         GC_TRY(net_cpu_order(whole.spec, &order_));
         const std::vector<uint32_t> sizes = whole.local ? whole.local->block_sizes() : whole.block_sizes;
@@ -73,8 +75,9 @@ public:
         const std::string uncut_why = config_.nodes() > 1 ? uncut_because(config_.job) : "";
         if (!uncut_why.empty()) plan_.notes.push_back(fmt::format("stages: {}", uncut_why));
         GC_TRY(measure(whole));
+        sliced_ = sliced_layers(whole.layers);
         const uint32_t most = uncut_why.empty() ? cuts_most(order_.learns, order_.begins) : 1;
-        const std::vector<uint32_t> all = options_.stages > 0 ? std::vector{options_.stages} : stage_counts(config_.nodes(), most);
+        const std::vector<uint32_t> all = options_.stages > 0 ? std::vector{options_.stages} : counts(most);
         for (const uint32_t stages : all) {
             const Status status = add(stages);
             // Of several grids some may not go with the exchange: too few replicas.
@@ -139,6 +142,12 @@ private:
         return {};
     }
 
+    /// Numbers of stages.  Where the slice groups fill no grid, that of one stage says why.
+    std::vector<uint32_t> counts(uint32_t most) const {
+        const uint32_t groups = config_.job.slice_groups;
+        return config_.nodes() % groups == 0 ? stage_counts(config_.nodes() / groups, most) : std::vector{1u};
+    }
+
     std::vector<std::string> cuts(const CutCosts& costs, uint32_t stages) const {
         const std::vector<uint32_t> begins = cuts_even(costs, order_.learns, order_.begins, stages);
         std::vector<std::string> names;
@@ -164,33 +173,40 @@ private:
         GridLoad load{.lanes = std::max(config.lanes, 1u), .micro_batch = config.job.micro_batch, .stages = {}};
         PlannedGrid result;
         result.stages = config.job.stages;
-        result.replicas = config.nodes() / config.job.stages;
+        result.slice_groups = config.job.slice_groups;
+        result.replicas = std::max(config.nodes() / (config.job.stages * config.job.slice_groups), 1u);
         result.cuts = config.job.cuts;
         std::vector<std::vector<MemoryUse>> memory;
-        for (uint32_t stage = 0; stage < config.job.stages; ++stage) {
+        std::vector<uint32_t> groups;   // by stage, the fullest
+        for (uint32_t cell = 0; cell < config.job.stages * result.slice_groups; ++cell) {
             if (config.stop && config.stop->load(std::memory_order_relaxed))
                 return fail(Code::cancelled, "stopped while grids are planned");
-            config.self = NodeId{stage};
+            config.self = NodeId{cell};
             Report report{Log::none()};
             PlannedJob planned;
             about_ = "parallel.stages";
             if (const Status status = planned.parts.examine(config, false, report); !status.ok())
                 return about_ = planned.parts.about, status;
             GC_TRY(planned.plan(config, "cpu", report));
-            memory.push_back(planned.memory());
-            load.stages.push_back(loaded(planned, result.replicas, &load));
-            for (const MemoryUse& each : memory.back()) load.stages.back().memory += each.total();
+            std::vector<MemoryUse> its = planned.memory();
+            StageLoad its_load = loaded(planned, result.replicas, &load);
+            for (const MemoryUse& each : its) its_load.memory += each.total();
+            const uint32_t group = cell % result.slice_groups;
+            if (group == 0) memory.emplace_back(), load.stages.emplace_back(), groups.push_back(0);
+            else if (its_load.memory <= load.stages.back().memory) continue;
+            memory.back() = std::move(its), load.stages.back() = its_load, groups.back() = group;
         }
         result.cost = grid_cost(load, options_.wire);
         if (units_.empty()) result.cost.step = result.cost.idle = 0;
         result.memory = std::move(memory[result.cost.fullest]);
+        result.fullest_group = groups[result.cost.fullest];
         *made = std::move(result);
         return {};
     }
 
     StageLoad loaded(const PlannedJob& planned, uint32_t replicas, GridLoad* grid) const {
         const JobParts& parts = planned.parts;
-        const Stage own = parts.pipeline ? parts.pipeline->stage(parts.pipeline->own_stage) : Stage{};
+        const Stage own = parts.pipeline ? parts.pipeline->cell(parts.pipeline->own_cell()) : Stage{};
         StageLoad load;
         std::vector<Stage> kept;   // whose sums the node applies too
         if (parts.buddies)
@@ -198,10 +214,11 @@ private:
         for (const UnitTimes& unit : units_) {
             for (const Stage& each : kept) load.apply += each.has(unit.first) ? unit.apply / grid->lanes : 0;
             if (!own.has(unit.first)) continue;
-            load.block.forward += unit.forward;
-            load.block.data += unit.data;
-            load.block.weights += unit.weights;
-            load.apply += unit.apply / grid->lanes;
+            const double share = share_of(unit, own.slice_groups);
+            load.block.forward += share * unit.forward;
+            load.block.data += share * unit.data;
+            load.block.weights += share * unit.weights;
+            load.apply += share * unit.apply / grid->lanes;
         }
         if (parts.pipeline) {
             grid->schedule = parts.pipeline->schedule;
@@ -213,6 +230,13 @@ private:
             load.values_sent = bytes(false, false);
             load.gradients_sent = bytes(false, true);
             load.edges_received = bytes(true, false) + bytes(true, true);
+            if (own.slice_groups > 1) {   // passes wait for what the slice groups tell each other
+                load.slices_sent = static_cast<double>(pipeline.slice_bytes(samples_));
+                const double waits = load.slices_sent * 8 / options_.wire.bits_per_s +
+                                     static_cast<double>(pipeline.slice_points()) * options_.wire.latency_s;
+                load.block.forward += waits / 2;
+                load.block.data += waits / 2;
+            }
         }
         // Of `auto` the exchange that is predicted to be the fastest.
         const Alternative* best = nullptr;
@@ -228,13 +252,24 @@ private:
         load.words_sent = cost.sent;
         load.words_received = cost.received;
         load.words_rounds = cost.rounds;
-        if (const KeptStages* kept = planned.session->kept()) {
-            load.words_sent += static_cast<double>(kept->bytes_sent());
-            load.words_received += static_cast<double>(kept->bytes_received());
+        if (const KeptStages* with = planned.session->kept()) {
+            load.words_sent += static_cast<double>(with->bytes_sent());
+            load.words_received += static_cast<double>(with->bytes_received());
         }
         grid->blocks = best == &planned.choice.first() ? planned.session->blocks_most()
                                                        : static_cast<uint32_t>(cost.d * ((its.config.blocks + replicas - 1) / replicas));
         return load;
+    }
+
+    /// Of a unit's time that a node of one of the slice groups takes.
+    double share_of(const UnitTimes& unit, uint32_t groups) const {
+        double all = 0, own = 0;
+        for (uint32_t layer = unit.first; layer < unit.end; ++layer) {
+            const bool sliced = std::ranges::find(sliced_, order_.names[layer]) != sliced_.end();
+            all += order_.work[layer];
+            own += order_.work[layer] / (sliced ? groups : 1);
+        }
+        return all > 0 ? own / all : 1;
     }
 
     const EngineConfig& config_;
@@ -242,6 +277,7 @@ private:
     std::string& about_;
     GridPlan plan_;
     NetOrder order_;
+    std::vector<std::string> sliced_;      // layers
     std::vector<UnitTimes> units_;         // empty: not measured
     std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
     std::vector<double> edges_;            // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
@@ -263,7 +299,8 @@ MemoryByUse memory_by_use(const std::vector<MemoryUse>& places) {
 
 std::string PlannedGrid::text() const {
     const auto count = [](uint32_t of, const char* what) { return fmt::format("{} {}{}", of, what, of == 1 ? "" : "s"); };
-    return fmt::format("{} of {}{}{}", count(stages, "stage"), count(replicas, "replica"), cuts.empty() ? "" : ", cut at ",
+    const std::string groups = slice_groups > 1 ? " in " + count(slice_groups, "slice group") : "";
+    return fmt::format("{}{} of {}{}{}", count(stages, "stage"), groups, count(replicas, "replica"), cuts.empty() ? "" : ", cut at ",
                        fmt::join(cuts, ", "));
 }
 

@@ -26,11 +26,13 @@ using MemoryByUse = std::array<uint64_t, memory_for_names.size()>;
 MemoryByUse memory_by_use(const std::vector<MemoryUse>& places);
 
 struct PlannedGrid {
-    uint32_t stages = 1, replicas = 1;
+    uint32_t stages = 1, replicas = 1, slice_groups = 1;
     std::vector<std::string> cuts;   // as parallel.cuts
     GridCost cost;                   // cost.step 0: not predicted
     std::vector<MemoryUse> memory;   // of the fullest node, as JobStatus::memory
-    /// "2 stages of 3 replicas, cut at fc1"; with the memory of the fullest node, and the step where it is predicted.
+    uint32_t fullest_group = 0;      // slice group of that node, whose stage is cost.fullest
+    /// "2 stages of 3 replicas, cut at fc1", "2 stages in 4 slice groups of 1 replica"; with the memory of the fullest node, and the step
+    /// where it is predicted.
     std::string text() const;
     std::string costs_text() const;
 };
@@ -51,9 +53,9 @@ struct GridPlan {
 };
 
 /// Plans `config.job` over `config.nodes()` nodes with `config.lanes` lanes each.  Its stages and self do not matter; its cuts are those of
-/// their number of stages.  Takes the memory of the largest unit of the net (nn/measure.h) and the time of some blocks, with
-/// options.times; without, neither.  Several threads may call.  *about becomes the key of the job file that an error is about.  Errors: as
-/// of PREPARE; the job computes on GPUs; cancelled.
+/// their number of stages.  Each grid has the job's slice groups.  Takes the memory of the largest unit of the net (nn/measure.h) and the
+/// time of some blocks, with options.times; without, neither.  Several threads may call.  *about becomes the key of the job file that an
+/// error is about.  Errors: as of PREPARE; the job computes on GPUs; cancelled.
 Status grid_plan(const EngineConfig& config, const GridPlanOptions& options, GridPlan* plan, std::string* about);
 
 }   // namespace gradcast

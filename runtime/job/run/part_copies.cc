@@ -34,12 +34,15 @@ PartCopies::Rooms PartCopies::rooms_of(const JobParts& parts) {
     Rooms rooms;
     uint64_t most = 0;   // pieces
     const uint32_t stages = parts.cut->stages();
-    for (uint32_t stage = 0; stage < stages; ++stage)
-        for (const StageRun& run : parts.buddies ? runs_possible(stage, stages) : std::vector<StageRun>{{stage, stage + 1}}) {
-            const std::vector<Piece> pieces = pieces_of(parts.state_runs_of(run));
-            most = std::max(most, pieces.size());
-            for (const Piece& each : pieces) rooms.bytes = std::max(rooms.bytes, each.bytes());
-        }
+    std::vector<StateRuns> all;   // that files may have
+    for (uint32_t cell = 0; cell < parts.pipeline->cells(); ++cell) all.push_back(parts.state_runs_of(cell));
+    for (uint32_t stage = 0; parts.buddies && stage < stages; ++stage)
+        for (const StageRun& run : runs_possible(stage, stages)) all.push_back(parts.state_runs_of(run));
+    for (const StateRuns& runs : all) {
+        const std::vector<Piece> pieces = pieces_of(runs);
+        most = std::max(most, pieces.size());
+        for (const Piece& each : pieces) rooms.bytes = std::max(rooms.bytes, each.bytes());
+    }
     rooms.count = std::clamp(most / pieces_of_room, rooms_min, rooms_most);
     return rooms;
 }

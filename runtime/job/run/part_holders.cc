@@ -6,19 +6,19 @@ namespace gradcast {
 
 std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool(Rank)>& lost, uint64_t number, uint32_t copies,
                                       bool travel) {
-    std::vector<PartHolders> all(grid.stages());
+    std::vector<PartHolders> all(grid.cells());
     if (copies == 0) copies = grid.replicas() == 1 ? 2 : 1;
-    for (uint32_t stage = 0; stage < grid.stages(); ++stage) {
-        auto& [writers, receivers] = all[stage];
-        writers = grid.replica_group({stage, 0});
+    for (uint32_t cell = 0; cell < grid.cells(); ++cell) {
+        auto& [writers, receivers] = all[cell];
+        writers = grid.replica_group(grid.cell(cell));
         std::erase_if(writers, lost);
         if (writers.empty()) continue;
         std::ranges::rotate(writers, writers.begin() + static_cast<ptrdiff_t>(number % writers.size()));
         if (writers.size() > copies) writers.resize(copies);
         const uint32_t first = grid.replica_of(writers[0]);
         for (uint32_t replica = 0; travel && replica < grid.replicas(); ++replica)
-            for (uint32_t next = 1; next < grid.stages() && writers.size() + receivers.size() < copies; ++next) {
-                const Rank rank = grid.rank_of((first + replica) % grid.replicas(), {(stage + next) % grid.stages(), 0});
+            for (uint32_t next = 1; next < grid.cells() && writers.size() + receivers.size() < copies; ++next) {
+                const Rank rank = grid.rank_of((first + replica) % grid.replicas(), grid.cell((cell + next) % grid.cells()));
                 if (!lost(rank)) receivers.push_back(rank);
             }
     }
@@ -26,14 +26,15 @@ std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool
 }
 
 bool parts_travel(const JobConfig& job, uint32_t nodes) {
-    if (job.stages < 2 || job.checkpoint_keep == 0 || job.s > 0) return false;
-    const uint32_t replicas = job.survive ? 1 : std::max(nodes / job.stages, 1u);   // the fewest
+    const uint32_t cells = std::max(job.stages, 1u) * job.slice_groups;
+    if (cells < 2 || job.checkpoint_keep == 0 || job.s > 0) return false;
+    const uint32_t replicas = job.survive ? 1 : std::max(nodes / cells, 1u);   // the fewest
     return (job.checkpoint_copies == copies_auto ? 2 : job.checkpoint_copies) > replicas;
 }
 
 uint32_t copies_most(const JobConfig& job, uint32_t nodes) {
-    const uint32_t stages = std::max(job.stages, 1u), replicas = std::max(nodes / stages, 1u);
-    return stages == 1 || job.s > 0 ? replicas : replicas * stages;   // spare nodes hold nothing
+    const uint32_t cells = std::max(job.stages, 1u) * job.slice_groups, replicas = std::max(nodes / cells, 1u);
+    return cells == 1 || job.s > 0 ? replicas : replicas * cells;   // spare nodes hold nothing
 }
 
 Status copies_check(const JobConfig& job, uint32_t nodes) {

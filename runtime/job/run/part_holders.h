@@ -9,14 +9,14 @@
 
 namespace gradcast {
 
-/// Of the part of one stage.
+/// Of the part of one cell.
 struct PartHolders {
-    std::vector<Rank> writers;     // ranks of the stage: each writes the part from its own state
-    std::vector<Rank> receivers;   // ranks of other stages: each writes the copy that writers[0] sends it
+    std::vector<Rank> writers;     // ranks of the cell: each writes the part from its own state
+    std::vector<Rank> receivers;   // ranks of other cells: each writes the copy that writers[0] sends it
 };
 
-/// By stage, of the checkpoint with this number.  copies: nodes that are to hold each part; 0: 2 where a stage has one rank, else 1.  The
-/// ranks of a stage take turns; where they are too few, ranks of the next stages in a ring get copies, those of the same replica first.
+/// By cell, of the checkpoint with this number.  copies: nodes that are to hold each part; 0: 2 where a cell has one rank, else 1.  The
+/// ranks of a cell take turns; where they are too few, ranks of the next cells in a ring get copies, those of the same replica first.
 /// travel: false: no rank gets a copy, because ranks may be lost in the view and not all know it at once.  lost: no holder.
 std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool(Rank)>& lost, uint64_t number, uint32_t copies,
                                       bool travel);

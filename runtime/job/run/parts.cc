@@ -222,13 +222,13 @@ Status JobParts::check_net(const JobConfig& job) {
 }
 
 Status JobParts::check_stages(const EngineConfig& config) {
-    if (config.job.stages <= 1) return {};   // auto that nobody has chosen for: in one piece
+    if (config.job.stages <= 1 && config.job.slice_groups == 1) return {};   // auto that nobody has chosen for: in one piece
     GC_TRY(stages_plan(config.job, spec, config.nodes(), config.self, std::max(config.lanes, 1u), &cut.emplace(), &about));
     cut->block_sizes = block_sizes;
     pipeline = cut;
     run = {cut->own_stage, cut->own_stage + 1};
-    for (uint32_t stage = 0; stage < pipeline->stages(); ++stage) {
-        Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->stage(stage));
+    for (uint32_t cell = 0; cell < pipeline->cells(); ++cell) {
+        Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->cell(cell));
         if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
     }
     return {};
@@ -287,7 +287,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
                   .precision = job.precision,
                   .deterministic = job.deterministic};
     if (pipeline) {
-        net.stage = pipeline->stage(pipeline->own_stage);
+        net.stage = pipeline->cell(pipeline->own_cell());
         net.slots = pipeline->slots();
         net.passes_apart = pipeline->passes_apart();
         net.recompute = pipeline->recomputes();
@@ -296,7 +296,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;
-    if (pipeline) runs = state_runs_of(run);
+    if (pipeline) runs = state_runs_of(pipeline->own_cell());
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
     if (pipeline && job.buddy) GC_TRY((buddies = std::make_unique<BuddyParts>())->plan(*this, config, net));
 
@@ -321,13 +321,12 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     return {};
 }
 
-StateRuns JobParts::state_runs_of(uint32_t stage) const {
-    return state_runs(layers_layout(layers, 0, pipeline->stage(stage)), layers_layout(layers, 0), optimiser_vectors());
+StateRuns JobParts::runs_of(const Stage& stage, bool owned) const {
+    return state_runs(layers_layout(layers, 0, stage), layers_layout(layers, 0), optimiser_vectors(), owned);
 }
 
-StateRuns JobParts::state_runs_of(const StageRun& of) const {
-    const Stage stage{cut->stage(of.first).first, cut->stage(of.end - 1).end};
-    return state_runs(layers_layout(layers, 0, stage), layers_layout(layers, 0), optimiser_vectors());
+StateRuns JobParts::state_runs_of(const StageRun& of, uint32_t slice_group) const {
+    return runs_of({cut->stage(of.first).first, cut->stage(of.end - 1).end, slice_group, cut->slice_groups}, true);
 }
 
 StateSizes JobParts::state_sizes() const {
@@ -354,7 +353,8 @@ ModelState JobParts::state(std::span<const std::byte> of_algorithm) const {
 }
 
 std::vector<StateMemory> JobParts::state_memory() {
-    std::vector<StateMemory> all = {{pipeline ? runs : state_runs_whole(state_sizes()), writable_state()}};
+    const auto own = [this] { return runs_of(pipeline->cell(pipeline->own_cell()), true); };
+    std::vector<StateMemory> all = {{pipeline ? own() : state_runs_whole(state_sizes()), writable_state()}};
     if (buddies) std::ranges::move(buddies->kept_memory(*this), std::back_inserter(all));
     return all;
 }

@@ -57,9 +57,10 @@ struct JobParts {
 
     /// Of the optimiser's state; it has none before the memory is taken.
     uint32_t optimiser_vectors() const { return optimiser_find(schedule.kind)->vectors(schedule); }
-    /// What the nodes of a stage of the present view have of a state; or those of a run of stages of `cut`.
-    StateRuns state_runs_of(uint32_t stage) const;
-    StateRuns state_runs_of(const StageRun& of) const;
+    /// What the nodes of a cell of the present view stand for of a state: each element is one cell's.
+    StateRuns state_runs_of(uint32_t cell) const { return runs_of(pipeline->cell(cell), false); }
+    /// What the nodes have that compute a run of stages of `cut`, of sliced layers the slices of one slice group.
+    StateRuns state_runs_of(const StageRun& of, uint32_t slice_group = 0) const;
     /// Of the whole state; not that of the algorithm.  They are ready.
     StateSizes state_sizes() const;
     uint64_t optimiser_values() const { return optimiser_vectors() * compute.net->layout().elements; }
@@ -101,12 +102,12 @@ struct JobParts {
     std::string about;
     NetSpec spec;
     std::vector<Layer> layers;
-    // Of a net that is cut into stages.
+    // Of a net that is cut into stages, or whose slices nodes share.
     std::optional<PipelineConfig> cut;        // where, while no node is lost
     std::optional<PipelineConfig> pipeline;   // the same in the present view: a rank may compute several of those stages as one
     StageRun run;                             // of `cut`, that this node computes
-    Layout largest_stage;                     // of the stage with the most parameters
-    StateRuns runs;                           // what this node has of a state, but for kept stages
+    Layout largest_stage;                     // of the cell with the most parameters
+    StateRuns runs;                           // what this node stands for of a state, but for kept stages
     std::unique_ptr<BuddyParts> buddies;      // with `buddy`
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
@@ -124,6 +125,7 @@ private:
     Status open_data(const EngineConfig& config, bool verify, Report& report);
     Status check_net(const JobConfig& job);
     Status check_stages(const EngineConfig& config);
+    StateRuns runs_of(const Stage& stage, bool owned) const;
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);

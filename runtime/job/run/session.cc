@@ -10,7 +10,9 @@ namespace gradcast {
 namespace {
 
 constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
-constexpr uint64_t tag_scales = uint64_t{1} << 62 | 10;   // of mail
+// Of mail.  A resume's messages have bit 62 and small numbers, two a cell.  So numbers of lanes have a bit of their own; scales are shared
+// where nothing is resumed.
+constexpr uint64_t tag_scales = uint64_t{1} << 62 | 10, tag_lanes = uint64_t{1} << 62 | uint64_t{1} << 39;
 
 }   // namespace
 
@@ -25,7 +27,7 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     exchange_view_ = view_;
     exchange_self_ = self_;
     if (!parts.pipeline) return;
-    stages_ = ViewStages(config.nodes, parts.cut->stages(), job.job.buddy);
+    stages_ = ViewStages(config.nodes, parts.cut->stages(), job.job.buddy, parts.cut->slice_groups);
     grid_ = stages_.grid;
     exchange_view_.members.clear();
     exchange_self_ = spare() ? 0 : grid_.replica_of(self_);
@@ -44,7 +46,7 @@ Session::~Session() {
 /// Each block is one rank's, however many compute it: those of a super-block are its holders' in turn.
 uint32_t Session::own_samples() const {
     uint32_t samples = 0;
-    if (spare() || (parts_.pipeline && parts_.pipeline->own_stage > 0)) return 0;   // those of a replica are its first stage's
+    if (spare() || (parts_.pipeline && parts_.pipeline->own_cell() > 0)) return 0;   // those of a replica are its first cell's
     for (size_t i = 0; i < placement_.holders.size(); ++i)
         for (uint32_t block = placement_.bounds[i]; block < placement_.bounds[i + 1]; ++block)
             if (placement_.holders[i][(block - placement_.bounds[i]) % placement_.holders[i].size()] == exchange_self_)
@@ -126,11 +128,15 @@ PipelineStatus Session::pipeline_status() const {
     const PipelineConfig& config = *parts_.pipeline;
     PipelineStatus status{.schedule = pipeline_schedule_names()[static_cast<size_t>(config.schedule)],
                           .micro_batch = config.micro_batch,
-                          .own_stage = config.own_stage + 1};
+                          .own_stage = config.own_stage + 1,
+                          .slice_groups = config.slice_groups};
     for (uint32_t stage = 0; stage < config.stages(); ++stage) status.layers.push_back(config.layers_text(stage));
     for (Rank rank = 0; rank < view_.n(); ++rank)
-        status.nodes.push_back(
-            {view_.members[rank].name, grid_.cell_of(rank).stage + 1, grid_.is_spare(rank) ? 0 : grid_.replica_of(rank) + 1, {}});
+        status.nodes.push_back({view_.members[rank].name,
+                                grid_.cell_of(rank).stage + 1,
+                                grid_.is_spare(rank) ? 0 : grid_.replica_of(rank) + 1,
+                                {},
+                                grid_.cell_of(rank).slice_group + 1});
     return status;
 }
 
@@ -144,7 +150,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     std::function<void(Rank, Suspicion)> suspect;
     if (job_.job.survive) suspect = [this](Rank rank, Suspicion why) { ViewProtocol::suspect(context_->host, config_.nodes[rank], why); };
     std::function<std::string(Rank)> part_of;
-    if (parts_.pipeline) part_of = [this](Rank rank) { return parts_.pipeline->stage_text(grid_.cell_of(rank).stage); };
+    if (parts_.pipeline) part_of = [this](Rank rank) { return parts_.pipeline->cell_text(grid_.cell_of(rank)); };
     std::function<void(Rank, StageNews)> stage_of;
     if (parts_.pipeline) {
         stage_of = [this](Rank rank, StageNews news) { report_.stage_of(config_.nodes[rank], std::move(news)); };
@@ -230,7 +236,22 @@ Status Session::barrier(const JobCommand& command, JobDone done) {
     return dispatch_->wait_job(static_cast<uint64_t>(done));
 }
 
-Status Session::begin() { return barrier({JobCommand::Begin{context_->state}}, JobDone::begun); }
+Status Session::begin() {
+    GC_TRY(barrier({JobCommand::Begin{context_->state}}, JobDone::begun));
+    return grid_.slice_groups() > 1 ? agree_lanes() : Status{};
+}
+
+Status Session::agree_lanes() {
+    const Rank n = view_.n();
+    auto* const lanes = reinterpret_cast<uint32_t*>(keep(n * sizeof(uint32_t)).data());
+    auto part = [&](Rank rank) { return Buffer{reinterpret_cast<std::byte*>(lanes + rank), nullptr, sizeof(uint32_t)}; };
+    lanes[self_] = parts_.pipeline->lanes;
+    mailbox_->exchange(tag_lanes, part(self_), part);
+    GC_TRY(mailbox_->wait(1, n + 1, first_step_us(), "the other nodes' numbers of lanes"));
+    if (pipeline_) pipeline_->agree(std::max(*std::max_element(lanes, lanes + n), 1u));
+    keep_none();
+    return {};
+}
 
 Status Session::end() {
     GC_TRY(barrier({JobCommand::Pause{context_->state}}, JobDone::paused));

@@ -124,6 +124,7 @@ private:
     uint32_t own_samples() const;
     const Alternative& alternative() const { return spare() ? config_.spare : config_.exchange; }
     Status share_scales(bool own);
+    Status agree_lanes();   // Pipeline::agree()
     /// The node of a rank of the exchange.
     NodeId exchange_node(Rank rank) const {
         return config_.nodes[exchange_ranks_.empty() ? rank : static_cast<Rank>(exchange_ranks_[rank])];
@@ -138,7 +139,7 @@ private:
     Grid grid_;
     JobParts& parts_;
     Report& report_;
-    // Ranks that the exchange sums over: those of the view, or of a net in stages those that have the same stage.
+    // Ranks that the exchange sums over: those of the view, or of a net in stages those that have the same cell.
     View exchange_view_;
     Rank exchange_self_ = 0;
     std::vector<NodeId> exchange_ranks_;      // by rank of the exchange: rank of the view; empty: all of them

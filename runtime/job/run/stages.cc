@@ -38,15 +38,17 @@ Status named_cuts(const JobConfig& job, const NetOrder& order, std::vector<uint3
 
 }   // namespace
 
-ViewStages::ViewStages(std::span<const NodeId> nodes, uint32_t stages, bool buddy) : there(stages), buddies(buddy) {
+ViewStages::ViewStages(std::span<const NodeId> nodes, uint32_t stages, bool buddy, uint32_t slice_groups) : there(stages), buddies(buddy) {
+    GC_ASSERT(!buddy || slice_groups == 1);
     for (const NodeId node : nodes) {
-        own.push_back(stage_of(node, stages));
+        own.push_back(cell_of_node(node, stages, slice_groups).stage);
         there[own.back()] = true;
     }
     runs = runs_of_view(buddy ? there : std::vector<bool>(stages, true));
     std::vector<uint32_t> cells;
-    for (const uint32_t stage : own) cells.push_back(cell_of(stage));
-    grid = Grid::of(cells, static_cast<uint32_t>(runs.size()), 1, buddy ? 1 : ~0u);
+    for (size_t i = 0; i < nodes.size(); ++i)
+        cells.push_back(cell_of(own[i]) * slice_groups + cell_of_node(nodes[i], stages, slice_groups).slice_group);
+    grid = Grid::of(cells, static_cast<uint32_t>(runs.size()), slice_groups, buddy ? 1 : ~0u);
 }
 
 uint32_t ViewStages::cell_of(uint32_t stage) const {
@@ -59,8 +61,8 @@ std::vector<uint32_t> ViewStages::kept(Rank rank) const {
     return kept_in_view(own[rank], there);
 }
 
-std::vector<Rank> ViewStages::holders(uint32_t stage) const {
-    std::vector<Rank> ranks = grid.replica_group({cell_of(stage), 0});
+std::vector<Rank> ViewStages::holders(uint32_t stage, uint32_t slice_group) const {
+    std::vector<Rank> ranks = grid.replica_group({cell_of(stage), slice_group});
     for (Rank rank = 0; rank < own.size(); ++rank)
         if (const auto all = kept(rank); std::ranges::find(all, stage) != all.end()) ranks.push_back(rank);
     return ranks;
@@ -75,7 +77,9 @@ PipelineConfig ViewStages::pipeline(const PipelineConfig& cut, Rank rank) const 
     PipelineConfig config = cut;
     config.begins.clear();
     for (const StageRun& run : runs) config.begins.push_back(cut.begins[run.first]);
-    config.own_stage = grid.cell_of(rank).stage;
+    const Cell own_cell = grid.cell_of(rank);
+    config.own_stage = own_cell.stage;
+    config.own_slice_group = own_cell.slice_group;
     return config;
 }
 
@@ -93,20 +97,24 @@ PipelineConfig pipeline_of_run(const PipelineConfig& cut, const StageRun& run) {
 
 Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId self, uint32_t lanes, PipelineConfig* config,
                    std::string* about) {
-    *about = "parallel.stages";
+    const uint32_t groups = job.slice_groups, stages = std::max(job.stages, 1u), cells = stages * groups;
+    *about = stages > 1 ? "parallel.stages" : "parallel.slice_groups";
     GC_TRY(net_cpu_order(spec, &config->order));
     const NetOrder& order = config->order;
     if (order.reads.size() > UINT16_MAX) return fail(Code::invalid, "a net of {} layers is too large to be cut", order.names.size());
-    if (const uint32_t most = cuts_most(order.learns, order.begins); job.stages > most)
-        return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", job.stages, most);
+    if (const uint32_t most = cuts_most(order.learns, order.begins); stages > most)
+        return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", stages, most);
     Grid grid;   // of the first view
-    GC_TRY(Grid::make(n, job.stages, 1, &grid));
-    if (grid.spares() > 0 && !job.survive)
-        return fail(Code::invalid,
-                    "{} stages take {}, {}, ... nodes, and the job has {}: each node computes one; survive = true keeps spare nodes",
-                    job.stages, job.stages, 2 * job.stages, n);
+    GC_TRY(Grid::make(n, stages, groups, &grid));
+    if (grid.spares() > 0 && !job.survive) {
+        const std::string named = groups == 1  ? fmt::format("{} stages", stages)
+                                  : stages > 1 ? fmt::format("{} stages x {} slice groups", stages, groups)
+                                               : fmt::format("{} slice groups", groups);
+        return fail(Code::invalid, "{} take {}, {}, ... nodes, and the job has {}: each node computes one{}", named, cells, 2 * cells, n,
+                    groups == 1 ? "; survive = true keeps spare nodes" : "");
+    }
     *about = "parallel.cuts";
-    if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, job.stages);
+    if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, stages);
     else GC_TRY(named_cuts(job, order, &config->begins));
     *about = "parallel.buddy";
     if (job.buddy && grid.replicas() > 1)
@@ -115,7 +123,10 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
                     "take buddy = false, or fewer than {} nodes",
                     n, job.stages, grid.replicas(), 2 * job.stages);
     config->schedule = *pipeline_schedule_find(job.stage_schedule);   // its rule has checked the name
-    config->own_stage = stage_of(self, job.stages);
+    config->slice_groups = groups;
+    const Cell own = cell_of_node(self, stages, groups);
+    config->own_stage = own.stage;
+    config->own_slice_group = own.slice_group;
     config->recompute = job.recompute;
     config->micro_batch = job.micro_batch;
     config->lanes = lanes;

@@ -1,4 +1,4 @@
-// Where a job's net is cut, and which rank computes which stage.
+// Where a job's net is cut, and which rank computes which stage and slices.
 #pragma once
 #include <optional>
 #include <span>
@@ -9,27 +9,31 @@
 
 namespace gradcast {
 
-/// Which stage a node of the job computes as long as it runs, alone or in a run of several.
-constexpr uint32_t stage_of(NodeId node, uint32_t stages) { return static_cast<uint32_t>(node) % stages; }
+/// Which cell a node of the job computes as long as it runs; with `buddy` its stage may be one of a run.
+constexpr Cell cell_of_node(NodeId node, uint32_t stages, uint32_t slice_groups = 1) {
+    const uint32_t number = static_cast<uint32_t>(node) % (stages * slice_groups);
+    return {number / slice_groups, number % slice_groups};
+}
 
 /// Which ranks of a view compute the stages that the net is cut into, and which keep them.
 struct ViewStages {
-    /// Of a view with these nodes, by rank.  buddy: without it each stage is a run of its own.
-    ViewStages(std::span<const NodeId> nodes, uint32_t stages, bool buddy);
+    /// Of a view with these nodes, by rank.  buddy: without it each stage is a run of its own; with it there is one slice group.
+    ViewStages(std::span<const NodeId> nodes, uint32_t stages, bool buddy, uint32_t slice_groups = 1);
     ViewStages() = default;
 
     std::vector<uint32_t> own;    // by rank: its stage, in whatever run
     std::vector<bool> there;      // by stage: some rank has it
-    std::vector<StageRun> runs;   // cells of the grid
+    std::vector<StageRun> runs;   // stages of the grid
     Grid grid;
     bool buddies = false;
 
+    /// The grid's stage that has it.
     uint32_t cell_of(uint32_t stage) const;
     StageRun run_of(Rank rank) const { return runs[grid.cell_of(rank).stage]; }
     /// Stages that a rank keeps beside its run.
     std::vector<uint32_t> kept(Rank rank) const;
-    /// Ranks that compute the stage, ascending, then the one that keeps it.
-    std::vector<Rank> holders(uint32_t stage) const;
+    /// Ranks that compute the stage with the slices of that group, ascending, then the one that keeps it.
+    std::vector<Rank> holders(uint32_t stage, uint32_t slice_group = 0) const;
     /// The first stage that nobody computes; nothing: the grid has a replica.
     std::optional<uint32_t> missing() const;
     /// `cut`, as the job's first view has it, with the runs as stages and that of `rank` as its own.
@@ -39,7 +43,7 @@ struct ViewStages {
 /// `cut` where the rank of stage cut.own_stage computes this run, and all other stages are apart.
 PipelineConfig pipeline_of_run(const PipelineConfig& cut, const StageRun& run);
 
-/// Of a job with stages, which n nodes begin.  *about becomes the key that an error is about.  Errors: more
+/// Of a job with stages or slice groups, which n nodes begin.  *about becomes the key that an error is about.  Errors: more
 /// stages than the net has, a layer that cannot begin one, nodes that the stages do not fill.
 Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId self, uint32_t lanes, PipelineConfig* config,
                    std::string* about);

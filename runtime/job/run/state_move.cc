@@ -29,10 +29,12 @@ std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
         for (Rank rank = 0; rank < session.view().n(); ++rank) every.ranks.push_back(rank);
         return all;
     }
-    for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage) {
-        Owners& of = all.emplace_back(Owners{parts.state_runs_of(StageRun{stage, stage + 1}), session.stages().holders(stage), stage});
-        of.own = std::ranges::find(of.ranks, session.self()) != of.ranks.end();
-    }
+    for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage)
+        for (uint32_t group = 0; group < parts.cut->slice_groups; ++group) {
+            Owners& of = all.emplace_back(
+                Owners{parts.state_runs_of(StageRun{stage, stage + 1}, group), session.stages().holders(stage, group), stage});
+            of.own = std::ranges::find(of.ranks, session.self()) != of.ranks.end();
+        }
     return all;
 }
 

@@ -47,7 +47,7 @@ const Model& TrainedModel::part_of(const Context& context, const Standing& stand
     of(context, standing);
     model_.step = context.cells->next();
     model_.state = context.cells->part();
-    if (parts_.pipeline->stages() == 1) model_.state += splitmix64(model_.step);   // all of the state
+    if (parts_.pipeline->cells() == 1) model_.state += splitmix64(model_.step);   // all of the state
     return model_;
 }
 

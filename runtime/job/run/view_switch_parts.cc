@@ -14,7 +14,7 @@ Status ViewSwitch::lost(uint32_t stage) {
     const uint32_t stages = parts_.cut->stages();
     std::vector<std::string> nodes;
     for (uint32_t node = 0; node < config_.roster.size(); ++node) {
-        const uint32_t its = stage_of(NodeId{node}, stages);
+        const uint32_t its = cell_of_node(NodeId{node}, stages).stage;
         if (its == stage || (config_.job.buddy && its == buddy_of(stage, stages))) nodes.push_back(config_.roster[node].name);
     }
     return lost_ = fail(Code::peer_lost, "no node has {} any more, which {} had: `gradcastctl resume` goes on from the last checkpoint",
