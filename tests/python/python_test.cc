@@ -38,7 +38,8 @@ struct SystemPython : testing::Test {
         for (uint32_t i = 0; i < count * pixels; ++i) images[i] = static_cast<uint8_t>(splitmix64(i));
         for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(i % 10);
         const std::vector<float> mean(1, 0.4f), std(1, 0.3f);
-        ASSERT_TRUE(shard_write(cluster.folder + "/data.h5", {count, 1, 28, 28, 10, mean, std, "noise"}, images.data(), labels.data()).ok());
+        ASSERT_TRUE(
+            shard_write(cluster.folder + "/data.h5", {count, 1, 28, 28, 10, mean, std, "noise"}, images.data(), labels.data()).ok());
         ASSERT_NO_FATAL_FAILURE(cluster.up());
         EXPECT_TRUE(shell(fmt::format("GC_SOCKET='{}' GC_FOLDER='{}' timeout 200 {} tests/python/client_test.py {}", cluster[0].socket,
                                       cluster.folder, python, classes),
@@ -65,9 +66,9 @@ TEST_F(SystemPython, TheWheelHasThePackage) {
     // As a user would: into a folder of its own, without the network.
     ASSERT_TRUE(shell(fmt::format("{0} -m pip install -q --no-index --no-deps --target '{1}/at' '{2}'", python, build, wheel), log()))
         << text(log());
-    EXPECT_TRUE(shell(fmt::format("cd / && PYTHONPATH='{}/at' {} -c 'import gradcast; print(gradcast.__version__, gradcast.Client)'", build,
-                                  python),
-                      log()));
+    EXPECT_TRUE(shell(
+        fmt::format("cd / && PYTHONPATH='{}/at' {} -c 'import gradcast; print(gradcast.__version__, gradcast.Client)'", build, python),
+        log()));
     EXPECT_NE(text(log()).find(version_text), std::string::npos) << text(log());
     EXPECT_TRUE(fs::exists(build + "/at/gradcast/py.typed"));
 }
