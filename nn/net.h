@@ -98,8 +98,8 @@ struct NetConfig {
     bool deterministic = true;              // false (GPUs alone): the fastest kernels, whose bits may differ from run to run
     /// The size of each block of a whole step (Net::step_begin), step_blocks_max at most; empty: no whole steps.
     std::vector<uint32_t> step_blocks = {};
-    Stage stage = {};            // the layers that this net computes (CPUs), or slices of them; it begins at one of stage_begins()
-    uint32_t slots = 1;          // micro-batches in flight of a lane (CPUs)
+    Stage stage = {};            // the layers that this net computes, or slices of them (CPUs); it begins at one of stage_begins()
+    uint32_t slots = 1;          // micro-batches in flight of a lane
     bool passes_apart = false;   // gradients of activations stay until the slot's weights pass, which costs their memory
     /// A slot keeps what its forward pass read and what crosses cuts.  Activations are memory that a lane's slots share: backward()
     /// computes them again if another slot has used it since.  Not with passes_apart (CPUs).
@@ -156,7 +156,7 @@ struct Net {
         (void)edge, (void)gradient, (void)samples;
         return 0;
     }
-    /// Memory of that edge's value or gradient in a slot, for blocks of `samples` samples in all; its order is the whole net's.  Values
+    /// Host memory of that edge's value or gradient in a slot, for blocks of `samples` samples in all; the whole net's order.  Values
     /// that come in are written before forward(), those that go out are valid after it; gradients likewise around the data pass.  With
     /// NetConfig::recompute a gradient that comes in is written between the lane's call before the data pass and that pass.
     virtual Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) {
@@ -249,8 +249,9 @@ struct NetOrder {
     std::vector<uint32_t> begins;     // layers that may begin a stage, ascending
     std::vector<std::pair<uint32_t, uint32_t>> reads;   // each layer with each one whose output it takes: {from, by}, in the order of `by`
 };
-/// Of the net on CPUs.  Error: as layers_check().
+/// Of the net on CPUs; on GPUs, which compute other layers as one.  Error: as layers_check().
 Status net_cpu_order(const NetSpec& spec, NetOrder* order);
+Status net_gpu_order(const NetSpec& spec, NetOrder* order);
 
 /// Fixes the instruction set of this process's kernels, once and before the first net is planned: bits differ between levels.  In float
 /// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/cpu/README.md).  Error: this CPU lacks it, or

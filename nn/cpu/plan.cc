@@ -194,16 +194,7 @@ Status net_cpu_order(const NetSpec& spec, NetOrder* order) {
     std::vector<Layer> layers;
     GC_TRY(layers_check(spec, &layers));
     layers_pool_first(layers);
-    *order = {};
-    order->begins = stage_begins(layers, layers_fused(layers, cpu::fusions()));
-    for (const Layer& layer : layers) {
-        order->names.push_back(layer.spec.name);
-        order->learns.push_back(layer.parameters() > 0);
-        const auto positions = static_cast<double>(uint64_t{layer.out.H} * layer.out.W), weights = static_cast<double>(layer.weights);
-        for (const uint32_t from : {layer.input, layer.other})
-            if (from != Layer::none) order->reads.emplace_back(from, order->names.size() - 1);
-        order->work.push_back(3 * weights * positions + 2 * static_cast<double>(layer.in.elements() + layer.out.elements()));
-    }
+    *order = net_order(layers, layers_fused(layers, cpu::fusions()));
     return {};
 }
 

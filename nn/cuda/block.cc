@@ -17,129 +17,55 @@ void CudaNet::write_input(std::byte* to, const Samples& samples, BlockId id, uin
         .count = samples.count, .block = id.block, .step = static_cast<uint32_t>(id.step), .resident = samples.resident != nullptr};
     if (optimiser_) optimiser_->rates(&header.rates);
     *reinterpret_cast<BlockHeader*>(to) = header;
-    for (uint32_t c = 0; c < spec_.C; ++c) {
+    for (uint32_t c = 0; c < spec_.C && stage_.has(0); ++c) {
         reinterpret_cast<float*>(to + input_.scale)[c] = 1 / (255 * samples.std[c]);
         reinterpret_cast<float*>(to + input_.shift)[c] = -samples.mean[c] / samples.std[c];
     }
     for (size_t i = 0; i < dropout_seeds_.size(); ++i)
         reinterpret_cast<uint64_t*>(to + input_.seeds)[i] = dropout_mixed(dropout_seeds_[i], id.step);
-    std::memcpy(to + input_.labels, samples.labels, samples.count * sizeof(int32_t));
-    std::memset(to + input_.labels + samples.count * sizeof(int32_t), 0, (size - samples.count) * sizeof(int32_t));
+    if (has_loss()) {
+        std::memcpy(to + input_.labels, samples.labels, samples.count * sizeof(int32_t));
+        std::memset(to + input_.labels + samples.count * sizeof(int32_t), 0, (size - samples.count) * sizeof(int32_t));
+    }
+    if (!stage_.has(0)) return;
     if (samples.resident) std::copy_n(samples.places, samples.count, reinterpret_cast<SamplePlace*>(to + input_.images));
     else std::memcpy(to + input_.images, samples.images, samples.count * input_.image_bytes);
 }
 
-// Images that are on the host are copied outside of the block's graph.
-Status CudaNet::stage(uint32_t number, const Samples& samples, BlockId id, const Program& program) {
+// Images that are on the host are copied outside of the block's graph.  Without images the rest is copied too, which else the first kernel
+// does.
+Status CudaNet::put(uint32_t number, const Slot& slot, const Samples& samples, BlockId id, const Program& program) {
     Lane& lane = lanes_[number];
     write_input(lane.staged.host, samples, id, program.samples);
+    if (!stage_.has(0))
+        return check(cudaMemcpyAsync(slot.head, lane.staged.host, input_.images, cudaMemcpyHostToDevice, lane.stream), "cudaMemcpyAsync");
     if (samples.resident) return {};
-    return check(cudaMemcpyAsync(static_cast<std::byte*>(lane.input.device) + input_.images, lane.staged.host + input_.images,
-                                 samples.count * input_.image_bytes, cudaMemcpyHostToDevice, lane.frame.stream),
+    return check(cudaMemcpyAsync(static_cast<std::byte*>(lane.input.device) + config_.slots * input_.images,
+                                 lane.staged.host + input_.images, samples.count * input_.image_bytes, cudaMemcpyHostToDevice, lane.stream),
                  "cudaMemcpyAsync");
 }
 
-Status CudaNet::enqueue(const Enqueue& run) {
-    const Program& program = run.program;
-    const uint32_t number = run.lane;
-    Lane& lane = lanes_[number];
-    Frame& f = lane.frame;
-    f.training = lane.beside.training = run.work != Work::evaluation;
-    f.result = reinterpret_cast<LossResult*>(run.results);
-    f.best = reinterpret_cast<int32_t*>(f.result + 1);
-    const cudaStream_t stream = f.stream, codec = device_.lanes()[number].codec.get();
-    CudaDevice::Follower* follower = run.work == Work::quantised ? device_.follower : nullptr;
-    NetTrace* trace = run.trace;
-    auto traced = [&](const Layer& layer, Pass pass, auto operations) -> Status {
-        if (!trace) return operations();
-        GC_CUDA(cudaStreamSynchronize(stream));
-        const uint64_t begin_ns = trace->now_ns();
-        GC_TRY(operations());
-        GC_CUDA(cudaStreamSynchronize(stream));
-        trace->pass(number, layer, pass, begin_ns, trace->now_ns());
-        return {};
-    };
-    // Gradients of weights run in another stream, beside the gradient of the layer's input; their input must not change before join().
-    bool forked = false;
-    auto join = [&]() -> Status {
-        if (!std::exchange(forked, false)) return {};
-        return check(cudaStreamWaitEvent(stream, lane.joined.get(), 0), "cudaStreamWaitEvent");
-    };
-    auto walk_on = [&](const std::vector<Operation>& list, size_t layer, Pass pass) -> Status {
-        if (list.empty()) return {};
-        return traced(layers_[layer], pass, [&]() -> Status {
-            for (const Operation& operation : list) GC_TRY(operation(f));
-            return {};
-        });
-    };
-    auto walk = [&](const std::vector<Operation>& list, size_t layer, Pass pass) -> Status {
-        if (!list.empty()) GC_TRY(join());
-        return walk_on(list, layer, pass);
-    };
-    const auto* gradient = static_cast<const std::byte*>(lane.memory[static_cast<size_t>(Place::gradient)].device);
-    auto complete = [&](uint32_t bucket, cudaStream_t in) -> Status {
-        if (bucket == ~0u || run.work == Work::whole) return {};
-        if (!follower) return record(lane.buckets[bucket], in);
-        GC_CUDA(cudaEventRecord(lane.complete.get(), in));
-        GC_CUDA(cudaStreamWaitEvent(codec, lane.complete.get(), 0));
-        return follower->follow(number, bucket, gradient + layout_.buckets[bucket].offset * sizeof(float), codec);
-    };
-    auto fork = [&](const std::vector<Operation>& list, size_t layer) -> Status {
-        const cudaStream_t side = lane.beside.stream;
-        GC_TRY(join());
-        GC_CUDA(cudaEventRecord(lane.forked.get(), stream));
-        GC_CUDA(cudaStreamWaitEvent(side, lane.forked.get(), 0));
-        for (const Operation& operation : list) GC_TRY(operation(lane.beside));
-        GC_TRY(complete(bucket_of_layer_[layer], side));
-        GC_CUDA(cudaEventRecord(lane.joined.get(), side));
-        forked = true;
-        return {};
-    };
-    if (follower) {   // the copy of the codec's parameters runs beside the forward pass
-        GC_CUDA(cudaEventRecord(lane.complete.get(), stream));
-        GC_CUDA(cudaStreamWaitEvent(codec, lane.complete.get(), 0));
-        GC_TRY(follower->start(number, codec));
-    }
-    GC_TRY(traced(layers_[0], Pass::input,
-                  [&] { return input(stream, f.values(program.input), input_of(number, run.staged), image_shape(program)); }));
-    for (size_t i = 0; i < layers_.size(); ++i) GC_TRY(walk(program.layers[i].forward, i, Pass::forward));
-    if (run.work != Work::whole) GC_TRY(record(lane.lost, stream));
-    if (!f.training) return {};
-    if (statistics_) GC_TRY(complete(0, stream));   // running statistics come from the forward pass
-    for (size_t i = layers_.size(); i-- > 0;) {
-        const Operations& layer = program.layers[i];
-        GC_TRY(walk(layer.before, i, Pass::backward_weights));
-        if (layer.weights.empty() || trace) {
-            GC_TRY(walk(layer.weights, i, Pass::backward_weights));
-            GC_TRY(complete(bucket_of_layer_[i], stream));
-            GC_TRY(walk(layer.data, i, Pass::backward_data));
-        } else {
-            GC_TRY(fork(layer.weights, i));
-            GC_TRY(walk_on(layer.data, i, Pass::backward_data));
-        }
-    }
-    GC_TRY(join());
-    if (!follower) return {};
-    GC_CUDA(cudaEventRecord(lane.followed.get(), codec));
-    return check(cudaStreamWaitEvent(stream, lane.followed.get(), 0), "cudaStreamWaitEvent");
+Status CudaNet::check_samples(const Samples& samples) const {
+    if (stage_.has(0)) GC_TRY(images_check(spec_, samples));
+    return has_loss() ? labels_check(spec_, samples) : Status{};
 }
 
-BlockInput CudaNet::input_of(uint32_t number, const std::byte* staged) const {
+BlockInput CudaNet::input_of(uint32_t number, const Slot& slot, const std::byte* staged) const {
     BlockInput in{};
     in.staged = staged;
-    in.head = static_cast<std::byte*>(lanes_[number].input.device);
+    in.head = slot.head;
     in.scale = static_cast<uint32_t>(input_.scale);
     in.shift = static_cast<uint32_t>(input_.shift);
     in.places = static_cast<uint32_t>(input_.images);
-    in.copied = lanes_[number].frame.images;
+    in.copied = slot.frame.images;
     if (device_.resident) in.images = device_.resident->images(device_.lanes()[number].gpu);
     return in;
 }
 
 Status CudaNet::start(Program& program, uint32_t number, const Samples& samples, BlockId id, Work work) {
     Lane& lane = lanes_[number];
-    const cudaStream_t stream = lane.frame.stream;
-    GC_TRY(stage(number, samples, id, program));   // safe: the last block's loss was waited for, so its samples have been read
+    const cudaStream_t stream = lane.stream;
+    GC_TRY(put(number, lane.slots[0], samples, id, program));   // safe: the last block's loss was waited for, so its samples have been read
     blocks_since_.store(true, std::memory_order_relaxed);
     GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
     if (trace_ && work != Work::evaluation) GC_TRY(enqueue({program, number, work, lane.staged.host, lane.results.host, trace_}));
@@ -153,6 +79,11 @@ Status CudaNet::start(Program& program, uint32_t number, const Samples& samples,
 
 Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, GradientSink& sink) {
     GC_ASSERT(number < lanes_.size());
+    if (!graphs_) {
+        const Block one{id, samples};
+        GC_TRY(forward(number, 0, {&one, 1}, sink));
+        return backward(number, 0, Backward::both, sink);
+    }
     GC_TRY(samples_check(spec_, samples));
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, true, &program));
@@ -160,7 +91,7 @@ Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, Gradi
     if (cancelled(id.step)) return step_cancelled;
     Lane& lane = lanes_[number];
     GC_TRY(device_.use(device_.gpu_of(number)));
-    if (std::exchange(lane.used, false)) GC_CUDA(cudaStreamWaitEvent(lane.frame.stream, lane.taken.get(), 0));
+    if (std::exchange(lane.used, false)) GC_CUDA(cudaStreamWaitEvent(lane.stream, lane.taken.get(), 0));
     Status begun;
     const bool quantised = program->graphs[number][static_cast<size_t>(Work::quantised)] && sink.on_device() &&
                            samples.resident == device_.resident && sink.begin(number, id, &begun);
@@ -168,14 +99,11 @@ Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, Gradi
     const Work work = quantised ? Work::quantised : Work::block;
     GC_TRY(start(*program, number, samples, id, work));
     sink.loss(number, id, lane.results.as<LossResult>()->loss);
-    const Status status = deliver(number, id, sink, work);
-    if (quantised) return status;
-    GC_CUDA(cudaEventRecord(lane.taken.get(), device_.lanes()[number].codec.get()));
-    lane.used = true;
-    return status;
+    const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
+    return quantised ? deliver(number, id, sink, work, 0, buckets) : hand_in(number, id, sink, 0, buckets);
 }
 
-Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink, Work work) {
+Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink, Work work, uint32_t first, uint32_t end) {
     Lane& lane = lanes_[number];
     const cudaStream_t codec = device_.lanes()[number].codec.get();
     const bool device = sink.on_device();
@@ -183,16 +111,22 @@ Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink, Work wo
     auto part = [&](const Buffer& of, uint32_t bucket) {
         return of.part(layout_.buckets[bucket].offset * sizeof(float), layout_.buckets[bucket].count * sizeof(float));
     };
-    const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
-    for (uint32_t b = 0; b < buckets && !device; ++b) {
-        GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[b].get(), 0));
+    auto complete = [&](uint32_t bucket) -> Status {   // in the codec's stream
+        GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[bucket].get(), 0));
+        if (graphs_ || !spoiled_) return {};
+        // The loss may be another stage's, which does not know of parameters here that are not finite.
+        const Buffer all = part(gradient, bucket);
+        return check(cudaMemsetAsync(all.device, 0xFF, all.bytes, codec), "cudaMemsetAsync");   // NaN
+    };
+    for (uint32_t b = first; b < end && !device; ++b) {
+        GC_TRY(complete(b));
         const Buffer to = part(lane.gradient, b);
         GC_CUDA(cudaMemcpyAsync(to.host, part(gradient, b).device, to.bytes, cudaMemcpyDeviceToHost, codec));
         GC_CUDA(cudaEventRecord(lane.copied[b].get(), codec));
     }
-    for (uint32_t b = 0; b < buckets; ++b) {
+    for (uint32_t b = first; b < end; ++b) {
         if (cancelled(id.step)) return step_cancelled;
-        if (device && work == Work::block) GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[b].get(), 0));
+        if (device && work == Work::block) GC_TRY(complete(b));
         if (!device) GC_TRY(wait(lane.copied[b]));
         GC_TRY(sink.bucket(number, id, b, part(device ? gradient : lane.gradient, b)));
     }

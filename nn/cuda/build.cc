@@ -4,31 +4,44 @@
 
 namespace gradcast::cuda {
 
-void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all) {
+void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges) {
     samples = size;
     training = backward;
     activation = other = {};
     memory.begin();
+    elsewhere.begin();
     all->resize(layers.size());
     all_ = all;
+    edges_ = edges;
+    inside_ = config.stage.has(0);   // of the net's input
 }
 
 bool Build::enter(uint32_t next) {
+    inside_ = config.stage.has(next);
     layer = &layers[next];
     number = next;
     operations = &(*all_)[next];
     return true;
 }
 
-bool Build::part(uint32_t from, uint32_t, Activation* given) {
-    const bool made = given->learns && training;
-    if (made) given->gradient = kept(rows(layers[from].out) * layers[from].out.C * value_bytes());
+bool Build::part(uint32_t from, uint32_t by, Activation* given) {
+    const Stage& stage = config.stage;
+    const uint64_t bytes = rows(layers[from].out) * layers[from].out.C * value_bytes();
+    const bool ours = stage.has(by), crosses = ours != stage.has(from), made = given->learns && training;
+    const auto before = std::ranges::find_if(*edges_, [&](const EdgeTensors& each) { return each.edge.from == from; });
+    inside_ = ours || stage.has(from);
+    if (crosses && ours) given->value = before != edges_->end() ? before->value : kept(bytes);
+    if (made) given->gradient = kept(bytes);
+    const auto first = static_cast<size_t>(before - edges_->begin());
+    if (crosses) edges_->push_back({{from, by, ours, given->learns}, given->value, given->gradient, bytes, first});
+    inside_ = ours;
     return made;
 }
 
 void Build::add_up(uint32_t which, const Activation& output, std::vector<Tensor> parts) {
     const uint64_t count = rows(layers[which].out) * layers[which].out.C;
     auto sum = [to = output.gradient, from = std::move(parts), count](const Frame& f) {
+        if (from.size() == 1) return cuda::copy(f.stream, f.values(to), f.values(from[0]), count);
         GC_TRY(cuda::add(f.stream, f.values(to), f.values(from[0]), f.values(from[1]), count));
         for (size_t part = 2; part < from.size(); ++part)
             GC_TRY(cuda::add(f.stream, f.values(to), f.values(to), f.values(from[part]), count));
@@ -40,20 +53,7 @@ void Build::add_up(uint32_t which, const Activation& output, std::vector<Tensor>
 
 SumPlaces Build::sum(Place place, const SumSize& size) {
     const uint64_t tickets = size.tickets * sizeof(uint32_t);
-    return {reserve(place, size.scratch * sizeof(double), 0), {Place::tickets, memory.append(Place::tickets, tickets)}};
-}
-
-// A ReLU is computed by the layer before it, and the bias of products by a max pooling behind them.
-std::vector<Fusion> Build::fusions() {
-    std::vector<Fusion> all;
-    for (const LayerKind* products : {&conv_kind, &inner_product_kind}) {
-        all.push_back({{products, &max_pool_kind, &relu_kind}, nullptr});
-        all.push_back({{products, &max_pool_kind}, nullptr});
-        all.push_back({{products, &relu_kind}, nullptr});
-    }
-    all.push_back({{&batch_norm_kind, &relu_kind}, nullptr});
-    all.push_back({{&max_pool_kind, &relu_kind}, nullptr});
-    return all;
+    return {reserve(place, size.scratch * sizeof(double), 0), {Place::tickets, plan().append(Place::tickets, tickets)}};
 }
 
 bool Build::before(const LayerKind& kind) const { return number + 1 < layers.size() && fused_[number + 1] && layers[number + 1].is(kind); }
@@ -67,20 +67,25 @@ Activation Build::flows(bool learns) {
     uint32_t last = number;
     if (layer->takers == 1 && number + 1 < layers.size() && layers[number + 1].is(relu_kind) && layers[number + 1].input == number) ++last;
     const bool waits = layers[last].takers == 1 && last + 1 < layers.size() && layers[last + 1].input != last;
-    const Place place = memory.turn();
-    made.gradient = waits ? kept(size) : reserve(place, size, 0);
+    const Place place = plan().turn();
+    made.gradient = waits || config.passes_apart ? kept(size) : reserve(place, size, 0);
     return made;
 }
 
 Tensor Build::bias(Place place, const Layer* of) const {
     if (!of) of = layer;
-    return {place, (of->offset + of->weights) * sizeof(float)};
+    return canonical(place, of->offset + of->weights);
+}
+
+Tensor Build::canonical(Place place, uint64_t element) const {
+    const uint64_t at = layout.offset_of(element);
+    return {place, at == Layout::none ? 0 : at * sizeof(float)};   // another stage's: nobody reads it
 }
 
 Tensor Build::copy(uint64_t size, std::vector<CopyPart> parts) {
     Copy& made = copies[number];
     if (made.parts.empty()) {
-        made.tensor = {Place::copies, memory.append(Place::copies, size)};
+        made.tensor = {Place::copies, plan().append(Place::copies, size)};
         made.parts = std::move(parts);
     }
     return made.tensor;

@@ -76,19 +76,30 @@ struct Activation {
     const Layer* unbiased = nullptr;   // a convolution whose bias the max pooling behind it adds
 };
 
+/// What crosses a cut of the net, in one program.
+struct EdgeTensors {
+    Edge edge;
+    Tensor value, gradient;
+    uint64_t bytes = 0;   // of either
+    size_t first = 0;     // the first edge that has this value
+};
+
 class Build {
 public:
-    Build(const NetConfig& net, std::span<const Layer> all, CudaDevice& computer)
+    /// fused: by layer, whether the one before it computes a part of it.
+    /// The whole net is built, so that kernels are chosen as in one piece and Net::engines() is that of all; other stages' layers get no
+    /// memory, and the caller drops their operations.
+    Build(const NetConfig& net, std::span<const Layer> all, const Layout& of, const std::vector<bool>& fused, CudaDevice& computer)
         : config(net),
           layers(all),
+          layout(of),
           device(computer),
           bf16(net.precision == Precision::bf16),
           copies(all.size()),
-          fused_(layers_fused(all, fusions())) {}
-    /// Runs of layers in which one computes a part of the next one.
-    static std::vector<Fusion> fusions();
-    const NetConfig& config;
+          fused_(fused) {}
+    const NetConfig& config;   // its stage is that of the net
     const std::span<const Layer> layers;
+    const Layout& layout;
     CudaDevice& device;
     const bool bf16;
 
@@ -97,8 +108,8 @@ public:
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
     Activation other;        // in: the second input of an add layer
-    /// The next program: its operations go to `all`, by layer.
-    void begin(uint32_t size, bool backward, std::vector<Operations>* all);
+    /// The next program: its operations go to `all`, by layer, and what crosses the stage's cuts to `edges`.
+    void begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges);
 
     // The layer that is being built
     const Layer* layer = nullptr;
@@ -107,7 +118,7 @@ public:
 
     // For layers_build() (nn/graph/planner.h)
     bool enter(uint32_t next);
-    bool parts(uint32_t from, uint32_t) const { return layers[from].takers > 1; }
+    bool parts(uint32_t from, uint32_t by) const { return layers[from].takers > 1 || config.stage.has(from) != config.stage.has(by); }
     bool part(uint32_t from, uint32_t by, Activation* given);
     void add_up(uint32_t layer, const Activation& output, std::vector<Tensor> parts);
 
@@ -117,11 +128,11 @@ public:
         const Layer& l = *layer;
         return {samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad};
     }
-    /// The next layer is of that kind, and the builder of this one computes a part of it (fusions()).
+    /// The next layer is of that kind, and the builder of this one computes a part of it (gpu_fusions()).
     bool before(const LayerKind& kind) const;
     /// This layer's output, with a gradient if `learns`.
     Activation flows(bool learns);
-    Tensor kept(uint64_t bytes) { return {Place::kept, memory.append(Place::kept, bytes)}; }
+    Tensor kept(uint64_t bytes) { return {Place::kept, plan().append(Place::kept, bytes)}; }
     /// `size` bytes for one operation; all operations share this memory.
     Tensor scratch(uint64_t size) { return reserve(Place::scratch, size, 0); }
     /// `size` bytes at `offset` for one of Operations::weights; all of those share this memory.
@@ -129,8 +140,10 @@ public:
     /// Memory of one operation's sum, with scratch memory in `place`: scratch or beside.
     SumPlaces sum(Place place, const SumSize& size);
     /// The layer's weight, and the bias that follows it.
-    Tensor weight(Place place) const { return {place, layer->offset * sizeof(float)}; }
+    Tensor weight(Place place) const { return canonical(place, layer->offset); }
     Tensor bias(Place place, const Layer* of = nullptr) const;
+    /// Parameters or their gradient from that element of the whole net's vector on.
+    Tensor canonical(Place place, uint64_t element) const;
     /// A part of a copy: to[a,c,b] = from[a,b,c], where `to` begins at element `at` of the copy and `from` are canonical parameters.
     struct CopyPart {
         Tensor from;
@@ -144,10 +157,10 @@ public:
     /// Appends to `list`: the backward pass of a fused ReLU, in place on y.gradient, and the bias's gradient.
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
-    MemoryPlan memory{alignment};
-    uint64_t columns = 0;                   // bytes of unfolded windows in Place::beside, of the largest layer and block
-    uint64_t engines = 0;                   // Net::engines()
-    std::vector<std::string> engine_list;   // Net::engine_list()
+    MemoryPlan memory{alignment}, elsewhere{alignment};   // of this stage; of the others, which is not allocated
+    uint64_t columns = 0;                                 // bytes of unfolded windows in Place::beside, of the largest layer and block
+    uint64_t engines = 0;                                 // Net::engines()
+    std::vector<std::string> engine_list;                 // Net::engine_list()
     /// By layer.
     struct Copy {
         Tensor tensor;
@@ -156,9 +169,12 @@ public:
     std::vector<Copy> copies;
 
 private:
-    Tensor reserve(Place place, uint64_t size, uint64_t offset) { return memory.reserve(place, size, offset), Tensor{place, offset}; }
+    MemoryPlan& plan() { return inside_ ? memory : elsewhere; }
+    Tensor reserve(Place place, uint64_t size, uint64_t offset) { return plan().reserve(place, size, offset), Tensor{place, offset}; }
+    const std::vector<bool>& fused_;
     std::vector<Operations>* all_ = nullptr;
-    const std::vector<bool> fused_;   // by layer: the one before it computes a part of it
+    std::vector<EdgeTensors>* edges_ = nullptr;
+    bool inside_ = true;   // the stage has the layer under construction
 };
 
 /// Layers: each appends to b.operations and replaces b.activation.

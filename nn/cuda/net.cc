@@ -14,42 +14,50 @@ CudaNet::~CudaNet() {
 }
 
 Status CudaNet::make(Build& build, Program& program) {
-    build.begin(program.samples, program.training, &program.layers);
+    build.begin(program.samples, program.training, &program.layers, &program.edges);
     const Shape& in = layers_[0].in;
     program.input = build.kept(build.rows(in) * in.C * build.value_bytes());
     return layers_build(build, layers_, Activation{.value = program.input, .gradient = {}});
 }
 
 Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
-    GC_ASSERT(config.lanes == device_.lanes().size() && config.samples_max >= 1);
-    if (config.stage != Stage{} || config.slots != 1 || config.passes_apart)
-        return fail(Code::unsupported, "a GPU computes whole nets, not stages: take device cpu");
+    GC_ASSERT(config.lanes == device_.lanes().size() && config.slots >= 1 && config.samples_max >= 1);
+    if (config.recompute && config.slots > 1)
+        return fail(Code::unsupported, "a GPU keeps the activations of a stage: take recompute = false, or device cpu");
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
     for (const Layer& layer : layers_)
         if (!layer.slices.empty())
             return fail(Code::unsupported, "layer {}: slices compute on CPUs in this version: take device cpu", layer_name(layer));
-    layout_ = layers_layout(layers_, config.bucket_bytes);
     layers_pool_first(layers_);
+    const std::vector<bool> fused = layers_fused(layers_, gpu_fusions());
+    stage_begins_ = gradcast::stage_begins(layers_, fused);
+    GC_TRY(stage_check(layers_, stage_begins_, config.stage, &stage_));
+    config_.stage = stage_;
+    graphs_ = stage_.first == 0 && has_loss() && config.slots == 1 && !config.passes_apart;
+    layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
-    for (const Layer& layer : layers_) statistics_ = statistics_ || layer.statistics;
+    for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
     for (uint32_t i = 0; i < layers_.size(); ++i)
         if (layers_[i].kind->draws) dropout_seeds_.push_back(dropout_mixed(config.seed, i));
     kernels_name_ = fmt::format("cuda-{}{}, {}", precision_names()[static_cast<size_t>(config.precision)],
                                 config.deterministic ? "" : "-any", device_.name());
 
     GC_TRY(device_.use(device_.gpu_of(0)));
-    Build build(config_, layers_, device_);
+    Build build(config_, layers_, layout_, fused, device_);
     for (const ProgramSize& size : program_sizes(config)) {
-        programs_.push_back({size, {}, {}, {}});
-        GC_TRY(make(build, programs_.back()));
+        programs_.push_back({size, {}, {}, {}, {}});
+        Program& program = programs_.back();
+        GC_TRY(make(build, program));
+        for (uint32_t i = 0; i < layers_.size(); ++i)
+            if (!stage_.has(i)) program.layers[i] = {};
     }
     const uint32_t most = programs_.back().samples;
-    for (size_t l = 0; l < layers_.size(); ++l)
+    for (size_t l = stage_.first; l < stage_.end; ++l)
         for (const Build::CopyPart& part : build.copies[l].parts) {
             if (part.A * part.B * part.C == 0) continue;
-            copy_offsets_.push_back(layers_[l].offset);
+            copy_offsets_.push_back(layout_.offset_of(layers_[l].offset));
             copies_.push_back({part.from.offset / sizeof(float), build.copies[l].tensor.offset / build.value_bytes() + part.at,
                                static_cast<uint32_t>(part.A), static_cast<uint32_t>(part.B), static_cast<uint32_t>(part.C), part.width, 0});
         }
@@ -62,9 +70,10 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     input_.seeds = input_.shift + channels;
     input_.labels = input_.seeds + aligned(dropout_seeds_.size() * sizeof(uint64_t));
     input_.images = input_.labels + aligned(most * sizeof(int32_t));
-    input_.image_bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
+    input_.image_bytes = stage_.has(0) ? uint64_t{spec_.C} * spec_.H * spec_.W : 0;
+    const uint64_t place_bytes = stage_.has(0) ? sizeof(SamplePlace) : 0;
 
-    build.memory.reserve(Place::gradient, layout_.elements * sizeof(float));
+    build.memory.reserve(Place::gradient, (lead() + layout_.elements) * sizeof(float));
     lanes_ = std::vector<Lane>(config.lanes);
     uint64_t growing = 0;
     for (uint32_t number = 0; number < config.lanes; ++number) {
@@ -72,21 +81,22 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
         DeviceArena& arena = device_.gpu_of(number).arena;
         for (uint8_t place = 0; place < place_count; ++place) {
             if (!place_purposes[place]) continue;
-            const uint64_t bytes = build.memory.bytes(Place{place});
+            const uint64_t bytes = build.memory.bytes(Place{place}) * (Place{place} == Place::kept ? config.slots : 1);
             arena.plan(place_purposes[place], bytes, &lane.memory[place]);
             if (device_.lanes()[number].gpu == 0 && Place{place} < Place::scratch) growing += bytes;
         }
-        arena.plan("samples", input_.bytes(most), &lane.input);
-        arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)), &lane.staged);
+        arena.plan("samples", config.slots * input_.images + most * input_.image_bytes, &lane.input);
+        arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, place_bytes), &lane.staged);
         arena.plan_pinned("samples", sizeof(LossResult) + most * sizeof(int32_t), &lane.results);
         if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sizeof(int32_t)) + build.columns;
         arena.plan_pinned("gradients", layout_.elements * sizeof(float), &lane.gradient);
     }
     device_.grows(growing, most);
+    plan_edges();
     gpus_ = std::vector<Gpu>(device_.gpus().size());
     for (size_t i = 0; i < gpus_.size(); ++i) {
         DeviceArena& arena = device_.gpus()[i]->arena;
-        arena.plan("parameters", (layout_.elements + 1) * sizeof(float), &gpus_[i].parameters);
+        arena.plan("parameters", (lead() + layout_.elements + 1) * sizeof(float), &gpus_[i].parameters);
         arena.plan("copies of weights", build.memory.bytes(Place::copies), &gpus_[i].copies);
     }
     DeviceArena& first = device_.gpus()[0]->arena;
@@ -101,7 +111,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     first.plan("sums", update, &update_now_);
     first.plan_pinned("sums", update, &update_here_);
     updated_.resize(layout_.buckets.size());
-    digest_.plan(*device_.gpus()[0]);
+    digest_.plan(*device_.gpus()[0], layout_.runs());
     plan_whole();
     first.plan_pinned("parameters", (layout_.elements + 1) * sizeof(float), &mirror_);
     return {};
@@ -109,54 +119,62 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
 
 Status CudaNet::plan(const OptimiserConfig& config, std::unique_ptr<Optimiser>* optimiser) {
     GC_TRY(optimiser_check(config));
-    auto made = std::make_unique<CudaOptimiser>(config, layout_.elements, device_);
+    auto made = std::make_unique<CudaOptimiser>(config, layout_, device_);
     optimiser_ = made.get();
     *optimiser = std::move(made);
     return {};
 }
 
-Status CudaNet::ready() {
-    for (uint32_t number = 0; number < lanes_.size(); ++number) {
-        Lane& lane = lanes_[number];
-        const CudaDevice::Lane& with = device_.lanes()[number];
-        GC_TRY(device_.use(device_.gpu_of(number)));
-        Frame& f = lane.frame;
+/// Sets the lane's frames and makes its events.
+Status CudaNet::ready_lane(uint32_t number) {
+    Lane& lane = lanes_[number];
+    const CudaDevice::Lane& with = device_.lanes()[number];
+    GC_TRY(device_.use(device_.gpu_of(number)));
+    Buffer& gradient = lane.memory[static_cast<size_t>(Place::gradient)];
+    gradient = gradient.part(lead() * sizeof(float), layout_.elements * sizeof(float));
+    lane.stream = with.stream.get();
+    lane.slots.resize(config_.slots);
+    for (uint32_t s = 0; s < config_.slots; ++s) {
+        Slot& slot = lane.slots[s];
+        Frame& f = slot.frame;
         f.lane = number;
-        f.stream = with.stream.get();
+        f.stream = lane.stream;
         f.cudnn = with.cudnn.get();
         f.cublas = with.cublas.get();
         f.workspace = with.workspace.device;
         for (size_t place = 0; place < place_count; ++place) f.base[place] = static_cast<std::byte*>(lane.memory[place].device);
+        f.base[static_cast<size_t>(Place::kept)] += s * (lane.memory[static_cast<size_t>(Place::kept)].bytes / config_.slots);
         f.base[static_cast<size_t>(Place::parameters)] = static_cast<std::byte*>(gpus_[with.gpu].parameters.device);
         f.base[static_cast<size_t>(Place::copies)] = static_cast<std::byte*>(gpus_[with.gpu].copies.device);
         f.bf16 = config_.precision == Precision::bf16;
-        auto* input = static_cast<std::byte*>(lane.input.device);
-        f.header = reinterpret_cast<BlockHeader*>(input);
-        f.scale = reinterpret_cast<float*>(input + input_.scale);
-        f.shift = reinterpret_cast<float*>(input + input_.shift);
-        f.seeds = reinterpret_cast<uint64_t*>(input + input_.seeds);
-        f.labels = reinterpret_cast<int32_t*>(input + input_.labels);
-        f.images = reinterpret_cast<uint8_t*>(input + input_.images);
+        auto* const input = static_cast<std::byte*>(lane.input.device);
+        slot.head = input + s * input_.images;
+        f.header = reinterpret_cast<BlockHeader*>(slot.head);
+        f.scale = reinterpret_cast<float*>(slot.head + input_.scale);
+        f.shift = reinterpret_cast<float*>(slot.head + input_.shift);
+        f.seeds = reinterpret_cast<uint64_t*>(slot.head + input_.seeds);
+        f.labels = reinterpret_cast<int32_t*>(slot.head + input_.labels);
+        f.images = reinterpret_cast<uint8_t*>(input + config_.slots * input_.images);
         f.spoiled = spoiled(gpus_[with.gpu]);
-        GC_TRY(cuda::make(&lane.lost));
-        GC_TRY(cuda::make(&lane.done));
-        GC_TRY(cuda::make(&lane.taken));
-        GC_TRY(cuda::make(&lane.heard, true));
-        GC_TRY(cuda::make(&lane.forked));
-        GC_TRY(cuda::make(&lane.joined));
-        GC_TRY(cuda::make(&lane.complete));
-        GC_TRY(cuda::make(&lane.followed));
-        GC_TRY(cuda::make(&lane.stepped));
-        lane.beside = f;
-        lane.beside.stream = with.beside.stream.get();
-        lane.beside.cudnn = with.beside.cudnn.get();
-        lane.beside.cublas = with.beside.cublas.get();
-        lane.beside.workspace = with.beside.workspace.device;
-        lane.buckets.resize(layout_.buckets.size());
-        lane.copied.resize(layout_.buckets.size());
-        for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
-        for (Event& event : lane.copied) GC_TRY(cuda::make(&event, true));
+        slot.beside = f;
+        slot.beside.stream = with.beside.stream.get();
+        slot.beside.cudnn = with.beside.cudnn.get();
+        slot.beside.cublas = with.beside.cublas.get();
+        slot.beside.workspace = with.beside.workspace.device;
     }
+    for (Event* event : {&lane.lost, &lane.done, &lane.taken, &lane.forked, &lane.joined, &lane.complete, &lane.followed, &lane.stepped})
+        GC_TRY(cuda::make(event));
+    for (Event* event : {&lane.heard, &lane.passed}) GC_TRY(cuda::make(event, true));
+    lane.buckets.resize(layout_.buckets.size());
+    lane.copied.resize(layout_.buckets.size());
+    for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));
+    for (Event& event : lane.copied) GC_TRY(cuda::make(&event, true));
+    return {};
+}
+
+Status CudaNet::ready() {
+    for (Gpu& gpu : gpus_) gpu.parameters = gpu.parameters.part(lead() * sizeof(float), (layout_.elements + 1) * sizeof(float));
+    for (uint32_t number = 0; number < lanes_.size(); ++number) GC_TRY(ready_lane(number));
     for (size_t i = 0; i < gpus_.size(); ++i) gpus_[i].stream = device_.gpus()[i]->stream.get();
     // Run everything once before the capture: libraries load kernels on first use, which a capture forbids.
     std::memset(update_here_.host, 0, update_here_.bytes);
@@ -178,6 +196,7 @@ Status CudaNet::ready() {
     GC_TRY(digest_.ready(*device_.gpus()[0], gpus_[0].parameters.part(0, layout_.elements * sizeof(float))));
     weights_initial(spec_, layout_, config_.seed, {mirror_.as<float>(), layout_.elements});
     GC_TRY(upload());
+    if (!graphs_) return {};
 
     const std::vector<uint8_t> images(programs_.back().samples * input_.image_bytes);
     const std::vector<int32_t> labels(programs_.back().samples);
@@ -185,14 +204,14 @@ Status CudaNet::ready() {
     for (uint32_t number = 0; number < lanes_.size(); ++number) {
         GC_TRY(device_.use(device_.gpu_of(number)));
         const Lane& lane = lanes_[number];
-        const cudaStream_t stream = lane.frame.stream;
+        const cudaStream_t stream = lane.stream;
         for (Program& program : programs_) {
             program.graphs.resize(lanes_.size());
             const Samples samples{images.data(), labels.data(), program.samples, spec_.C, spec_.H, spec_.W, mean.data(), std.data()};
             for (const Work work : {Work::evaluation, Work::block, Work::quantised}) {
                 if (work != Work::evaluation && !program.training) continue;
                 if (work == Work::quantised && !device_.follower) continue;
-                GC_TRY(stage(number, samples, {0, 0}, program));
+                GC_TRY(put(number, lane.slots[0], samples, {0, 0}, program));
                 GC_CUDA(cudaStreamWaitEvent(stream, device_.gpu_of(number).changed.get(), 0));
                 auto walk = [&] { return enqueue({program, number, work, lane.staged.host, lane.results.host}); };
                 GC_TRY(walk());
@@ -207,11 +226,13 @@ Status CudaNet::ready() {
 Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
     if (outputs) return fail(Code::unsupported, "nets on GPUs do not give their outputs: take device cpu");
     GC_ASSERT(number < lanes_.size());
-    GC_TRY(samples_check(spec_, samples));
+    GC_TRY(check_samples(samples));
     Program* program = nullptr;
     GC_TRY(program_find(programs_, samples.count, false, &program));
     GC_TRY(device_.use(device_.gpu_of(number)));
-    GC_TRY(start(*program, number, samples, {0, 0}, Work::evaluation));
+    if (graphs_) GC_TRY(start(*program, number, samples, {0, 0}, Work::evaluation));
+    else GC_TRY(evaluate_stage(number, samples, *program));
+    if (!has_loss()) return *right = 0, *loss = 0, Status{};
     const auto* result = lanes_[number].results.as<LossResult>();
     *right = static_cast<uint32_t>(result->right);
     *loss = result->loss;

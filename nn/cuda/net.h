@@ -1,8 +1,8 @@
-// The net on GPUs, as one class over several files: net.cc plans it, block.cc computes blocks, update.cc changes the
-// parameters, whole.cc computes whole steps.  Only these files include this header.
+// The net on GPUs, as one class over several files: net.cc plans it, walk.cc enqueues operations, block.cc computes blocks, pass.cc passes
+// of micro-batches in flight, update.cc changes the parameters, whole.cc computes whole steps.  Only these files include this header.
 //
 // A block is one CUDA graph: copy of the samples, forward pass, backward pass.  When a bucket's gradient is complete, the codec quantises
-// it in the same graph, or an event is recorded; both overlap with the rest of the backward pass.
+// it in the same graph, or an event is recorded; both overlap with the rest of the backward pass.  Passes of a stage are no graphs.
 #pragma once
 #include <atomic>
 
@@ -20,14 +20,14 @@ constexpr size_t work_count = 3;   // with a graph
 /// The net's operations for one block size.
 struct Program : ProgramSize {
     Tensor input;
-    std::vector<Operations> layers;
+    std::vector<Operations> layers;   // one each; of other stages' layers none
+    std::vector<EdgeTensors> edges;
     std::vector<std::array<GraphExec, work_count>> graphs;   // by lane
 };
 
-/// Offsets of the parts of a block's input; the same in page-locked memory and on the device.
+/// Offsets of the parts of a block's input; the same in page-locked memory and, but for the images, on the device.
 struct InputLayout {
-    uint64_t scale, shift, seeds, labels, images, image_bytes;
-    uint64_t bytes(uint32_t samples) const { return images + samples * image_bytes; }
+    uint64_t scale, shift, seeds, labels, images, image_bytes;   // image_bytes: 0 where another stage reads them
 };
 
 class CudaNet final : public Net {
@@ -48,6 +48,14 @@ public:
     uint64_t digest() override;
     void refresh() override { must(upload()); }
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
+    uint32_t slots() const override { return config_.slots; }
+    Status forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) override;
+    Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) override;
+    std::span<const Edge> edges() const override { return edges_; }
+    uint64_t edge_bytes(size_t edge, bool gradient, uint32_t samples) override;
+    Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) override;
+    Buffer evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) override;
+    std::vector<uint32_t> stage_begins() const override { return stage_begins_; }
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // relaxed: orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
     Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override;
@@ -58,11 +66,20 @@ public:
     Status step_end(WholeStep* done) override;
 
 private:
+    /// Memory of a micro-batch in flight, and what it is at.
+    struct Slot {
+        Frame frame, beside;         // beside: for Operations::weights
+        std::byte* head = nullptr;   // on the device: the block's input without images
+        const Program* program = nullptr;
+        BlockId id{};
+    };
     /// A lane's memory and events; its streams and handles are in CudaDevice::Lane.
     struct Lane {
-        Frame frame, beside;          // beside: for Operations::weights
+        std::vector<Slot> slots;
+        cudaStream_t stream = nullptr;
         Buffer memory[place_count];   // empty for places that lanes share
-        Buffer input, staged;         // the block's input: on the device, page-locked on the host
+        Buffer input, staged;         // the block's input: on the device (by slot, then images), page-locked on the host
+        Buffer edges;                 // page-locked: what crosses cuts, by slot, then of an evaluation
         Buffer results;               // LossResult and best classes, page-locked: kernels write there
         Buffer gradient;              // on the host, for sinks that read it there
         Event lost, done, taken;      // the loss is complete; the block is complete; its gradient has been read
@@ -70,6 +87,7 @@ private:
         Event forked, joined;         // `beside` may begin; has ended
         Event complete, followed;     // a bucket's gradient; the codec's work on all buckets
         Event stepped;                // the lane's blocks of a whole step
+        Event passed;                 // all of a pass; the host waits for it
         std::vector<Event> buckets;   // by bucket: its gradient is complete
         std::vector<Event> copied;    // by bucket: it has been copied to the host
         bool used = false;
@@ -98,9 +116,13 @@ private:
         std::vector<GraphExec> refreshes;   // by bucket; on the first GPU part of CudaNet::updates_
     };
     Status make(Build& build, Program& program);
+    Status ready_lane(uint32_t number);
+    /// Of what this stage reads of the samples.
+    Status check_samples(const Samples& samples) const;
     void write_input(std::byte* to, const Samples& samples, BlockId id, uint32_t size);
-    Status stage(uint32_t lane, const Samples& samples, BlockId id, const Program& program);
-    BlockInput input_of(uint32_t lane, const std::byte* staged) const;
+    /// Writes a block's input, and enqueues the copies that its graph does not make.
+    Status put(uint32_t lane, const Slot& slot, const Samples& samples, BlockId id, const Program& program);
+    BlockInput input_of(uint32_t lane, const Slot& slot, const std::byte* staged) const;
     ImageShape image_shape(const Program& program) const { return {program.samples, spec_.C, spec_.H, spec_.W, spec_.pad}; }
     struct Enqueue {
         const Program& program;
@@ -109,12 +131,48 @@ private:
         const std::byte* staged;   // the block's input: InputLayout, page-locked
         std::byte* results;        // LossResult and best classes, page-locked
         NetTrace* trace = nullptr;
+        uint32_t slot = 0;
+    };
+    /// Enqueues operations of one slot in the lane's stream.
+    struct Walk {
+        CudaNet& net;
+        const Enqueue& run;
+        Lane& lane;
+        Slot& slot;
+        Frame& f;
+        const cudaStream_t stream, codec;
+        CudaDevice::Follower* const follower;   // null: this work's graph does not quantise
+        bool forked = false;
+        Walk(CudaNet& of, const Enqueue& what);
+        Status forward();
+        Status backward(Backward passes);
+        /// A bucket's gradient is complete in that stream.
+        Status complete(uint32_t bucket, cudaStream_t in);
+
+    private:
+        template <typename Enqueued>
+        Status traced(size_t layer, Pass pass, Enqueued enqueued);
+        /// Gradients of weights run in another stream, beside the gradient of the layer's input.  Their input must not change before
+        /// join().
+        Status fork(const std::vector<Operation>& list, size_t layer);
+        Status join();
+        Status walk_on(const std::vector<Operation>& list, size_t layer, Pass pass);
+        Status walk(const std::vector<Operation>& list, size_t layer, Pass pass);
     };
     /// Enqueues all device work of a block or an evaluation in the lane's stream.
     Status enqueue(const Enqueue& run);
-    /// Waits (in the stream) for updates, then stage() and the launch of the graph of enqueue().
+    /// Waits (in the stream) for updates, then put() and the launch of the graph of enqueue().
     Status start(Program& program, uint32_t lane, const Samples& samples, BlockId id, Work work);
-    Status deliver(uint32_t lane, BlockId id, GradientSink& sink, Work work);
+    /// Buckets first .. end - 1.  hand_in() also lets the lane's next work wait until the sink has read them.
+    Status deliver(uint32_t lane, BlockId id, GradientSink& sink, Work work, uint32_t first, uint32_t end);
+    Status hand_in(uint32_t lane, BlockId id, GradientSink& sink, uint32_t first, uint32_t end);
+    // Passes of slots.
+    void plan_edges();
+    /// Enqueues the copies of all values, or gradients, that come in or go out.
+    Status cross(const Enqueue& run, bool gradients, bool comes);
+    Status pass_begin(uint32_t lane);
+    Status pass_end(uint32_t lane);
+    Status evaluate_stage(uint32_t lane, const Samples& samples, const Program& program);
     Status upload();
     static constexpr uint32_t all_buckets = ~0u;
     Status apply(const Sum& sum, std::span<const double> units);
@@ -127,6 +185,10 @@ private:
     Status spread(uint32_t bucket);
     /// Makes the first GPU's stream wait for all blocks.
     Status settle();
+    /// Floats before the parameters and before a gradient in their memory: an element is aligned as in that of the whole net, because
+    /// kernels are chosen by that.  A stage's layers lie one behind the other in both.
+    uint64_t lead() const { return layout_.groups.empty() ? 0 : layout_.groups[0].place() % 4; }
+    bool has_loss() const { return stage_.end == layers_.size(); }
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
 
     CudaDevice& device_;
@@ -134,6 +196,9 @@ private:
     NetConfig config_;
     Layout layout_;
     std::vector<Layer> layers_;
+    Stage stage_;   // its end is the number of layers at most
+    std::vector<uint32_t> stage_begins_;
+    bool graphs_ = true;   // blocks are graphs: the net is whole, and has one slot whose passes come together
     std::vector<uint32_t> bucket_of_layer_;
     bool statistics_ = false;   // bucket 0 holds running statistics
     std::string kernels_name_;
@@ -144,6 +209,12 @@ private:
     std::vector<uint64_t> copy_offsets_;    // of their layers' parameters
     std::vector<uint64_t> dropout_seeds_;   // by dropout layer
     InputLayout input_{};
+    std::vector<Edge> edges_;
+    struct EdgePlace {
+        uint64_t value, gradient, evaluated;   // in Lane::edges: of slot 0; of an evaluation
+    };
+    std::vector<EdgePlace> edge_places_;   // by edge
+    uint64_t slot_edges_ = 0;              // bytes of a slot in Lane::edges
     std::vector<Lane> lanes_;
     std::vector<Gpu> gpus_;
     uint32_t* spoiled(const Gpu& gpu) const { return static_cast<uint32_t*>(gpu.parameters.device) + layout_.elements; }
@@ -156,6 +227,7 @@ private:
     DeviceDigest digest_;
     std::atomic<bool> blocks_since_{false};   // blocks were started after the last settle()
     bool stale_ = false;                      // mirror_ is older than the parameters
+    bool spoiled_ = false;                    // of stages: a parameter is not finite
     CudaOptimiser* optimiser_ = nullptr;
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;

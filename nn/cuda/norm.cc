@@ -14,7 +14,7 @@ Status batch_norm(Build& b) {
     const Tensor rows = b.kept(uint64_t{5} * l.in.C * sizeof(float));
     const SumPlaces sums = b.sum(Place::scratch, columns_size(shape.rows, shape.C, 2, b.bf16));
     const Tensor weight = b.weight(Place::parameters), bias = b.bias(Place::parameters);
-    const Tensor running{Place::parameters, l.statistics_offset * sizeof(float)}, found{Place::gradient, running.offset};
+    const Tensor running = b.canonical(Place::parameters, l.statistics_offset), found = b.canonical(Place::gradient, l.statistics_offset);
     auto values = [rows, C = l.in.C](const Frame& f) {
         float* row = f.at(rows);
         return NormValues{row, row + C, row + 2 * C, row + 3 * C, row + 4 * C};

@@ -1,31 +1,38 @@
 #include "nn/cuda/optimiser.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace gradcast::cuda {
 
-void DeviceDigest::plan(CudaDevice::Gpu& gpu) {
-    gpu.arena.plan("sums", sizeof(DigestNow), &now_);
-    gpu.arena.plan_pinned("sums", sizeof(DigestNow), &here_);
+void DeviceDigest::plan(CudaDevice::Gpu& gpu, std::vector<Layout::Run> runs) {
+    runs_ = std::move(runs);
+    gpu.arena.plan("sums", runs_.size() * sizeof(DigestNow), &now_);
+    gpu.arena.plan_pinned("sums", runs_.size() * sizeof(DigestNow), &here_);
 }
 
 Status DeviceDigest::ready(const CudaDevice::Gpu& gpu, const Buffer& words) {
     gpu_ = &gpu;
+    if (runs_.empty()) return {};
     const cudaStream_t stream = gpu.stream.get();
     auto all = [&]() -> Status {
         auto* now = static_cast<DigestNow*>(now_.device);
-        GC_CUDA(cudaMemcpyAsync(now, here_.host, sizeof(DigestNow), cudaMemcpyHostToDevice, stream));
-        GC_TRY(cuda::digest(stream, now, words.device, words.bytes / 4));
-        return check(cudaMemcpyAsync(here_.host, now, sizeof(DigestNow), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+        GC_CUDA(cudaMemcpyAsync(now, here_.host, now_.bytes, cudaMemcpyHostToDevice, stream));
+        for (size_t i = 0; i < runs_.size(); ++i)
+            GC_TRY(cuda::digest(stream, now + i, static_cast<const float*>(words.device) + runs_[i].offset, runs_[i].count));
+        return check(cudaMemcpyAsync(here_.host, now, now_.bytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
     };
     GC_CUDA(cudaSetDevice(gpu.number));
-    *here_.as<DigestNow>() = {};
+    std::fill_n(here_.as<DigestNow>(), runs_.size(), DigestNow{});
     GC_TRY(all());   // once before the capture, as in CudaNet
     GC_CUDA(cudaStreamSynchronize(stream));
     return capture(stream, all, &graph_);
 }
 
 Status DeviceDigest::start(uint64_t first) {
+    if (runs_.empty()) return {};
     GC_CUDA(cudaSetDevice(gpu_->number));
-    *here_.as<DigestNow>() = {0, first};
+    for (size_t i = 0; i < runs_.size(); ++i) here_.as<DigestNow>()[i] = {0, first + runs_[i].place};
     return check(cudaGraphLaunch(graph_.get(), gpu_->stream.get()), "cudaGraphLaunch");
 }
 
@@ -38,17 +45,26 @@ static const UpdateKernels& kernels_of(const OptimiserKind& kind) {
     return sgd_kernels;
 }
 
-CudaOptimiser::CudaOptimiser(const OptimiserConfig& config, uint64_t elements, CudaDevice& device)
+/// Of the optimiser's state [vector, element].
+static std::vector<Layout::Run> runs_of_state(const Layout& layout, uint32_t vectors) {
+    std::vector<Layout::Run> all;
+    for (uint32_t i = 0; i < vectors; ++i)
+        for (const Layout::Run& run : layout.runs())
+            all.push_back({i * layout.elements + run.offset, run.count, i * layout.whole() + run.place});
+    return all;
+}
+
+CudaOptimiser::CudaOptimiser(const OptimiserConfig& config, const Layout& layout, CudaDevice& device)
     : config_(config),
       kind_(*optimiser_find(config.kind)),
       kernels_(kernels_of(kind_)),
       vectors_(kind_.vectors(config)),
-      elements_(elements),
+      elements_(layout.elements),
       device_(device),
       gpu_(*device.gpus()[0]) {
-    gpu_.arena.plan("optimiser", vectors_ * elements * sizeof(float), &state_);
-    gpu_.arena.plan_pinned("optimiser", vectors_ * elements * sizeof(float), &host_);
-    digest_.plan(gpu_);
+    gpu_.arena.plan("optimiser", vectors_ * elements_ * sizeof(float), &state_);
+    gpu_.arena.plan_pinned("optimiser", vectors_ * elements_ * sizeof(float), &host_);
+    digest_.plan(gpu_, runs_of_state(layout, vectors_));
     step(0);
 }
 
@@ -66,12 +82,12 @@ std::span<float> CudaOptimiser::state() {
         GC_CUDA(cudaMemcpyAsync(host_.host, state_.device, state_.bytes, cudaMemcpyDeviceToHost, gpu_.stream.get()));
         return check(cudaStreamSynchronize(gpu_.stream.get()), "cudaStreamSynchronize");
     };
-    must(fetch());
+    if (std::exchange(stale_, false)) must(fetch());
     return {host_.as<float>(), host_.bytes / sizeof(float)};
 }
 
 void CudaOptimiser::refresh() {
-    if (state_.bytes == 0) return;
+    if (state_.bytes == 0 || stale_) return;   // stale: nobody has written to the copy
     auto store = [this]() -> Status {
         GC_TRY(device_.use(gpu_));
         GC_CUDA(cudaMemcpyAsync(state_.device, host_.host, state_.bytes, cudaMemcpyHostToDevice, gpu_.stream.get()));

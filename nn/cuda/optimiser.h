@@ -6,19 +6,25 @@
 
 namespace gradcast::cuda {
 
-/// digest64 of words on a GPU, as a graph.
+/// digest64 of words on a GPU by their places, as a graph.
 class DeviceDigest {
 public:
-    void plan(CudaDevice::Gpu& gpu);
+    /// runs: of the words.
+    void plan(CudaDevice::Gpu& gpu, std::vector<Layout::Run> runs);
     /// After Device::seal(); `words` must not move afterwards.
     Status ready(const CudaDevice::Gpu& gpu, const Buffer& words);
-    /// Enqueues the digest; sum() is valid after a wait for the GPU's stream.
+    /// Enqueues the digest, of places that count from `first`; sum() is valid after a wait for the GPU's stream.
     Status start(uint64_t first);
-    uint64_t sum() const { return here_.as<DigestNow>()->sum; }
+    uint64_t sum() const {
+        uint64_t all = 0;
+        for (size_t i = 0; i < runs_.size(); ++i) all += here_.as<DigestNow>()[i].sum;
+        return all;
+    }
 
 private:
     const CudaDevice::Gpu* gpu_ = nullptr;
-    Buffer now_, here_;   // DigestNow
+    std::vector<Layout::Run> runs_;
+    Buffer now_, here_;   // DigestNow [run]
     GraphExec graph_;
 };
 
@@ -26,7 +32,7 @@ private:
 class CudaOptimiser final : public Optimiser {
 public:
     /// Plans the state; ready() follows Device::seal().
-    CudaOptimiser(const OptimiserConfig& config, uint64_t elements, CudaDevice& device);
+    CudaOptimiser(const OptimiserConfig& config, const Layout& layout, CudaDevice& device);
     CudaOptimiser(const CudaOptimiser&) = delete;
     ~CudaOptimiser() override { (void)device_.use(gpu_); }   // the thread's current GPU may be another
     Status ready();
@@ -35,7 +41,8 @@ public:
         GC_ASSERT(!"parameters are on a GPU: see apply()");
         return 0;
     }
-    std::span<float> state() override;   // waits; a copy on the host
+    std::span<float> state() override;   // waits; a copy on the host, made anew only after updates
+    void changed() { stale_ = true; }    // an update has been enqueued
     uint64_t state_size() override { return host_.bytes / sizeof(float); }
     void refresh() override;
     uint64_t digest(uint64_t first) override;
@@ -73,6 +80,7 @@ private:
     CudaDevice::Gpu& gpu_;
     Buffer state_, host_;
     DeviceDigest digest_;
+    bool stale_ = true;   // host_ is older than state_
     StepRates now_{};
 };
 

@@ -104,6 +104,17 @@ Status average_pool(Build& b) {
 }
 Status global_average_pool(Build& b) { return average_pool(b); }
 
+/// Where the loss writes its gradient in the forward pass: of several slots each keeps its own until the backward pass.
+static Activation loss_input(Build& b) {
+    Activation x = b.activation;
+    if (!b.training || !x.learns || b.config.slots == 1) return x;
+    const uint64_t count = b.rows(b.layer->in) * b.layer->in.C;
+    const Tensor to = x.gradient;
+    x.gradient = b.kept(count * b.value_bytes());
+    b.operations->data.emplace_back([=](const Frame& f) { return copy(f.stream, f.values(to), f.values(x.gradient), count); });
+    return x;
+}
+
 static Values loss_gradient(const Frame& f, const Activation& x, bool training) {
     return training && x.learns && f.training ? f.values(x.gradient) : Values{nullptr, f.bf16};
 }
@@ -115,7 +126,7 @@ static auto loss_task(Build& b) {
 }
 
 Status softmax_cross_entropy(Build& b) {
-    const Activation x = b.activation;
+    const Activation x = loss_input(b);
     b.operations->forward.emplace_back([=, task = loss_task(b), training = b.training](const Frame& f) {
         return softmax_cross_entropy(f.stream, f.values(x.value), loss_gradient(f, x, training), task(f));
     });
@@ -123,7 +134,7 @@ Status softmax_cross_entropy(Build& b) {
 }
 
 Status squared_loss(Build& b) {
-    const Activation x = b.activation;
+    const Activation x = loss_input(b);
     const Layer& l = *b.layer;
     b.operations->forward.emplace_back(
         [=, task = loss_task(b), training = b.training, scale = l.target_scale, zero = l.target_zero](const Frame& f) {

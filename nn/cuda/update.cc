@@ -72,7 +72,8 @@ Status CudaNet::upload() {
     GC_TRY(settle());
     const cudaStream_t stream = device_.gpus()[0]->stream.get();
     const std::span<const float> values(mirror_.as<float>(), layout_.elements);
-    mirror_.as<uint32_t>()[layout_.elements] = std::ranges::any_of(values, [](float x) { return !std::isfinite(x); });
+    spoiled_ = std::ranges::any_of(values, [](float x) { return !std::isfinite(x); });
+    mirror_.as<uint32_t>()[layout_.elements] = spoiled_;
     GC_CUDA(cudaMemcpyAsync(gpus_[0].parameters.device, mirror_.host, mirror_.bytes, cudaMemcpyHostToDevice, stream));
     GC_TRY(spread(all_buckets));
     stale_ = false;
@@ -84,8 +85,12 @@ Status CudaNet::apply(Lanes&, Optimiser& optimiser, std::span<const BucketSum> s
     GC_ASSERT(sums.size() == layout_.buckets.size() && &optimiser == optimiser_);
     for (const BucketSum& each : sums) GC_TRY(apply(each.sum, each.units));
     GC_TRY(digest_.start(0));
-    GC_TRY(optimiser_->digest_start(layout_.elements));
-    GC_CUDA(cudaStreamSynchronize(device_.gpus()[0]->stream.get()));
+    GC_TRY(optimiser_->digest_start(layout_.whole()));
+    const cudaStream_t stream = device_.gpus()[0]->stream.get();
+    uint32_t* const flag = mirror_.as<uint32_t>() + layout_.elements;
+    if (!graphs_) GC_CUDA(cudaMemcpyAsync(flag, spoiled(gpus_[0]), sizeof *flag, cudaMemcpyDeviceToHost, stream));
+    GC_CUDA(cudaStreamSynchronize(stream));
+    spoiled_ = !graphs_ && *flag != 0;
     *digest = digest_.sum() + optimiser_->digest_sum();
     return {};
 }
@@ -110,6 +115,7 @@ Status CudaNet::apply(const Sum& sum, std::span<const double> units) {
     std::copy(units.begin(), units.end(), reinterpret_cast<double*>(now + 1));
     GC_CUDA(cudaGraphLaunch(updates_[sum.bucket].get(), stream));
     stale_ = updated_[sum.bucket] = true;
+    optimiser_->changed();
     return spread(sum.bucket);
 }
 

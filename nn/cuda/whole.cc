@@ -12,7 +12,7 @@ namespace gradcast::cuda {
 void CudaNet::plan_whole() {
     const auto blocks = static_cast<uint32_t>(config_.step_blocks.size());
     GC_ASSERT(blocks <= step_blocks_max);
-    whole_.on = blocks > 0 && gpus_.size() == 1;
+    whole_.on = blocks > 0 && gpus_.size() == 1 && graphs_;
     if (!whole_.on) return;
     whole_.lanes = std::min({blocks, static_cast<uint32_t>(lanes_.size()), CudaDevice::StepWords::lanes_max});
     whole_.losses.resize(blocks);
@@ -52,7 +52,7 @@ Status CudaNet::ready_whole() {
         task.w = static_cast<float*>(gpus_[0].parameters.device);
         optimiser_->task(&task);
         task.words = follower->step_words(whole_.lanes);
-        task.rates = &lanes_[0].frame.header->rates;
+        task.rates = &lanes_[0].slots[0].frame.header->rates;
         task.blocks = static_cast<const UpdateBlock*>(whole_.blocks.device);
         task.total = static_cast<UpdateTotal*>(whole_.total.device);
         task.digest = whole_.results[parity].as<uint64_t>();
@@ -79,7 +79,7 @@ Status CudaNet::enqueue_whole(uint32_t parity, NetTrace* trace) {
     CudaDevice::Follower& follower = *device_.follower;
     const cudaStream_t stream = gpus_[0].stream;
     GC_CUDA(cudaEventRecord(lanes_[0].forked.get(), stream));
-    for (uint32_t lane = 0; lane < whole_.lanes; ++lane) GC_CUDA(cudaStreamWaitEvent(lanes_[lane].frame.stream, lanes_[0].forked.get(), 0));
+    for (uint32_t lane = 0; lane < whole_.lanes; ++lane) GC_CUDA(cudaStreamWaitEvent(lanes_[lane].stream, lanes_[0].forked.get(), 0));
     for (uint32_t block = 0; block < config_.step_blocks.size(); ++block) {
         const uint32_t number = block % whole_.lanes;
         Lane& lane = lanes_[number];
@@ -88,13 +88,13 @@ Status CudaNet::enqueue_whole(uint32_t parity, NetTrace* trace) {
         const std::byte* staged = whole_.staged[parity].host + block * whole_.staged_bytes;
         if (!device_.resident)
             GC_CUDA(cudaMemcpyAsync(static_cast<std::byte*>(lane.input.device) + input_.images, staged + input_.images,
-                                    program->samples * input_.image_bytes, cudaMemcpyHostToDevice, lane.frame.stream));
+                                    program->samples * input_.image_bytes, cudaMemcpyHostToDevice, lane.stream));
         GC_TRY(enqueue({*program, number, Work::whole, staged, whole_.results[parity].host + (block + 1) * whole_.result_bytes, trace}));
         GC_TRY(follower.quantise(number, block, block < whole_.lanes, lane.memory[static_cast<size_t>(Place::gradient)].device,
-                                 &lane.frame.header->step, lane.frame.stream));
+                                 &lane.slots[0].frame.header->step, lane.stream));
     }
     for (uint32_t lane = 0; lane < whole_.lanes; ++lane) {
-        GC_CUDA(cudaEventRecord(lanes_[lane].stepped.get(), lanes_[lane].frame.stream));
+        GC_CUDA(cudaEventRecord(lanes_[lane].stepped.get(), lanes_[lane].stream));
         GC_CUDA(cudaStreamWaitEvent(stream, lanes_[lane].stepped.get(), 0));
     }
     GC_TRY(follower.close(whole_.lanes, parity, stream));
@@ -123,6 +123,7 @@ Status CudaNet::step_begin(StepId step, std::span<const Samples> blocks) {
     whole_.step[parity] = step;
     ++whole_.begun;
     stale_ = true;
+    optimiser_->changed();
     return {};
 }
 

@@ -18,6 +18,19 @@ bool matches(std::span<const Layer> layers, uint32_t first, const Fusion& patter
 
 }   // namespace
 
+// A ReLU is computed by the layer before it, and the bias of products by a max pooling behind them.
+std::vector<Fusion> gpu_fusions() {
+    std::vector<Fusion> all;
+    for (const LayerKind* products : {&conv_kind, &inner_product_kind}) {
+        all.push_back({{products, &max_pool_kind, &relu_kind}, nullptr});
+        all.push_back({{products, &max_pool_kind}, nullptr});
+        all.push_back({{products, &relu_kind}, nullptr});
+    }
+    all.push_back({{&batch_norm_kind, &relu_kind}, nullptr});
+    all.push_back({{&max_pool_kind, &relu_kind}, nullptr});
+    return all;
+}
+
 void layers_pool_first(std::vector<Layer>& layers) {
     for (uint32_t i = 0; i + 1 < layers.size(); ++i) {
         Layer &first = layers[i], &second = layers[i + 1];
@@ -65,6 +78,28 @@ Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begi
                     layers[begin].spec.name, layers[*std::prev(next)].spec.name,
                     next == begins.end() ? "" : " or " + layers[*next].spec.name);
     }
+    return {};
+}
+
+NetOrder net_order(std::span<const Layer> layers, const std::vector<bool>& fused) {
+    NetOrder order;
+    order.begins = stage_begins(layers, fused);
+    for (const Layer& layer : layers) {
+        order.names.push_back(layer.spec.name);
+        order.learns.push_back(layer.parameters() > 0);
+        const auto positions = static_cast<double>(uint64_t{layer.out.H} * layer.out.W), weights = static_cast<double>(layer.weights);
+        for (const uint32_t from : {layer.input, layer.other})
+            if (from != Layer::none) order.reads.emplace_back(from, order.names.size() - 1);
+        order.work.push_back(3 * weights * positions + 2 * static_cast<double>(layer.in.elements() + layer.out.elements()));
+    }
+    return order;
+}
+
+Status net_gpu_order(const NetSpec& spec, NetOrder* order) {
+    std::vector<Layer> layers;
+    GC_TRY(layers_check(spec, &layers));
+    layers_pool_first(layers);
+    *order = net_order(layers, layers_fused(layers, gpu_fusions()));
     return {};
 }
 

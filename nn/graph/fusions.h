@@ -1,6 +1,7 @@
 // Layers that a device computes as one, and the cuts of a net that this allows.
 #pragma once
 #include "nn/graph/layers.h"
+#include "nn/net.h"
 
 namespace gradcast {
 
@@ -10,6 +11,8 @@ struct Fusion {
     bool (*fits)(std::span<const Layer> layers);   // as many as kinds; null: always
 };
 
+/// The patterns of nets on GPUs, which other nodes' cuts go by too.
+std::vector<Fusion> gpu_fusions();
 /// Moves a ReLU just before max pooling behind it: the result is the same, of fewer values.
 void layers_pool_first(std::vector<Layer>& layers);
 /// By layer: whether it is computed with the one before it.  Patterns are tried in their order at each layer.
@@ -20,5 +23,7 @@ std::vector<uint32_t> stage_begins(std::span<const Layer> layers, const std::vec
 /// The stage with an end that is a number of layers.  Error: it begins or ends inside a fusion, and names the nearest layers that may begin
 /// one; its slice groups do not divide a layer's slices.
 Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begins, const Stage& wanted, Stage* stage);
+/// `layers` are in the order in which they are computed.
+NetOrder net_order(std::span<const Layer> layers, const std::vector<bool>& fused);
 
 }   // namespace gradcast

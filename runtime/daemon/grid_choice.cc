@@ -5,7 +5,9 @@
 namespace gradcast {
 
 bool GridChoice::wanted(const JobPlan& plan) {
-    return plan.parsed && (plan.parsed->stages == stages_auto || (plan.parsed->stages > 1 && plan.parsed->cuts.empty()));
+    // What is measured are layers on CPUs: those of GPUs are cut by their counted work (stages_plan()).
+    if (!plan.parsed || plan.parsed->device != "cpu") return false;
+    return plan.parsed->stages == stages_auto || (plan.parsed->stages > 1 && plan.parsed->cuts.empty());
 }
 
 GridChoice::GridChoice(std::shared_ptr<JobPlan> plan, const EngineConfig& config, const GridPlanOptions& options, std::string least)

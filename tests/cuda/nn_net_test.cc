@@ -54,29 +54,6 @@ TEST_P(CudaPresets, AreNearInBf16) {
     expect_near(GetParam(), smooth(spec), Precision::bf16, 2.5e-2);   // see nn_layers_test.cc
     expect_near(GetParam(), spec, Precision::bf16, 0.35);
 }
-/// A sink that nothing may be handed in to.
-struct Nothing : GradientSink {
-    Status bucket(uint32_t, BlockId, uint32_t, Buffer) override { return fail(Code::invalid, "a bucket"); }
-    void loss(uint32_t, BlockId, double) override { ADD_FAILURE() << "a loss"; }
-};
-
-// The net of a GPU is whole: it has no slots, and whoever runs passes of a stage on it gets an error.
-TEST(CudaNet, IsNoStage) {
-    GC_NEED_GPU();
-    const NetSpec spec = preset("lenet5");
-    CudaRig gpu(spec, sizes({2}));
-    Data data(spec, 2);
-    Nothing sink;
-    const Block block{{0, 0}, data.samples};
-    EXPECT_EQ(gpu.net->slots(), 0u);
-    EXPECT_EQ(gpu.net->stage_begins(), (std::vector<uint32_t>{0}));
-    EXPECT_TRUE(gpu.net->edges().empty());
-    EXPECT_EQ(gpu.net->edge_bytes(0, false, 2), 0u);
-    EXPECT_EQ(gpu.net->edge(0, 0, 0, false, 2).bytes, 0u);
-    EXPECT_EQ(gpu.net->evaluation_edge(0, 0, 2).bytes, 0u);
-    EXPECT_EQ(gpu.net->forward(0, 0, {&block, 1}, sink).code, Code::unsupported);
-    EXPECT_EQ(gpu.net->backward(0, 0, Backward::both, sink).code, Code::unsupported);
-}
 
 /// The stand-in is too slow for large presets.
 std::vector<PresetCase> presets_here() {

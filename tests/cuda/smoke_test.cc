@@ -87,10 +87,12 @@ TEST_F(CudaSmoke, CublasMultipliesInAGraph) {
         }
     const DeviceVector<float> X(x), W(w), Y(want.size());
     const std::vector<Layer> layers(1);
+    const Layout layout;
+    const std::vector<bool> fused(1);
     for (const Precision precision : {Precision::f32, Precision::tf32}) {
         NetConfig config = sizes({N});
         config.precision = precision;
-        Build build(config, layers, *device);
+        Build build(config, layers, layout, fused, *device);
         build.layer = layers.data();
         Product product;
         ASSERT_TRUE(ok(product.choose(build, {ProductPass::forward, N, K, C})));
@@ -137,9 +139,11 @@ TEST_F(CudaSmoke, CublasEpiloguesAreAsDefined) {
     ASSERT_GT(zeros, 0u);
     const DeviceVector<float> X(x), W(w), B(bias), DY(dy);
     const std::vector<Layer> layers(1);
+    const Layout layout;
+    const std::vector<bool> fused(1);
     NetConfig config = sizes({N});
     config.precision = Precision::tf32;
-    Build build(config, layers, *device);
+    Build build(config, layers, layout, fused, *device);
     build.layer = layers.data();
     const Frame frame{.stream = lane.stream.get(), .cublas = lane.cublas.get(), .workspace = lane.workspace.device};
     auto runs = [&](const ProductShape& shape, const ProductMemory& memory) {
@@ -171,10 +175,13 @@ TEST_F(CudaSmoke, ACudnnPlanRunsOnAnotherHandleInAGraph) {
     ASSERT_TRUE(ok(layers_check(spec, &layers)));
     constexpr uint32_t samples = 3, C = 8, H = 6, K = 8, R = 3, P = 4;
     const NetConfig config = sizes({samples}, 2);
-    Build build(config, layers, *device);
+    const Layout layout = layers_layout(layers, 0);
+    const std::vector<bool> fused(layers.size());
+    Build build(config, layers, layout, fused, *device);
     build.layer = layers.data();
     std::vector<Operations> operations;
-    build.begin(samples, true, &operations);
+    std::vector<EdgeTensors> edges;
+    build.begin(samples, true, &operations, &edges);
     ConvPlan plan;
     ASSERT_TRUE(ok(plan.choose(build, ConvPass::forward)));
     std::vector<float> x, w, want;   // [samples,H,W,C], [K,R,S,C], [samples,P,Q,K]

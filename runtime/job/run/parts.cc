@@ -193,7 +193,8 @@ Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment,
     uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
     if (pipeline) ahead = std::max(ahead, 2 * pipeline->micro_batch);
     if (compute.net->steps_ahead() > 0) ahead = std::max(ahead, config.job.blocks);   // whole steps take all blocks at once
-    if (compute.device && config.job.resident) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
+    const bool images = !pipeline || pipeline->own_stage == 0;   // the others compute no pixels
+    if (compute.device && config.job.resident && images) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
     if (!resident)
         return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
                            &loader);
@@ -280,6 +281,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     GC_TRY(compute.open(device, {.lanes_max = std::min(lane_count, job.blocks)}, &why));
     if (!why.empty()) report.warn(why);
     if (compute.device) lane_count = compute.device->lane_count();
+    if (pipeline) pipeline->lanes = cut->lanes = lane_count;
     NetConfig net{.lanes = lane_count,
                   .samples_max = test || algorithm->gathers ? evaluation_batch : *distinct.rbegin(),
                   .block_sizes = {distinct.begin(), distinct.end()},
@@ -417,7 +419,12 @@ Status JobParts::probe_block(const EngineConfig& config) {
 }
 
 Status JobParts::probe(const EngineConfig& config, Report& report) {
-    if (!pipeline) GC_TRY(probe_block(config));   // else Session::probe()
+    if (!pipeline) {
+        GC_TRY(probe_block(config));   // else Session::probe()
+    } else if (compute.device) {   // no node has a gradient of all layers: the set is named by the libraries' kernels and the device
+        const std::string all = fmt::format("{}, {:x}", compute.net->kernels(), compute.net->engines());
+        kernel_set = sha256_hex(std::as_bytes(std::span(all))).substr(0, 16);
+    }
     // Virtual time knows no slow blocks.
     if (config.lanes > 0 && 8 * block_us_ > deadline_us) {
         report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is to be {:.3f} s: smaller blocks would do with less",

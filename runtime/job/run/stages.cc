@@ -99,7 +99,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
                    std::string* about) {
     const uint32_t groups = job.slice_groups, stages = std::max(job.stages, 1u), cells = stages * groups;
     *about = stages > 1 ? "parallel.stages" : "parallel.slice_groups";
-    GC_TRY(net_cpu_order(spec, &config->order));
+    GC_TRY(job.device == "cpu" ? net_cpu_order(spec, &config->order) : net_gpu_order(spec, &config->order));
     const NetOrder& order = config->order;
     if (order.reads.size() > UINT16_MAX) return fail(Code::invalid, "a net of {} layers is too large to be cut", order.names.size());
     if (const uint32_t most = cuts_most(order.learns, order.begins); stages > most)

@@ -463,7 +463,7 @@ private:
                 task.group[task.groups++] = {group.offset - range.offset,
                                              host_->words().groups[g].offset - range.words,
                                              group.count,
-                                             group.offset,
+                                             group.place(),
                                              scale.divisor,
                                              scale.factor,
                                              scale.limit,

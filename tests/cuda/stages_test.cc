@@ -1,0 +1,231 @@
+// Stages of a net on GPUs: the bits of the whole net there, whatever the cut and the order of passes.
+#include "tests/cuda/nn_rig.h"
+#include "tests/nn/chain.h"
+
+namespace gradcast {
+namespace {
+
+#ifdef GC_CUDA_HOST
+constexpr bool on_host = true;   // the stand-in, far slower than a GPU
+#else
+constexpr bool on_host = false;
+#endif
+
+std::vector<uint32_t> begins_of(const NetSpec& spec) {
+    NetOrder order;
+    EXPECT_TRUE(net_gpu_order(spec, &order).ok());
+    return order.begins;
+}
+
+NetSpec net_of(const std::string& name) {
+    if (name == "everything") return everything();
+    return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
+}
+
+/// The stand-in is too slow for the large ones.
+std::vector<const char*> nets_here() {
+    if (on_host) return {"lenet5", "everything"};
+    return {"lenet5", "mlp", "nin", "resnet9", "everything"};
+}
+
+/// Of as many stages, about equally long.
+std::vector<uint32_t> begins_of(const NetSpec& spec, size_t stages) {
+    const std::vector<uint32_t> all = begins_of(spec);
+    std::vector<uint32_t> begins;
+    for (size_t i = 0; i < stages; ++i) begins.push_back(all[all.size() * i / stages]);
+    return begins;
+}
+
+TEST(CudaStages, TwoCutAnywhere) {
+    GC_NEED_GPU();
+    for (const NetSpec& spec : {preset("lenet5"), everything()})
+        for (const uint32_t begin : begins_of(spec)) {
+            SCOPED_TRACE(spec.layers[begin].kind + " " + std::to_string(begin));
+            if (begin > 0) expect_bits_of_the_whole<CudaRig>(spec, {0, begin}, begin % 2 == 0);
+        }
+}
+
+// All of them are on one GPU at once.
+TEST(CudaStages, AsManyAsFit) {
+    GC_NEED_GPU();
+    for (const char* name : nets_here())
+        for (const bool apart : {false, true}) {
+            SCOPED_TRACE(name);
+            const NetSpec spec = net_of(name);
+            expect_bits_of_the_whole<CudaRig>(spec, begins_of(spec, std::min<size_t>(begins_of(spec).size(), on_host ? 9 : 24)), apart);
+        }
+}
+
+TEST(CudaStages, EvaluateWithTheBitsOfTheWholeNet) {
+    GC_NEED_GPU();
+    for (const char* name : {"lenet5", "everything"})
+        for (const size_t stages : {2, 3}) {
+            SCOPED_TRACE(fmt::format("{}, {} stages", name, stages));
+            const NetSpec spec = net_of(name);
+            expect_evaluations_of_the_whole<CudaRig>(spec, begins_of(spec, stages), false, false);
+        }
+}
+
+struct Call {
+    enum Pass { forward, both, data, weights } pass;
+    uint32_t block;
+};
+
+/// Blocks take the slots of both stages' last lanes in turn; forward passes go up, the others down.
+void expect_bits_of_blocks(const NetSpec& spec, Precision precision, uint32_t slots, uint32_t blocks, const std::vector<Call>& calls) {
+    constexpr uint32_t samples = 5, lane = 1;
+    NetConfig config = sizes({samples});
+    config.precision = precision;
+    CudaRig whole(spec, config);
+    config.lanes = 2;
+    config.slots = slots;
+    config.passes_apart = std::ranges::any_of(calls, [](const Call& each) { return each.pass >= Call::data; });
+    const std::vector<uint32_t> begins = begins_of(spec, 2);
+    std::vector<std::unique_ptr<CudaRig>> stages;
+    for (size_t i = 0; i < 2; ++i) {
+        config.stage = {begins[i], i == 0 ? begins[1] : ~0u};
+        stages.push_back(std::make_unique<CudaRig>(spec, config));
+    }
+    std::vector<std::unique_ptr<Data>> data;
+    std::vector<Gather> wanted;
+    std::vector<std::array<Gather, 2>> found;
+    for (uint32_t b = 0; b < blocks; ++b) {
+        data.push_back(std::make_unique<Data>(spec, samples, b + 1));
+        ASSERT_TRUE(whole.net->block(0, {3, b}, data[b]->samples, wanted.emplace_back(whole.net->layout())).ok());
+        found.push_back({Gather(stages[0]->net->layout()), Gather(stages[1]->net->layout())});
+        found[b][0].has_loss = true;   // the last stage's
+    }
+    const auto carry = [&](uint32_t slot, size_t from, bool gradients) {
+        Net &source = *stages[from]->net, &target = *stages[1 - from]->net;
+        for (size_t i = 0; i < source.edges().size(); ++i) {   // of two stages both have the same, in the same order
+            if (gradients && !source.edges()[i].learns) continue;
+            const Buffer sent = source.edge(lane, slot, i, gradients, samples), got = target.edge(lane, slot, i, gradients, samples);
+            ASSERT_EQ(sent.bytes, got.bytes);
+            std::memcpy(got.host, sent.host, sent.bytes);
+        }
+    };
+    for (const auto& [pass, b] : calls) {
+        const uint32_t slot = b % slots;
+        const Block block{{3, b}, data[b]->samples};
+        const Backward passes = pass == Call::both ? Backward::both : pass == Call::data ? Backward::data : Backward::weights;
+        for (const size_t i : pass == Call::forward ? std::array<size_t, 2>{0, 1} : std::array<size_t, 2>{1, 0}) {
+            Net& net = *stages[i]->net;
+            if (pass == Call::forward && i == 1) carry(slot, 0, false);
+            if (pass != Call::forward && pass != Call::weights && i == 0) carry(slot, 1, true);
+            const Status status =
+                pass == Call::forward ? net.forward(lane, slot, {&block, 1}, found[b][i]) : net.backward(lane, slot, passes, found[b][i]);
+            ASSERT_TRUE(status.ok()) << status.what;
+        }
+        if (pass != Call::forward) continue;   // nobody reads the samples again
+        std::ranges::fill(data[b]->images, uint8_t{0});
+        std::ranges::fill(data[b]->labels, 0);
+    }
+    for (uint32_t b = 0; b < blocks; ++b) {
+        std::vector<float> all(wanted[b].gradient.size(), NAN);
+        for (size_t i = 0; i < 2; ++i) {
+            EXPECT_EQ(found[b][i].next, stages[i]->net->layout().buckets.size());
+            for (const Layout::Run& run : stages[i]->net->layout().runs())
+                std::copy_n(&found[b][i].gradient[run.offset], run.count, &all[run.place]);
+        }
+        EXPECT_EQ(found[b][1].total, wanted[b].total);
+        EXPECT_TRUE(same_bits(all, wanted[b].gradient)) << "block " << b;
+    }
+}
+
+TEST(CudaStages, AllForwardThenAllBackward) {
+    GC_NEED_GPU();
+    for (const char* name : {"lenet5", "everything"})
+        for (const Precision precision : {Precision::f32, Precision::bf16})
+            expect_bits_of_blocks(
+                net_of(name), precision, 3, 3,
+                {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
+}
+
+TEST(CudaStages, OneForwardOneBackward) {
+    GC_NEED_GPU();
+    expect_bits_of_blocks(net_of("everything"), Precision::f32, 2, 4,
+                          {{Call::forward, 0},
+                           {Call::forward, 1},
+                           {Call::both, 0},
+                           {Call::forward, 2},
+                           {Call::both, 1},
+                           {Call::forward, 3},
+                           {Call::both, 2},
+                           {Call::both, 3}});
+}
+
+// A data pass depends on no weights pass.
+TEST(CudaStages, WeightsPassesComeLast) {
+    GC_NEED_GPU();
+    for (const char* name : {"lenet5", "everything"})
+        for (const Precision precision : {Precision::f32, Precision::bf16})
+            expect_bits_of_blocks(net_of(name), precision, 3, 3,
+                                  {{Call::forward, 0},
+                                   {Call::forward, 1},
+                                   {Call::data, 0},
+                                   {Call::forward, 2},
+                                   {Call::data, 2},
+                                   {Call::data, 1},
+                                   {Call::weights, 1},
+                                   {Call::weights, 2},
+                                   {Call::weights, 0}});
+}
+
+// The loss is another stage's, which a ReLU of a library could hide NaN from.
+TEST(CudaStages, ParametersThatAreNotFiniteSpoilTheGradient) {
+    GC_NEED_GPU();
+    const NetSpec spec = preset("lenet5");
+    NetConfig config = sizes({4});
+    config.stage = {0, begins_of(spec, 2)[1]};
+    CudaRig first(spec, config);
+    Data data(spec, 4);
+    const Block block{{0, 0}, data.samples};
+    for (const bool spoiled : {false, true}) {
+        if (spoiled) first.net->parameters()[3] = NAN;
+        first.net->refresh();
+        Gather found(first.net->layout());
+        found.has_loss = true;
+        ASSERT_TRUE(first.net->forward(0, 0, {&block, 1}, found).ok());
+        for (size_t i = 0; i < first.net->edges().size(); ++i)
+            std::memset(first.net->edge(0, 0, i, true, 4).host, 0, first.net->edge_bytes(i, true, 4));
+        ASSERT_TRUE(first.net->backward(0, 0, Backward::both, found).ok());
+        for (const float x : found.gradient) ASSERT_EQ(std::isnan(x), spoiled);
+    }
+}
+
+TEST(CudaStages, TakeTheMemoryOfTheirLayers) {
+    GC_NEED_GPU();
+    const NetSpec spec = preset("mlp");
+    const auto bytes = [&](const Stage& stage) {
+        NetConfig config = sizes({4});
+        config.stage = stage;
+        uint64_t all = 0;
+        const CudaRig rig(spec, config);
+        for (const auto& [purpose, count] : rig.device.memory().front().bytes)
+            if (std::string_view(purpose) != "cuBLAS" && std::string_view(purpose) != "kernel scratch") all += count;
+        return all;
+    };
+    const std::vector<uint32_t> begins = begins_of(spec, 3);
+    for (size_t i = 0; i < 3; ++i) EXPECT_LT(bytes({begins[i], i < 2 ? begins[i + 1] : ~0u}), bytes({}) * 3 / 4);
+}
+
+TEST(CudaStages, RefuseWhatTheyDoNotCompute) {
+    GC_NEED_GPU();
+    const NetSpec spec = preset("lenet5");
+    const auto mistake = [&](const NetConfig& config) {
+        cuda::CudaDevice device;
+        EXPECT_TRUE(device.open({}).ok());
+        std::unique_ptr<Net> net;
+        return std::string(cuda::net_plan(spec, config, device, &net).what);
+    };
+    NetConfig config = sizes({4});
+    config.stage = {1, ~0u};
+    EXPECT_NE(mistake(config).find("computed with the one before it"), std::string::npos) << mistake(config);
+    config.stage = {};
+    config.slots = 2;
+    config.recompute = true;
+    EXPECT_NE(mistake(config).find("recompute = false"), std::string::npos) << mistake(config);
+}
+
+}   // namespace
+}   // namespace gradcast
