@@ -70,6 +70,43 @@ TEST_F(SystemLocal, WholeStepsOfAGpuHaveTheBitsOfAnExchange) {
     }
 }
 
+// Checkpoints of one grid go on with another one.
+TEST_F(SystemLocal, StagesOfGpusHaveTheBitsOfTheWholeNet) {
+    if (!on_stand_in("test = \"test.h5\"\n")) GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
+    const auto result = [](const Outcome& outcome) {   // accuracy and digest
+        return outcome.out.substr(std::min(outcome.out.find("accuracy "), outcome.out.size()));
+    };
+    const auto staged = [&](uint32_t nodes, const std::string& with) {
+        return run(fmt::format("run job.toml --local {} --set job.steps=4 --set job.blocks=4 --set parallel.stages={}", nodes, with));
+    };
+    const Outcome alone = run("run job.toml --local 1 --set job.steps=4 --set job.blocks=4");
+    ASSERT_EQ(alone.exit, 0) << alone.err;
+    EXPECT_NE(result(alone).find("\ndigest "), std::string::npos) << alone.out;
+    struct Case {
+        uint32_t nodes;
+        const char* with;
+    };
+    for (const auto& [nodes, with] : {Case{2, "2 --set job.evaluate=2 --keep first"}, Case{3, "3 --set parallel.schedule=zero-bubble"},
+                                      Case{2, "2 --set parallel.schedule=gpipe --set parallel.micro_batch=2 --set net.resident=no"},
+                                      Case{4, "2 --set algorithm.exchange=coded-rs --set algorithm.m=1 --set algorithm.s=1"}}) {
+        SCOPED_TRACE(with);
+        const Outcome outcome = staged(nodes, with);
+        EXPECT_EQ(outcome.exit, 0) << outcome.err;
+        EXPECT_EQ(result(outcome), result(alone));
+    }
+
+    const std::string goes_on = " --resume first/final.h5 --set job.steps=6";
+    const Outcome whole = run("run job.toml --local 1 --set job.blocks=4 --set job.steps=6"), three = staged(3, "3" + goes_on),
+                  one = run("run job.toml --local 1 --set job.blocks=4" + goes_on);
+    EXPECT_EQ(three.exit, 0) << three.err;
+    EXPECT_EQ(result(three), result(whole));
+    EXPECT_EQ(one.exit, 1);
+    EXPECT_TRUE(one.says("first/final.h5: trained with parallel.stages = 2: on GPUs the kernel sets")) << one.err;
+
+    EXPECT_TRUE(staged(2, "auto").says("parallel.stages: auto measures layers on CPUs in this version"));
+    EXPECT_TRUE(staged(2, "2 --set 'parallel.cuts=[\"relu1\"]'").says("stages can begin at conv2, fc1, fc2, fc3, loss1"));
+}
+
 // glibc takes other variants of exp, log, sin, cos and pow on a CPU without FMA, with other last bits.
 TEST_F(SystemLocal, DataAndDigestsDoNotDependOnTheCLibrarysVariants) {
     ASSERT_EQ(run("import fashion-mnist --out .").exit, 0) << read("err");

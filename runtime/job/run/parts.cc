@@ -193,8 +193,9 @@ Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment,
     uint32_t ahead = std::max(8u, 2 * lane_count * together_of(*compute.net, config.job.blocks, lane_count));
     if (pipeline) ahead = std::max(ahead, 2 * pipeline->micro_batch);
     if (compute.net->steps_ahead() > 0) ahead = std::max(ahead, config.job.blocks);   // whole steps take all blocks at once
-    const bool images = !pipeline || pipeline->own_stage == 0;   // the others compute no pixels
-    if (compute.device && config.job.resident && images) GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
+    const bool images = !pipeline || pipeline->own_stage == 0;
+    if (compute.device && config.job.resident && images)
+        GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
     if (!resident)
         return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
                            &loader);
@@ -419,9 +420,11 @@ Status JobParts::probe_block(const EngineConfig& config) {
 }
 
 Status JobParts::probe(const EngineConfig& config, Report& report) {
+    // Of a pipeline Session::probe() computes it.  No node has a gradient of all layers then, and kernels of GPUs are not measured: their
+    // set is named by what the libraries have chosen and by the device.
     if (!pipeline) {
-        GC_TRY(probe_block(config));   // else Session::probe()
-    } else if (compute.device) {   // no node has a gradient of all layers: the set is named by the libraries' kernels and the device
+        GC_TRY(probe_block(config));
+    } else if (compute.device) {
         const std::string all = fmt::format("{}, {:x}", compute.net->kernels(), compute.net->engines());
         kernel_set = sha256_hex(std::as_bytes(std::span(all))).substr(0, 16);
     }
