@@ -95,6 +95,11 @@ TEST_F(SystemLocal, StagesOfGpusHaveTheBitsOfTheWholeNet) {
         EXPECT_EQ(result(outcome), result(alone));
     }
 
+    // Rounding is keyed by places in the whole net's vector.
+    const std::string short_words = " --set algorithm.quantiser=auto16";
+    EXPECT_EQ(result(staged(2, "2" + short_words)),
+              result(run("run job.toml --local 1 --set job.steps=4 --set job.blocks=4" + short_words)));
+
     const std::string goes_on = " --resume first/final.h5 --set job.steps=6";
     const Outcome whole = run("run job.toml --local 1 --set job.blocks=4 --set job.steps=6"), three = staged(3, "3" + goes_on),
                   one = run("run job.toml --local 1 --set job.blocks=4" + goes_on);

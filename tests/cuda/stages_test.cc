@@ -71,12 +71,16 @@ struct Call {
     uint32_t block;
 };
 
-/// Blocks take the slots of both stages' last lanes in turn; forward passes go up, the others down.
+/// Blocks take the slots of both stages' last lanes in turn, which are on a second GPU where there is one; forward passes go up, the others
+/// down.
 void expect_bits_of_blocks(const NetSpec& spec, Precision precision, uint32_t slots, uint32_t blocks, const std::vector<Call>& calls) {
     constexpr uint32_t samples = 5, lane = 1;
     NetConfig config = sizes({samples});
     config.precision = precision;
     CudaRig whole(spec, config);
+    int gpus = 0;
+    EXPECT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);
+    const std::vector<uint32_t> numbers = gpus > 1 ? std::vector<uint32_t>{0, 1} : std::vector<uint32_t>{0};
     config.lanes = 2;
     config.slots = slots;
     config.passes_apart = std::ranges::any_of(calls, [](const Call& each) { return each.pass >= Call::data; });
@@ -84,7 +88,7 @@ void expect_bits_of_blocks(const NetSpec& spec, Precision precision, uint32_t sl
     std::vector<std::unique_ptr<CudaRig>> stages;
     for (size_t i = 0; i < 2; ++i) {
         config.stage = {begins[i], i == 0 ? begins[1] : ~0u};
-        stages.push_back(std::make_unique<CudaRig>(spec, config));
+        stages.push_back(std::make_unique<CudaRig>(spec, config, OptimiserConfig{}, numbers));
     }
     std::vector<std::unique_ptr<Data>> data;
     std::vector<Gather> wanted;
