@@ -36,6 +36,14 @@ std::vector<uint32_t> begins_of(const NetSpec& spec, size_t stages) {
     return begins;
 }
 
+// The second inner product begins at element 10 and the third one at element 16: one is aligned for the libraries, where the other is not.
+TEST(CudaStages, KeepTheAlignmentOfTheWholeNet) {
+    GC_NEED_GPU();
+    const NetSpec spec = of(1, 2, 2, 0, 3, {fc(2), fc(2), fc(3), loss()});
+    for (const uint32_t begin : {1u, 2u, 3u})
+        for (const bool apart : {false, true}) expect_bits_of_the_whole<CudaRig>(spec, {0, begin}, apart);
+}
+
 TEST(CudaStages, TwoCutAnywhere) {
     GC_NEED_GPU();
     for (const NetSpec& spec : {preset("lenet5"), everything()})
