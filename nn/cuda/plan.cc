@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "runtime/core/digest.h"
 
@@ -282,6 +283,7 @@ Status ConvPlan::choose(Build& b, ConvPass pass, bool fused) {
     plans_.resize(b.device.gpus().size());
     const auto lanes = static_cast<uint32_t>(b.device.lanes().size());
     gpu_of_lane_.resize(lanes);
+    std::vector<int64_t> before;                 // GPUs of one kind choose alike: their number is no part of the kernel set
     for (uint32_t lane = lanes; lane-- > 0;) {   // down to 0, so that its GPU is current afterwards
         const CudaDevice::Lane& with = b.device.lanes()[lane];
         gpu_of_lane_[lane] = with.gpu;
@@ -291,6 +293,7 @@ Status ConvPlan::choose(Build& b, ConvPass pass, bool fused) {
         Engine engine;
         GC_TRY(choose_here(b, pass, fused, with.cudnn.get(), &plans_[with.gpu], &workspace, &engine));
         workspace_ = std::max(workspace_, workspace);
+        if (std::exchange(before, engine.choice) == engine.choice) continue;
         for (const int64_t number : engine.choice) b.engines = splitmix64(b.engines + static_cast<uint64_t>(number));
         b.engine_list.push_back(fmt::format("{} {}{}, {} samples: engine {}, knobs {}, workspace {} KiB", b.layer->spec.name,
                                             kind_of(pass).name, fused ? " with bias and ReLU" : "", b.samples, engine.choice[0],

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
 
 #include "runtime/core/digest.h"
 
@@ -160,7 +161,8 @@ Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
             continue;
         }
         algorithms_[with.gpu] = found.algo;
-        choice = choice_of(found.algo);
+        const auto before = std::exchange(choice, choice_of(found.algo));
+        if (engines > 0 && choice == before) continue;   // GPUs of one kind choose alike: their number is no part of the kernel set
         for (const uint32_t part : choice) engines = splitmix64(engines + part);
     }
     if (!*offered) return {};

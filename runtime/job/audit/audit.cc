@@ -14,6 +14,7 @@
 #include "runtime/job/model/model_reader.h"
 #include "runtime/job/run/alone.h"
 #include "runtime/job/run/engine.h"
+#include "runtime/job/run/probe_block.h"
 
 namespace gradcast {
 namespace {
@@ -216,7 +217,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
 
     std::unique_ptr<Engine> engine;
     GC_TRY(Engine::open(engine_config(folder, config, *result, start), Log(), &engine));
-    if (!folder.kernel_set.empty() && engine->kernel_set() != folder.kernel_set)
+    if (!folder.kernel_set.empty() && !kernel_sets_agree(engine->kernel_set(), folder.kernel_set))
         return fail(
             Code::data,
             "{}: trained with other kernels: the kernel set was {} of {}, here it is {} of {}; a machine of the same instruction set "

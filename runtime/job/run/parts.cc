@@ -414,20 +414,15 @@ Status JobParts::probe_block(const EngineConfig& config) {
     const uint64_t begin_us = clock_us();
     GC_TRY(compute.net->block(0, {0, 0}, samples.samples(), sink));
     block_us_ = clock_us() - begin_us;
-    if (!kernels_measured()) kernel_set = fmt::format("{:016x}", sink.digest + compute.net->engines());
+    if (compute.device) kernel_set = gpu_kernel_set(*compute.net, sink.digest);
+    else if (!kernels_measured()) kernel_set = fmt::format("{:016x}", sink.digest);
     if (local && !algorithm->server) return sink.finite();   // a worker's vectors bring their scales
     return sink.scale(*compute.codec, local ? carried : compute.net->layout());
 }
 
 Status JobParts::probe(const EngineConfig& config, Report& report) {
-    // Of a pipeline Session::probe() computes it.  No node has a gradient of all layers then, and kernels of GPUs are not measured: their
-    // set is named by what the libraries have chosen and by the device.
-    if (!pipeline) {
-        GC_TRY(probe_block(config));
-    } else if (compute.device) {
-        const std::string all = fmt::format("{}, {:x}", compute.net->kernels(), compute.net->engines());
-        kernel_set = sha256_hex(std::as_bytes(std::span(all))).substr(0, 16);
-    }
+    if (!pipeline) GC_TRY(probe_block(config));   // else Session::probe()
+    else if (!kernels_measured()) kernel_set = gpu_kernel_set(*compute.net, 0);
     // Virtual time knows no slow blocks.
     if (config.lanes > 0 && 8 * block_us_ > deadline_us) {
         report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is to be {:.3f} s: smaller blocks would do with less",

@@ -9,6 +9,20 @@
 
 namespace gradcast {
 
+constexpr size_t choice_digits = 8;
+constexpr std::string_view no_gradient = "00000000";
+
+std::string gpu_kernel_set(const Net& net, uint64_t gradient) {
+    const std::string choice = fmt::format("{}, {:x}", net.kernels(), net.engines());
+    return sha256_hex(std::as_bytes(std::span(choice))).substr(0, choice_digits) + fmt::format("{:08x}", static_cast<uint32_t>(gradient));
+}
+
+bool kernel_sets_agree(std::string_view a, std::string_view b) {
+    if (a == b) return true;
+    const bool unknown = a.ends_with(no_gradient) || b.ends_with(no_gradient);
+    return unknown && a.size() == b.size() && a.substr(0, choice_digits) == b.substr(0, choice_digits);
+}
+
 Status ProbeSamples::read(const JobParts& parts) {
     const DataSet& train = *parts.train;
     const DataInfo& info = train.info();

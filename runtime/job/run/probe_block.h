@@ -1,11 +1,19 @@
 // The probe block: block 0 of step 0, whose gradient gives the first scales.
 #pragma once
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "algos/pipeline.h"
 #include "runtime/job/run/parts.h"
 
 namespace gradcast {
+
+/// Engine::kernel_set() of a net on GPUs: 8 hex digits of what the libraries have chosen and of the device, then 8 of the digest of a
+/// gradient.  They are 0 where no node has a gradient of all layers: in stages.
+std::string gpu_kernel_set(const Net& net, uint64_t gradient);
+/// What was trained with one set goes on, or is computed again, with the bits of the other.  A gradient that is not known is not compared.
+bool kernel_sets_agree(std::string_view a, std::string_view b);
 
 /// Its samples.
 class ProbeSamples final : public BlockSource {

@@ -14,6 +14,7 @@
 #include "runtime/core/memory_room.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/job/model/checkpoint_files.h"
+#include "runtime/job/run/probe_block.h"
 #include "runtime/job/run/state_move.h"
 
 namespace gradcast {
@@ -50,13 +51,7 @@ Status check(const std::string& path, const ModelReader& file, const EngineConfi
     if (model.data_digest != parts.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
                     data_names(config.job), parts.data_digest);
-    const bool same_kernels = model.other_functions || model.kernel_set == parts.kernel_set;
-    if (!same_kernels && parts.compute.device && (before.stages == 1) != (config.job.stages == 1))
-        return fail(Code::data,
-                    "{}: trained with parallel.stages = {}: on GPUs the kernel sets of a net in stages and of one in one piece cannot be "
-                    "compared: go on with parallel.stages {}{}",
-                    path, before.stages, before.stages == 1 ? "= 1" : "of 2 or more", begins_anew);
-    if (!same_kernels)
+    if (!model.other_functions && !kernel_sets_agree(model.kernel_set, parts.kernel_set))
         return fail(
             Code::data,
             "{}: trained with other kernels: the kernel set was {}, here it is {}; nodes of the same instruction set ({}), device and "
