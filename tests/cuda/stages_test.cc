@@ -5,28 +5,13 @@
 namespace gradcast {
 namespace {
 
-#ifdef GC_CUDA_HOST
-constexpr bool on_host = true;   // the stand-in, far slower than a GPU
-#else
-constexpr bool on_host = false;
-#endif
-
 std::vector<uint32_t> begins_of(const NetSpec& spec) {
     NetOrder order;
     EXPECT_TRUE(net_gpu_order(spec, &order).ok());
     return order.begins;
 }
 
-NetSpec net_of(const std::string& name) {
-    if (name == "everything") return everything();
-    return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
-}
-
-/// The stand-in is too slow for the large ones.
-std::vector<const char*> nets_here() {
-    if (on_host) return {"lenet5", "everything"};
-    return {"lenet5", "mlp", "nin", "resnet9", "everything"};
-}
+NetSpec net_of(const std::string& name) { return name == "everything" ? everything() : preset(name.c_str()); }
 
 /// Of as many stages, about equally long.
 std::vector<uint32_t> begins_of(const NetSpec& spec, size_t stages) {
@@ -44,25 +29,43 @@ TEST(CudaStages, KeepTheAlignmentOfTheWholeNet) {
         for (const bool apart : {false, true}) expect_bits_of_the_whole<CudaRig>(spec, {0, begin}, apart);
 }
 
-TEST(CudaStages, TwoCutAnywhere) {
+// Each rig opens the device anew, which takes a GPU longer than a block.
+TEST(CudaStages, TwoOfLenet5) {
     GC_NEED_GPU();
-    for (const NetSpec& spec : {preset("lenet5"), everything()})
-        for (const uint32_t begin : begins_of(spec)) {
-            SCOPED_TRACE(spec.layers[begin].kind + " " + std::to_string(begin));
-            if (begin > 0) expect_bits_of_the_whole<CudaRig>(spec, {0, begin}, begin % 2 == 0);
-        }
+    const NetSpec spec = preset("lenet5");
+    for (const uint32_t begin : begins_of(spec))
+        if (begin > 0) expect_bits_of_the_whole<CudaRig>(spec, {0, begin}, begin % 2 == 0);
 }
 
-// All of them are on one GPU at once.
-TEST(CudaStages, AsManyAsFit) {
+TEST(CudaStages, TwoOfEverything) {
     GC_NEED_GPU();
-    for (const char* name : nets_here())
-        for (const bool apart : {false, true}) {
-            SCOPED_TRACE(name);
-            const NetSpec spec = net_of(name);
-            expect_bits_of_the_whole<CudaRig>(spec, begins_of(spec, std::min<size_t>(begins_of(spec).size(), on_host ? 9 : 24)), apart);
-        }
+    const NetSpec spec = everything();
+    const std::vector<uint32_t> begins = begins_of(spec);
+    for (size_t i = 1; i < begins.size(); i += 3) {
+        SCOPED_TRACE(spec.layers[begins[i]].kind + " " + std::to_string(begins[i]));
+        expect_bits_of_the_whole<CudaRig>(spec, {0, begins[i]}, i % 2 == 0);
+    }
 }
+
+TEST(CudaStages, AsManyAsThereCanBe) {
+    GC_NEED_GPU();
+    for (const bool apart : {false, true}) expect_bits_of_the_whole<CudaRig>(preset("lenet5"), begins_of(preset("lenet5")), apart);
+}
+
+TEST(CudaStages, ManyOfEverything) {
+    GC_NEED_GPU();
+    for (const bool apart : {false, true}) expect_bits_of_the_whole<CudaRig>(everything(), begins_of(everything(), 8), apart);
+}
+
+#ifndef GC_CUDA_HOST   // the stand-in would take minutes
+TEST(CudaStages, LargeNetsInThree) {
+    GC_NEED_GPU();
+    for (const char* name : {"nin", "resnet9"}) {
+        SCOPED_TRACE(name);
+        expect_bits_of_the_whole<CudaRig>(preset(name, 3, 32), begins_of(preset(name, 3, 32), 3), name[0] == 'r');
+    }
+}
+#endif
 
 TEST(CudaStages, EvaluateWithTheBitsOfTheWholeNet) {
     GC_NEED_GPU();
