@@ -116,6 +116,7 @@ Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink, Work wo
         if (graphs_ || !spoiled_) return {};
         // The loss may be another stage's, which does not know of parameters here that are not finite.
         const Buffer all = part(gradient, bucket);
+        GC_TRY(device_.use(device_.gpu_of(number)));                                            // a codec's last step may have left another
         return check(cudaMemsetAsync(all.device, 0xFF, all.bytes, codec), "cudaMemsetAsync");   // NaN
     };
     for (uint32_t b = first; b < end && !device; ++b) {

@@ -74,6 +74,8 @@ Status CudaNet::cross(const Enqueue& run, bool gradients, bool comes) {
                                                    : gradients                  ? run.slot * slot_edges_ + place.gradient
                                                                                 : run.slot * slot_edges_ + place.value);
         void* const tensor = f.at<void>(gradients ? each.gradient : each.value);
+        // Other stages do not know of parameters here that are not finite.
+        if (!comes && spoiled_) GC_CUDA(cudaMemsetAsync(tensor, 0xFF, each.bytes, f.stream));   // NaN
         if (comes) GC_CUDA(cudaMemcpyAsync(tensor, host, each.bytes, cudaMemcpyHostToDevice, f.stream));
         else GC_CUDA(cudaMemcpyAsync(host, tensor, each.bytes, cudaMemcpyDeviceToHost, f.stream));
     }

@@ -58,7 +58,7 @@ Status CudaNet::spread(uint32_t bucket) {
         if (i > 0) GC_CUDA(cudaStreamWaitEvent(stream, gpus[0]->changed.get(), 0));
         for (size_t l = 0; all && l < lanes_.size(); ++l) {
             const Buffer& tickets = lanes_[l].memory[static_cast<size_t>(Place::tickets)];
-            if (device_.lanes()[l].gpu == i) GC_CUDA(cudaMemsetAsync(tickets.device, 0, tickets.bytes, stream));
+            if (device_.lanes()[l].gpu == i && tickets.bytes > 0) GC_CUDA(cudaMemsetAsync(tickets.device, 0, tickets.bytes, stream));
         }
         if (all) GC_TRY(refresh(gpus_[i], offset, offset + count));
         else if (i > 0) GC_CUDA(cudaGraphLaunch(gpus_[i].refreshes[bucket].get(), stream));
