@@ -234,16 +234,16 @@ bool Streams::turn() const {
     const Peer& peer = receiving_->peer;
     return peer.up && (receiving_ == peer.express_rail() || receiving_ == &peer.rail(&Rail::taken_bytes));
 }
-void Streams::delivered(uint64_t bytes) {
-    receiving_->taken_bytes += packet_cost(bytes);
-    // The peer computes an edge's memory anew once it is acknowledged; of smaller payloads the link has a copy.
-    receiving_->memory_waits |= receiving_ == receiving_->peer.express_rail() && bytes > inline_bytes_max;
-}
+void Streams::delivered(uint64_t bytes) { receiving_->taken_bytes += packet_cost(bytes); }
 Landing Streams::land(const Packet& packet, uint64_t bytes, Buffer* place) {
     if (packet.type == PacketType::probe && bytes > 0) return Landing::drop;   // its acknowledgement is the answer
     return link_packet(packet.type) ? Landing::lease : owner_.land(packet, bytes, place);
 }
-void Streams::packet(const Packet& packet) { link_packet(packet.type) ? owner_.link_packet_received(packet) : owner_.packet(packet); }
+void Streams::packet(const Packet& packet) {
+    // The peer computes an edge's memory anew once it is acknowledged.
+    receiving_->memory_waits |= packet.type == PacketType::edge;
+    link_packet(packet.type) ? owner_.link_packet_received(packet) : owner_.packet(packet);
+}
 bool Streams::ack(uint64_t received) { return acked(*receiving_, received); }
 bool Streams::acked(Rail& rail, uint64_t received) {
     if (!rail.sender.acked(received, [this](uint32_t ticket) { owner_.done(ticket, {}); })) return false;
