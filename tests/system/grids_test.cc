@@ -269,13 +269,14 @@ TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
 // Each of the four nodes of one replica is killed; three of them come back before the next one is.
 TEST_F(SystemGrids, ABuddyTakesTheStageOfALostNode) {
     constexpr uint32_t steps = 2500;
+    constexpr uint64_t patience = 4 * patience_us;   // of so many steps on a busy machine
     const Net& net = nets[0];
     auto begun = [&](const std::string& text, const std::vector<std::string>& names) {
         const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, names, 0}));
         EXPECT_NE(answer.value("id", ""), "") << answer.dump();
         return answer.value("id", "");
     };
-    const JobStatus quiet = cluster[0].ended(begun(job_text(net, {}, steps), {"a"}));
+    const JobStatus quiet = cluster[0].ended(begun(job_text(net, {}, steps), {"a"}), patience);
     ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
     const std::string text = job_text(net, {.stages = 4}, steps, "checkpoint_every = 50\nsurvive = true") + "buddy = true\n";
     const std::string id = begun(text, {"a", "b", "c", "d"});
@@ -295,7 +296,7 @@ TEST_F(SystemGrids, ABuddyTakesTheStageOfALostNode) {
     ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > step + 20; }));
     cluster[0].process->kill(SIGKILL);
     for (const uint32_t node : {1u, 2u, 3u}) {
-        const JobStatus last = cluster[node].ended(id);
+        const JobStatus last = cluster[node].ended(id, patience);
         EXPECT_EQ(last.state, JobState::done) << last.error;
         EXPECT_EQ(last.digest, quiet.digest);
         EXPECT_EQ(last.step_digest, quiet.step_digest);
