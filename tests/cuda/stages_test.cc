@@ -1,6 +1,7 @@
 // Stages of a net on GPUs: the bits of the whole net there, whatever the cut and the order of passes.
 #include "tests/cuda/nn_rig.h"
 #include "tests/nn/chain.h"
+#include "tests/nn/slot_calls.h"
 
 namespace gradcast {
 namespace {
@@ -77,11 +78,6 @@ TEST(CudaStages, EvaluateWithTheBitsOfTheWholeNet) {
         }
 }
 
-struct Call {
-    enum Pass { forward, both, data, weights } pass;
-    uint32_t block;
-};
-
 /// Blocks take the slots of both stages' last lanes in turn, which are on a second GPU where there is one; forward passes go up, the others
 /// down.
 void expect_bits_of_blocks(const NetSpec& spec, Precision precision, uint32_t slots, uint32_t blocks, const std::vector<Call>& calls) {
@@ -122,7 +118,7 @@ void expect_bits_of_blocks(const NetSpec& spec, Precision precision, uint32_t sl
     for (const auto& [pass, b] : calls) {
         const uint32_t slot = b % slots;
         const Block block{{3, b}, data[b]->samples};
-        const Backward passes = pass == Call::both ? Backward::both : pass == Call::data ? Backward::data : Backward::weights;
+        const Backward passes = backward_of(pass);
         for (const size_t i : pass == Call::forward ? std::array<size_t, 2>{0, 1} : std::array<size_t, 2>{1, 0}) {
             Net& net = *stages[i]->net;
             if (pass == Call::forward && i == 1) carry(slot, 0, false);
@@ -151,22 +147,12 @@ TEST(CudaStages, AllForwardThenAllBackward) {
     GC_NEED_GPU();
     for (const char* name : {"lenet5", "everything"})
         for (const Precision precision : {Precision::f32, Precision::bf16})
-            expect_bits_of_blocks(
-                net_of(name), precision, 3, 3,
-                {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
+            expect_bits_of_blocks(net_of(name), precision, 3, 3, all_forward_then_all_backward);
 }
 
 TEST(CudaStages, OneForwardOneBackward) {
     GC_NEED_GPU();
-    expect_bits_of_blocks(net_of("everything"), Precision::f32, 2, 4,
-                          {{Call::forward, 0},
-                           {Call::forward, 1},
-                           {Call::both, 0},
-                           {Call::forward, 2},
-                           {Call::both, 1},
-                           {Call::forward, 3},
-                           {Call::both, 2},
-                           {Call::both, 3}});
+    expect_bits_of_blocks(net_of("everything"), Precision::f32, 2, 4, one_forward_one_backward);
 }
 
 // A data pass depends on no weights pass.
@@ -174,16 +160,7 @@ TEST(CudaStages, WeightsPassesComeLast) {
     GC_NEED_GPU();
     for (const char* name : {"lenet5", "everything"})
         for (const Precision precision : {Precision::f32, Precision::bf16})
-            expect_bits_of_blocks(net_of(name), precision, 3, 3,
-                                  {{Call::forward, 0},
-                                   {Call::forward, 1},
-                                   {Call::data, 0},
-                                   {Call::forward, 2},
-                                   {Call::data, 2},
-                                   {Call::data, 1},
-                                   {Call::weights, 1},
-                                   {Call::weights, 2},
-                                   {Call::weights, 0}});
+            expect_bits_of_blocks(net_of(name), precision, 3, 3, weights_passes_come_last);
 }
 
 // The loss is another stage's, which a ReLU of a library could hide NaN from.

@@ -1,13 +1,9 @@
 // Micro-batches in flight: whatever order the passes of several slots take, each block has the bits of Net::block().
 #include "tests/nn/nets.h"
+#include "tests/nn/slot_calls.h"
 
 namespace gradcast {
 namespace {
-
-struct Call {
-    enum Pass { forward, both, data, weights } pass;
-    uint32_t block;
-};
 
 const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything"};
 
@@ -46,11 +42,7 @@ void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_
         const Block block{{3, b}, data[b]->samples};
         const uint32_t slot = b % config.slots;
         const Status status = pass == Call::forward ? cut.net->forward(lane, slot, {&block, 1}, found[b])
-                                                    : cut.net->backward(lane, slot,
-                                                                        pass == Call::both   ? Backward::both
-                                                                        : pass == Call::data ? Backward::data
-                                                                                             : Backward::weights,
-                                                                        found[b]);
+                                                    : cut.net->backward(lane, slot, backward_of(pass), found[b]);
         ASSERT_TRUE(status.ok()) << status.what;
         if (pass != Call::forward) continue;   // nobody reads the samples again
         std::ranges::fill(data[b]->images, uint8_t{0});
@@ -71,9 +63,7 @@ TEST(Slots, AllForwardThenAllBackward) {
             NetConfig config = sizes({7}, 2);
             config.slots = 3;
             config.recompute = recompute;
-            expect_bits_of_blocks(
-                net_of(name), config, 3,
-                {{Call::forward, 0}, {Call::forward, 1}, {Call::forward, 2}, {Call::both, 2}, {Call::both, 0}, {Call::both, 1}});
+            expect_bits_of_blocks(net_of(name), config, 3, all_forward_then_all_backward);
         }
 }
 
@@ -84,15 +74,7 @@ TEST(Slots, OneForwardOneBackward) {
             NetConfig config = sizes({7});
             config.slots = 2;
             config.recompute = recompute;
-            expect_bits_of_blocks(net_of(name), config, 4,
-                                  {{Call::forward, 0},
-                                   {Call::forward, 1},
-                                   {Call::both, 0},
-                                   {Call::forward, 2},
-                                   {Call::both, 1},
-                                   {Call::forward, 3},
-                                   {Call::both, 2},
-                                   {Call::both, 3}});
+            expect_bits_of_blocks(net_of(name), config, 4, one_forward_one_backward);
         }
 }
 
@@ -149,16 +131,7 @@ TEST(Slots, WeightsPassesComeLast) {
         NetConfig config = sizes({7});
         config.slots = 3;
         config.passes_apart = true;
-        expect_bits_of_blocks(net_of(name), config, 3,
-                              {{Call::forward, 0},
-                               {Call::forward, 1},
-                               {Call::data, 0},
-                               {Call::forward, 2},
-                               {Call::data, 2},
-                               {Call::data, 1},
-                               {Call::weights, 1},
-                               {Call::weights, 2},
-                               {Call::weights, 0}});
+        expect_bits_of_blocks(net_of(name), config, 3, weights_passes_come_last);
     }
 }
 

@@ -3,7 +3,6 @@
 #include <set>
 
 #include "nn/net.h"
-#include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/job_check.h"
 #include "tests/sim/stages_job.h"
 #include "tests/sim/stages_protocols.h"
@@ -140,15 +139,8 @@ TEST(SliceGroups, CountWhatIsClippedOnce) {
 TEST(SliceGroups, BeginWithParametersOfAFile) {
     StagesJob first;
     first.preset = "mlp", first.steps = 1;
-    first.sim.ranks = 1;
-    ASSERT_TRUE(first.run().ok());
-    Model model;
-    std::vector<float> parameters;
-    ASSERT_TRUE(model_read(first.folders[0] + "/final.h5", &model, &parameters).ok());
-    const std::string start = test_folder() + "/start-of-slices.safetensors";
-    ASSERT_TRUE(safetensors_write(start, model, parameters).ok());
     StagesJob job = job_of(2, 2, 1);
-    job.start = start;
+    job.start = trained_start(&first);
     const Status status = job.run();
     ASSERT_TRUE(status.ok()) << status.what;
     expect_wanted(job);

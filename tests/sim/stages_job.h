@@ -11,6 +11,7 @@
 #include "runtime/control/json.h"
 #include "runtime/core/digest.h"
 #include "runtime/job/model/model_file.h"
+#include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/engine.h"
 #include "tests/wrapped_host.h"
 #include "transport/sim/sim.h"
@@ -144,6 +145,23 @@ struct StagesJob {
         return found;
     }
 };
+
+/// A safetensors file of what one rank trains in this job, for StagesJob::start.
+inline std::string trained_start(StagesJob* first) {
+    first->sim.ranks = 1;
+    Model model;
+    std::vector<float> parameters;
+    const auto written = [&](std::string* path) -> Status {
+        GC_TRY(first->run());
+        *path = first->folders[0] + "/start.safetensors";
+        GC_TRY(model_read(first->folders[0] + "/final.h5", &model, &parameters));
+        return safetensors_write(*path, model, parameters);
+    };
+    std::string path;
+    const Status status = written(&path);
+    EXPECT_TRUE(status.ok()) << status.what;
+    return path;
+}
 
 /// Of the uncut net on one rank.
 inline const Outcome& wanted(const StagesJob& job) {

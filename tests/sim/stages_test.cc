@@ -4,7 +4,6 @@
 #include "algos/grid/schedule.h"
 #include "nn/net.h"
 #include "runtime/core/channel.h"
-#include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/job_check.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/stages_job.h"
@@ -51,15 +50,9 @@ TEST(Stages, GiveTheBitsOfTheWholeNetInReplicas) {
 TEST(Stages, BeginWithParametersOfAFile) {
     StagesJob first;
     first.preset = "resnet9", first.steps = 1, first.blocks = 2, first.batch = 4;
-    first.sim.ranks = 1;
-    ASSERT_TRUE(first.run().ok());
-    Model model;
-    std::vector<float> parameters;
-    ASSERT_TRUE(model_read(first.folders[0] + "/final.h5", &model, &parameters).ok());
-    const std::string start = test_folder() + "/start.safetensors";
-    ASSERT_TRUE(safetensors_write(start, model, parameters).ok());
     StagesJob job;
-    job.preset = "resnet9", job.start = start, job.steps = 1, job.blocks = 2, job.batch = 4;
+    job.start = trained_start(&first);
+    job.preset = "resnet9", job.steps = 1, job.blocks = 2, job.batch = 4;
     job.parallel = "stages = 3\n";
     job.sim.ranks = 3;
     const Status status = job.run();

@@ -51,6 +51,15 @@ std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3, const
         steps, checkpoints, data_name(net), data_name(net), net.preset, grid.exchange, grid.options, parallel);
 }
 
+/// A grid has given what the whole net gives.
+void expect_bits(const JobStatus& status, const JobStatus& whole) {
+    EXPECT_EQ(status.digest, whole.digest);
+    EXPECT_EQ(status.step_digest, whole.step_digest);
+    EXPECT_EQ(status.kernel_set, whole.kernel_set);
+    EXPECT_EQ(status.accuracy, whole.accuracy);
+    EXPECT_EQ(status.loss, whole.loss);
+}
+
 struct SystemGrids : testing::Test {
     Cluster cluster{8};
     void SetUp() override {
@@ -99,11 +108,7 @@ TEST_F(SystemGrids, OneDigestANet) {
                     const Grid grid{stages, replicas, schedule, exchange, 1 + number % 2};
                     SCOPED_TRACE(fmt::format("{}: {} stages, {} replicas, {}, {}", net.preset, stages, replicas, schedule, exchange));
                     const JobStatus status = trained(net, grid);
-                    EXPECT_EQ(status.digest, whole.digest);
-                    EXPECT_EQ(status.step_digest, whole.step_digest);
-                    EXPECT_EQ(status.kernel_set, whole.kernel_set);
-                    EXPECT_EQ(status.accuracy, whole.accuracy);
-                    EXPECT_EQ(status.loss, whole.loss);
+                    expect_bits(status, whole);
                     ++tried;
                 }
     }
@@ -120,11 +125,7 @@ TEST_F(SystemGrids, OneDigestANetWithSlices) {
               Grid{.stages = 2, .micro_batch = 2, .groups = 2}, Grid{.stages = 2, .replicas = 2, .schedule = "zero-bubble", .groups = 2}}) {
             SCOPED_TRACE(fmt::format("{}: {} stages, {} slice groups, {} replicas", net.preset, grid.stages, grid.groups, grid.replicas));
             const JobStatus status = trained(net, grid);
-            EXPECT_EQ(status.digest, whole.digest);
-            EXPECT_EQ(status.step_digest, whole.step_digest);
-            EXPECT_EQ(status.kernel_set, whole.kernel_set);
-            EXPECT_EQ(status.accuracy, whole.accuracy);
-            EXPECT_EQ(status.loss, whole.loss);
+            expect_bits(status, whole);
         }
     }
 }
