@@ -247,6 +247,7 @@ Status JobRun::prepare() {
     config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
     config.isa_setting = host_.config.setting_in("isa");
+    config.commands = host_.config.launched();
     config.confidential = true;
     key_ = host_.ring->now()->keys.front();
     config.key = &key_;

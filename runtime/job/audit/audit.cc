@@ -130,6 +130,7 @@ EngineConfig engine_config(const AuditFolder& folder, const AuditConfig& config,
     const AlgorithmKind* kind;
     if (algorithm_find(folder.job.algorithm, &kind).ok() && follows_clock(*kind, folder.job.settings))
         engine.job.settings.replay = folder.path + "/replay.log";   // the nodes' own
+    if (engine.job.attached() && !start.on && engine.job.start.empty()) engine.job.start = fmt::format("{}/{}", folder.path, start_file);
     engine.job.stop_at = 0;
     engine.job.checkpoint_keep = 0;
     engine.job.checkpoint_copies = copies_auto;
@@ -138,6 +139,7 @@ EngineConfig engine_config(const AuditFolder& folder, const AuditConfig& config,
     engine.roster = {Member{"audit"}};
     engine.folder = config.scratch;
     engine.lanes = std::max(config.lanes, 1u);
+    engine.commands = config.commands;
     engine.until = result.last;
     engine.resume = start;
     engine.stop = config.stop;
