@@ -210,6 +210,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
                                        [](const StepLine& line, uint64_t of) { return line.step < of; });
     if (next->step > result->last)
         return fail(Code::invalid, "{}/steps.jsonl has no lines of steps {}..{}", folder.path, result->first, result->last);
+    if (folder.job.attached() && !config.commands) return command_refused(folder.job, folder.path + "/job.toml");
     Resume start;
     GC_TRY(choose_start(folder, config, result, &start));
     result->from = start.steps;
