@@ -37,12 +37,15 @@ size_t escape(std::string_view text) {
 std::string printable(std::string_view text) {
     std::string line;
     while (!text.empty()) {
-        size_t bytes = 1;
+        size_t bytes = 0;
+        while (bytes < text.size() && text[bytes] >= 0x20 && text[bytes] < 0x7f) ++bytes;
+        line += text.substr(0, bytes);
+        text.remove_prefix(bytes);
+        if (text.empty()) break;
+        bytes = 1;
         const auto first = static_cast<uint8_t>(text[0]);
         if (first == 0x1b) {
             bytes = escape(text);
-        } else if (first >= 0x20 && first < 0x7f) {
-            line += text[0];
         } else if (first == '\t') {
             line += ' ';
         } else if (first >= 0x80) {

@@ -221,6 +221,8 @@ Status JobRun::prepare() {
     if (plan_->parsed) config.job = *plan_->parsed;
     else if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes))
         return fail(Code::invalid, "{}", mistakes.front().text);
+    if (config.job.attached()) GC_TRY(host_.config.command_check());   // before anything is opened
+    config.commands = host_.config.commands;
     if (plan_->stages > 0) {
         config.job.stages = plan_->stages;
         config.job.cuts = plan_->cuts;
@@ -247,7 +249,6 @@ Status JobRun::prepare() {
     config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
     config.isa_setting = host_.config.setting_in("isa");
-    config.commands = host_.config.launched();
     config.confidential = true;
     key_ = host_.ring->now()->keys.front();
     config.key = &key_;

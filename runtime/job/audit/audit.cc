@@ -11,6 +11,7 @@
 #include "algos/algorithm.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/thread.h"
+#include "runtime/job/file/command.h"
 #include "runtime/job/model/model_reader.h"
 #include "runtime/job/run/alone.h"
 #include "runtime/job/run/engine.h"
@@ -212,6 +213,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
                                        [](const StepLine& line, uint64_t of) { return line.step < of; });
     if (next->step > result->last)
         return fail(Code::invalid, "{}/steps.jsonl has no lines of steps {}..{}", folder.path, result->first, result->last);
+    if (folder.job.attached() && !config.commands) return command_refused(folder.job, folder.path + "/job.toml");
     Resume start;
     GC_TRY(choose_start(folder, config, result, &start));
     result->from = start.steps;
