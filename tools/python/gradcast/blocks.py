@@ -103,10 +103,11 @@ class Block:
             if classes.shape != (self.count,) or classes.dtype.kind not in "iu":
                 raise AttachError(f"predicted is {classes.dtype} of shape {list(classes.shape)}; integers of shape [{self.count}] are wanted")
             return classes.astype(numpy.int32)
-        if self._job.settings.target_scale > 0 or len(out.shape) != 2:
+        shape = numpy.shape(out)
+        if self._job.settings.target_scale > 0 or len(shape) != 2:
             return None
-        if out.shape[0] != self.count:
-            raise AttachError(f"out has shape {list(out.shape)}; it has one row for each of the block's {self.count} samples")
+        if shape[0] != self.count:
+            raise AttachError(f"out has shape {list(shape)}; it has one row for each of the block's {self.count} samples")
         if self.training:   # nobody asks for them
             return None
         return self._job._net.outputs(out).argmax(1).astype(numpy.int32)
