@@ -60,11 +60,12 @@ class Evaluated(NamedTuple):
 class FakeDaemon:
     """command: arguments of Python, a script first.  images: uint8 [N, C, H, W], or None where the process has its own data.  labels: [N].
 
-    block: the most samples of a block.  bucket: elements from which a bucket is full.  start: fields of START to be changed.  A FAIL raises Failed.
+    block: the most samples of a block.  bucket: elements from which a bucket is full.  start: fields of START to be changed.
+    warm: a WarmPython that runs the script.  A FAIL raises Failed.
     """
 
     def __init__(self, command, images=None, labels=None, *, classes=10, block=8, seed=1, lane=0, lanes=1, mean=None, std=None, target_scale=0,
-                 bucket=64, start=None, environment=None, folder=None):
+                 bucket=64, start=None, environment=None, folder=None, warm=None):
         self.images = np.zeros((0, 0, 0, 0), np.uint8) if images is None else images
         self.labels = np.zeros(len(self.images), np.int32) if labels is None else np.asarray(labels, np.int32)
         self.block_max, self.bucket_elements, self.steps = block, bucket, 0
@@ -74,7 +75,7 @@ class FakeDaemon:
         self.start = {"wire": 1, "version": version(), "lane": lane, "lanes": lanes, "seed": seed, "threads": 1, "samples": samples, "block": block}
         self.start.update(start or {})
         self.environment = dict(os.environ, PYTHONPATH=str(package), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", **(environment or {}))
-        self.command, self.folder, self.errors, self.status, self.outputs = list(command), folder, "", None, ""
+        self.command, self.folder, self.warm, self.errors, self.status, self.outputs = list(command), folder, warm, "", None, ""
         self.socket = self.process = None
 
     # ---- a conversation ----
@@ -83,8 +84,8 @@ class FakeDaemon:
         self.launch()
         try:
             self.prepare()
-        except BaseException:
-            self.close(kill=True)
+        except BaseException as error:
+            self.close(kill=not isinstance(error, Failed))
             raise
         return self
 
@@ -95,9 +96,13 @@ class FakeDaemon:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(WAIT_S)
         self._files = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
-        self.environment["GRADCAST_ATTACH"] = str(theirs.fileno())
-        self.process = subprocess.Popen([sys.executable, *map(str, self.command)], env=self.environment, pass_fds=[theirs.fileno()], cwd=self.folder,
-                                        stdin=subprocess.DEVNULL, stdout=self._files[0], stderr=self._files[1])
+        if self.warm:
+            descriptors = [each.fileno() for each in (theirs, *self._files)]
+            self.process = self.warm.start(self.command, self.environment, self.folder, *descriptors)
+        else:
+            environment = dict(self.environment, GRADCAST_ATTACH=str(theirs.fileno()))
+            self.process = subprocess.Popen([sys.executable, *map(str, self.command)], env=environment, pass_fds=[theirs.fileno()], cwd=self.folder,
+                                            stdin=subprocess.DEVNULL, stdout=self._files[0], stderr=self._files[1])
         theirs.close()
 
     def prepare(self):
@@ -119,6 +124,9 @@ class FakeDaemon:
         self.check_written("initial values")
         self.parameters[:] = self.gradients
 
+    def runs(self):
+        return self.process.poll() is None
+
     def close(self, kill=False):
         """Ends the socket.  The process has its patience to end."""
         if self.process is None:
@@ -131,7 +139,7 @@ class FakeDaemon:
             if kill:
                 self.process.kill()
             self.status = self.process.wait(WAIT_S if kill else 10 * PATIENCE_S)   # this machine may be busy
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             self.process.kill()
             self.process.wait()
             raise Wrong("the process has not ended after the end of the socket") from None

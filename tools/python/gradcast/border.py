@@ -73,8 +73,9 @@ class Border:
             raise AttachError(f"GRADCAST_ATTACH={descriptor}: not a Unix socket of type SOCK_SEQPACKET")
         os.set_inheritable(descriptor, False)   # programs that this process starts do not get it
         self._socket.settimeout(None)
-        self.ended = False    # the daemon has closed the socket
-        self.failed = False   # FAIL is sent
+        self.ended = False         # the daemon has closed the socket
+        self.failed = False        # FAIL is sent
+        self.torch_hangs = False   # a backward pass was left by an exception (attach.py)
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:

@@ -31,6 +31,7 @@ class TorchNet:
         self._constants = Constants(model, self._running.buffers())
         self._taken = False      # the script's gradients come now, from loss.backward() in backward()
         self._learning = True    # until the first training block is done
+        self._error: Optional[BaseException] = None   # of a hook, which is to be raised outside of the backward pass
         self._grad_enabled = torch.is_grad_enabled()
 
     def tensors(self) -> List[Tuple[str, Tuple[int, ...]]]:
@@ -69,6 +70,7 @@ class TorchNet:
 
     def begin(self, compute: Compute) -> None:
         """A block begins: train() or eval(), gradients or none."""
+        self._raise()
         self._model.train(compute.training)
         torch.set_grad_enabled(compute.training)
         self._running.begin(compute)
@@ -102,6 +104,7 @@ class TorchNet:
     def check_gradients(self, gradients: Optional[Dict[str, Any]]) -> None:
         if gradients is not None:
             raise AttachError("gradients are for nets without torch: those of a torch.nn.Module come from the loss")
+        self._raise()
         self._running.check()
 
     def backward(self, loss: Any, gradients: Optional[Dict[str, Any]]) -> None:
@@ -113,8 +116,12 @@ class TorchNet:
         self._taken = True
         try:
             loss.backward()
+        except BaseException:
+            self._border.torch_hangs = True
+            raise
         finally:
             self._taken = False
+        self._raise()
         for i, (_, parameter) in enumerate(self._named):
             if parameter.grad is not None:
                 self._take(i)
@@ -135,12 +142,22 @@ class TorchNet:
 
     def _accumulated(self, i: int, *_: Any) -> None:
         """autograd has added to the gradient of parameter i."""
-        if not self._taken:
-            raise AttachError("the script ran a backward pass to the parameters: block.done(loss, out) runs the one of its block")
-        self._fired[i] += 1
-        if not self._learning and not self._late[i]:
-            self._take(i)
-            self._send()
+        if self._error is not None:
+            return
+        try:
+            if not self._taken:
+                raise AttachError("the script ran a backward pass to the parameters: block.done(loss, out) runs the one of its block")
+            self._fired[i] += 1
+            if not self._learning and not self._late[i]:
+                self._take(i)
+                self._send()
+        except BaseException as error:
+            self._error = error
+
+    def _raise(self) -> None:
+        """Raises what a hook has found.  A hook itself raises nothing: torch 1.13 hangs at exit where a backward pass was left by an exception."""
+        if self._error is not None:
+            raise self._error
 
     def _take(self, i: int) -> None:
         """Moves the gradient of parameter i into the shared memory."""
