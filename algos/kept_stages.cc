@@ -12,8 +12,7 @@ namespace {
 constexpr uint64_t kept_tags = uint64_t{3} << 60;   // no other mail has both bits and none above
 constexpr uint32_t ticket_bit = 61;                 // no round of the mailbox comes so far; other tickets have a bit above
 constexpr uint64_t kept_tickets = uint64_t{1} << ticket_bit;
-constexpr uint32_t messages_bits = 24;        // of a step
-constexpr uint64_t alone_most = 128 * 1024;   // elements that one thread updates
+constexpr uint32_t messages_bits = 24;   // of a step
 constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient), mail_channel = static_cast<uint16_t>(Channel::mail);
 
 Word word_of(Quantiser quantiser) {
@@ -28,15 +27,12 @@ uint64_t KeptStage::apply(Lanes& lanes, StepId step, std::span<const Sum> sums) 
     optimiser->step(step);
     whole.clear();
     for (const Sum& sum : sums) whole.push_back({codec->whole(sum), codec->units(sum.bucket)});
-    const auto apply_one = [this](uint32_t, uint32_t i) {   // of one pointer: a std::function of it allocates nothing
-        SumPiece& piece = pieces[i];
-        const uint64_t at = offset(piece);
-        sum_apply(piece, layout, whole[piece.bucket], *optimiser, net->parameters().subspan(at, piece.count), at);
-    };
-    const auto count = static_cast<uint32_t>(pieces.size());
-    if (layout.elements >= alone_most) lanes.run(count, apply_one);
-    else
-        for (uint32_t i = 0; i < count; ++i) apply_one(0, i);
+    pieces_run(lanes, layout.elements, pieces.size(),
+               [this](uint32_t, uint32_t i) {   // of one pointer: a std::function of it allocates nothing
+                   SumPiece& piece = pieces[i];
+                   const uint64_t at = offset(piece);
+                   sum_apply(piece, layout, whole[piece.bucket], *optimiser, net->parameters().subspan(at, piece.count), at);
+               });
     for (const Sum& sum : sums) codec->commit(sum);
     uint64_t digest = 0;
     for (const SumPiece& piece : pieces) digest += piece.digest;

@@ -257,6 +257,8 @@ Status net_gpu_order(const NetSpec& spec, NetOrder* order);
 /// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/cpu/README.md).  Error: this CPU lacks it, or
 /// it comes too late.  Not called: the best that this CPU has.
 Status nn_isa(Isa isa);
+/// As it was fixed, or the best that this CPU has.
+Isa nn_isa();
 
 /// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)
 /// alone.  Batch norm begins with weight 1, mean 0 and second moment 1.

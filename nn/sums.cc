@@ -8,8 +8,9 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t piece_most = 64 * 1024;   // elements that a lane updates at a time
-constexpr uint64_t chunk = 512;              // elements that become float at a time, in the first-level cache
+constexpr uint64_t piece_most = 64 * 1024;    // elements that a lane updates at a time
+constexpr uint64_t alone_most = 128 * 1024;   // elements that one thread updates
+constexpr uint64_t chunk = 512;               // elements that become float at a time, in the first-level cache
 
 }   // namespace
 
@@ -48,6 +49,27 @@ void sum_apply(SumPiece& piece, const Layout& layout, const BucketSum& from, Opt
             piece.digest += optimiser.update(at + i, now, {gradient, count});
         }
     }
+}
+
+void pieces_run(Lanes& lanes, uint64_t elements, size_t count, const std::function<void(uint32_t, uint32_t)>& task) {
+    if (elements >= alone_most) return lanes.run(static_cast<uint32_t>(count), task);
+    for (uint32_t i = 0; i < count; ++i) task(0, i);
+}
+
+void sums_apply(Lanes& lanes, std::span<SumPiece> pieces, const Layout& layout, std::span<const BucketSum> sums, Optimiser& optimiser,
+                std::span<float> values) {
+    GC_ASSERT(sums.size() == layout.buckets.size() && values.size() == layout.elements);
+    struct All {   // behind one pointer: a std::function of it allocates nothing
+        const std::span<SumPiece> pieces;
+        const Layout& layout;
+        const std::span<const BucketSum> sums;
+        Optimiser& optimiser;
+        const std::span<float> values;
+    } const all{pieces, layout, sums, optimiser, values};
+    pieces_run(lanes, layout.elements, pieces.size(), [&all](uint32_t, uint32_t i) {
+        SumPiece& piece = all.pieces[i];
+        sum_apply(piece, all.layout, all.sums[piece.bucket], all.optimiser, all.values.subspan(piece.offset, piece.count), piece.offset);
+    });
 }
 
 }   // namespace gradcast

@@ -19,5 +19,10 @@ std::vector<SumPiece> sum_pieces(const Layout& layout);
 /// mean.  values [piece.count]: the parameters.  at: where the optimiser has the first of them.  Sets piece.digest: that of the parameters
 /// and, behind them, of the optimiser's state.  Any thread; several at a time on disjoint pieces.
 void sum_apply(SumPiece& piece, const Layout& layout, const BucketSum& from, Optimiser& optimiser, std::span<float> values, uint64_t at);
+/// Runs task(lane, i) for i = 0 .. count-1: on all lanes, or on this thread, lane 0, where the elements of all of them are few.
+void pieces_run(Lanes& lanes, uint64_t elements, size_t count, const std::function<void(uint32_t lane, uint32_t i)>& task);
+/// sum_apply() of all pieces of a layout.  values [layout.elements]: the parameters.  sums: of every bucket in order.
+void sums_apply(Lanes& lanes, std::span<SumPiece> pieces, const Layout& layout, std::span<const BucketSum> sums, Optimiser& optimiser,
+                std::span<float> values);
 
 }   // namespace gradcast

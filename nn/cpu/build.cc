@@ -163,15 +163,6 @@ dnnl_memory_desc_t Build::side_by_side(uint32_t samples, const Shape& shape) {
     return desc;
 }
 
-Isa Build::isa() {
-    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    return std::min(isa_best(), isa >= dnnl_cpu_isa_avx512_core_amx    ? Isa::amx
-                                : isa >= dnnl_cpu_isa_avx512_core_bf16 ? Isa::avx512_bf16
-                                : isa >= dnnl_cpu_isa_avx512_core      ? Isa::avx512
-                                : isa >= dnnl_cpu_isa_avx2             ? Isa::avx2
-                                                                       : Isa::portable);
-}
-
 Status Build::describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd) {
     dnnl_primitive_desc_t made = nullptr;
     dnnl_status_t status = dnnl_primitive_desc_create(&made, op, attributes().get(), engine_, hint);

@@ -155,9 +155,9 @@ public:
     bool tiled = false;             // some layer multiplies floats on AMX
     /// The level of a layer's float kernels: amx where there is AMX and `tiles`.
     Isa level(bool tiles) {
-        tiles = tiles && isa() == Isa::amx;
+        tiles = tiles && nn_isa() == Isa::amx;
         tiled |= tiles;
-        return tiles ? Isa::amx : std::min(isa(), Isa::avx512);
+        return tiles ? Isa::amx : std::min(nn_isa(), Isa::avx512);
     }
 
     // Of the layer under construction
@@ -201,8 +201,6 @@ public:
     uint32_t input_width() const;
     /// [N/16, C, H, W, 16]; reorders fill up with zeros.
     static dnnl_memory_desc_t side_by_side(uint32_t samples, const Shape& shape);
-    /// As nn_isa() chose, or this CPU's.
-    static Isa isa();
 
     /// `what` is for the error: "forward".
     Status describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd);

@@ -43,7 +43,7 @@ Status conv(Build& b) {
     if (conv_wide_weights_fits(l)) {   // bf16 alone gets here: in float conv_wide() computes all passes
         GC_TRY(conv_wide_weights(b, x.value, y.gradient));
         dy2 = y.gradient;
-    } else if (b.type == dnnl_bf16 && Build::isa() == Isa::amx && l.window.kernel == 1 && l.window.stride == 1 && l.window.pad == 0) {
+    } else if (b.type == dnnl_bf16 && nn_isa() == Isa::amx && l.window.kernel == 1 && l.window.stride == 1 && l.window.pad == 0) {
         GC_TRY(b.consume({x.value, x1}, b.channels_last(l.in, dnnl_bf16), list.weights, &x2));
         GC_TRY(b.consume({y.gradient}, b.channels_last(l.out, dnnl_bf16), list.gradient, &dy2));
         const NarrowShape shape{b.samples * l.in.H * l.in.W, l.in.C, l.out.C};

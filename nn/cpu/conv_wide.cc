@@ -35,8 +35,8 @@ Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
 bool conv_wide_fits(const Build& b, const Layer& l) {
     const uint32_t kernel = l.window.kernel;
     // In bf16 without AMX alone: with AMX oneDNN's bf16 is faster than Winograd's way in float.
-    if (b.type == dnnl_bf16 && (Build::isa() == Isa::amx || kernel == 1)) return false;
-    const bool tiles = kernel == 1 && Build::isa() == Isa::amx && l.in.H * l.in.W >= 16;
+    if (b.type == dnnl_bf16 && (nn_isa() == Isa::amx || kernel == 1)) return false;
+    const bool tiles = kernel == 1 && nn_isa() == Isa::amx && l.in.H * l.in.W >= 16;
     return any_fits(l) && l.in.C % 16 == 0 && (kernel == 3 || kernel == 5 || tiles);
 }
 

@@ -11,7 +11,7 @@ namespace cpu {
 namespace {
 
 Status kernels_name(Precision precision, const char** name) {
-    const Isa isa = Build::isa();
+    const Isa isa = nn_isa();
     if (precision == Precision::tf32) return fail(Code::unsupported, "precision tf32 is for GPUs: take f32 or bf16, or device cuda");
     if (precision == Precision::f32) *name = isa_name(std::min(isa, Isa::avx512));
     else if (isa == Isa::amx) *name = "bf16-amx";
@@ -100,6 +100,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     config_ = config;
     config_.recompute = config.recompute && config.slots > 1;
     GC_TRY(layers_check(spec_, &layers_));
+    GC_TRY(computed_check(layers_));
     layers_pool_first(layers_);
     merged_ = layers_fused(layers_, fusions());
     stage_begins_ = gradcast::stage_begins(layers_, merged_);
@@ -199,6 +200,15 @@ Status net_cpu_order(const NetSpec& spec, NetOrder* order) {
 }
 
 Status net_cpu_ready(Net& net, bool initial) { return static_cast<cpu::CpuNet&>(net).ready(initial); }
+
+Isa nn_isa() {
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return std::min(isa_best(), isa >= dnnl_cpu_isa_avx512_core_amx    ? Isa::amx
+                                : isa >= dnnl_cpu_isa_avx512_core_bf16 ? Isa::avx512_bf16
+                                : isa >= dnnl_cpu_isa_avx512_core      ? Isa::avx512
+                                : isa >= dnnl_cpu_isa_avx2             ? Isa::avx2
+                                                                       : Isa::portable);
+}
 
 Status nn_isa(Isa isa) {
     if (isa > isa_best()) return fail(Code::unsupported, "isa {}: this CPU has {} at most", isa_name(isa), isa_name(isa_best()));

@@ -2,11 +2,6 @@
 #include "nn/cpu/net.h"
 
 namespace gradcast::cpu {
-namespace {
-
-constexpr uint64_t apply_alone = 128 * 1024;   // elements of a net that one thread updates
-
-}   // namespace
 
 void CpuNet::refresh_layer(uint32_t lane, size_t layer) {
     OneThread one;
@@ -25,23 +20,9 @@ void CpuNet::refresh() {
 }
 
 Status CpuNet::apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) {
-    GC_ASSERT(sums.size() == layout_.buckets.size() && lanes.count() <= memory_.size());
-    const bool alone = lanes.count() == 1 || layout_.elements < apply_alone;
-    auto run = [&lanes, alone](size_t items, const std::function<void(uint32_t, uint32_t)>& task) {
-        if (!alone) return lanes.run(static_cast<uint32_t>(items), task);
-        for (uint32_t i = 0; i < items; ++i) task(0, i);
-    };
-    struct Step {   // behind one pointer: a std::function of it allocates nothing
-        CpuNet& net;
-        Optimiser& optimiser;
-        const std::span<const BucketSum> sums;
-    } const step{*this, optimiser, sums};
-    run(pieces_.size(), [&step](uint32_t, uint32_t i) {
-        SumPiece& piece = step.net.pieces_[i];
-        sum_apply(piece, step.net.layout_, step.sums[piece.bucket], step.optimiser,
-                  step.net.parameters().subspan(piece.offset, piece.count), piece.offset);
-    });
-    run(copied_.size(), [this](uint32_t lane, uint32_t i) { refresh_layer(lane, copied_[i]); });
+    GC_ASSERT(lanes.count() <= memory_.size());
+    sums_apply(lanes, pieces_, layout_, sums, optimiser, parameters());
+    pieces_run(lanes, layout_.elements, copied_.size(), [this](uint32_t lane, uint32_t i) { refresh_layer(lane, copied_[i]); });
     uint64_t own = 0;
     shared_digest_ = 0;
     for (const SumPiece& piece : pieces_) (layout_.groups[piece.group].shared ? shared_digest_ : own) += piece.digest;

@@ -27,6 +27,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
+    GC_TRY(computed_check(layers_));
     if (config.stage.slice_groups > 1) return fail(Code::unsupported, "nodes share slices on CPUs alone in this version: take device cpu");
     for (const Layer& layer : layers_)
         if (!layer.slices.empty())

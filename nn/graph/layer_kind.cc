@@ -19,16 +19,24 @@ std::vector<std::string> layer_kind_names() {
     return names;
 }
 
+namespace {
+
+constexpr const LayerKind* process_kinds[] = {&tensor_kind, &running_kind, &process_kind};
+
+}   // namespace
+
 const LayerKind* layer_kind_find(std::string_view name) {
-    for (const LayerKind* kind : layer_kinds())
-        if (name == kind->name) return kind;
+    for (const std::span<const LayerKind* const> kinds : {layer_kinds(), std::span<const LayerKind* const>(process_kinds)})
+        for (const LayerKind* kind : kinds)
+            if (name == kind->name) return kind;
     return nullptr;
 }
 
 const LayerKey* layer_key_find(std::string_view name) {
-    for (const LayerKind* kind : layer_kinds())
-        for (const LayerKey* key : kind->keys)
-            if (name == key->name) return key;
+    for (const std::span<const LayerKind* const> kinds : {layer_kinds(), std::span<const LayerKind* const>(process_kinds)})
+        for (const LayerKind* kind : kinds)
+            for (const LayerKey* key : kind->keys)
+                if (name == key->name) return key;
     return nullptr;
 }
 

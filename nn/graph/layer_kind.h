@@ -55,6 +55,8 @@ struct LayerKind {
     bool kinks = false;        // its slope jumps, so finite differences are a test of the gradient only away from the jumps
     bool draws = false;        // draws random numbers in each step of training (dropout_mixed())
     bool multiplies = false;   // weights by inputs: most of a net's work
+    bool computed = true;      // by gradcast; false: of a net that a process computes (nn/graph/process.cc)
+    bool tensor = false;       // its parameters are one tensor with the layer's name
     uint32_t slice_unit = 0;   // of outputs: a slice has a multiple of it (nn/graph/slices.h); 0: the kind is not sliced
     /// Whether it can be trained in blocks of so many samples; null: in all.
     Status (*block)(const Layer& layer, uint32_t samples) = nullptr;
@@ -80,6 +82,13 @@ struct LayerKind {
 GC_LAYER_KINDS(GC_LAYER)
 #undef GC_LAYER
 
+// Of nets that a process computes.  Model files have them, job files do not.
+extern const LayerKind tensor_kind, running_kind, process_kind;
+constexpr uint32_t tensor_axes_max = 8, tensor_alignment = 16;   // in elements
+/// A tensor of that shape.
+LayerSpec tensor_layer(const std::string& name, std::span<const uint64_t> shape);
+
+/// Those of job files.
 std::span<const LayerKind* const> layer_kinds();
 std::vector<std::string> layer_kind_names();
 /// Null: there is none.

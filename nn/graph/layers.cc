@@ -138,6 +138,13 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
     return {};
 }
 
+Status computed_check(const std::vector<Layer>& layers) {
+    if (layers.back().kind->computed) return {};
+    return fail(Code::unsupported,
+                "this net is computed by a process of its own (net.command): gradcastctl export writes its parameters for that program, as "
+                "safetensors");
+}
+
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples) {
     for (const Layer& layer : layers)
         if (layer.kind->block) GC_TRY(layer.kind->block(layer, samples));

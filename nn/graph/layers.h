@@ -55,6 +55,9 @@ Status same_shape(const NetSpec& spec, Layer& layer);
 /// error is about the whole net.
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wrong = nullptr);
 
+/// Error: a process computes this net.
+Status computed_check(const std::vector<Layer>& layers);
+
 /// Whether all layers can be trained in blocks of so many samples.
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 

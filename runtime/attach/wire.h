@@ -13,7 +13,7 @@ extern "C" {
 #define GC_ATTACH_VERSION 1u
 #define GC_ATTACH_TEXT_MAX 32768u       /* bytes of text in one message */
 #define GC_ATTACH_WHOLE_MAX (16u << 20) /* bytes of a text of several pieces */
-#define GC_ATTACH_TENSORS_MAX 65536u
+#define GC_ATTACH_TENSORS_MAX 8192u
 #define GC_ATTACH_AXES_MAX 8u
 #define GC_ATTACH_ALIGNMENT 16u /* floats: a tensor begins at a multiple of it */
 

@@ -195,6 +195,8 @@ private:
             A made;
             const Status status = order.serve(self->backend_, req.matches.size() > 1 ? req.matches[1].str() : "", asked, made);
             if (status.ok()) answer(res, made, order.http);
+            else if (status.code == Code::peer_refused && call->caller.role < Role::admin)   // what is asked needs more than the route
+                answer_error(res, 403, status.code, status.what);
             else answer_failed(res, status, order.http_invalid);
         });
     }
@@ -330,6 +332,7 @@ private:
         if ((asked->base.empty() || asked->base[0] != '/') && !(resume && asked->text.empty()))
             return wrong("base must be an absolute folder");
         if (asked->count > ranks_max) return wrong(fmt::format("count must be at most {}", ranks_max));
+        asked->role = call->caller.role;
         // Its command line is that of a program of its own, which writes files.
         if (asked->bench && call->caller.role < Role::admin) return answer_role(res, Role::admin), false;
         return true;

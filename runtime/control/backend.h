@@ -19,7 +19,9 @@ struct Submission {
     std::vector<std::string> nodes;   // by name, or
     uint32_t count = 0;               // how many (0 and no names: all that are alive), this node among them
     bool bench = false;
-    bool force = false;   // resume: also where nodes that cannot be asked may run it
+    bool force = false;           // resume: also where nodes that cannot be asked may run it
+    bool allow_command = false;   // resume: net.command of the job file in the checkpoint may be started
+    Role role = Role::none;       // of who submits, as the server knows it; no client says it
 };
 struct JobSummary {
     std::string id, name;   // id: 32 hex digits

@@ -153,6 +153,7 @@ void fields(const auto& each, Is<Submission> auto& submission) {
     each("nodes", submission.nodes);
     each("count", submission.count);
     each("force", submission.force);
+    each("allow_command", submission.allow_command);
     each("bench", submission.bench);
 }
 

@@ -248,6 +248,12 @@ void read_memory(const toml::node& node, Parser& parser) {
     if (Status status = bytes_parse(text, &parser.config.memory); !status.ok()) parser.wrong(node, fmt::format("memory: {}", status.what));
 }
 
+void read_commands(const toml::node& node, Parser& parser) {
+    const auto flag = node.value_exact<bool>();
+    if (!flag) return parser.wrong(node, "commands: must be true or false");
+    parser.config.commands = *flag;
+}
+
 void read_isa(const toml::node& node, Parser& parser) {
     std::string text;
     if (!parser.text(node, "isa", &text)) return;
@@ -333,6 +339,10 @@ constexpr Option options[] = {
     {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
     {"cpus", "all, or as many as a CPU quota allows", "CPUs that compute, one lane each: [0, 1]", read_cpus},
     {"memory", "what is available", "how much the jobs here may take together, as \"8GiB\"; a job that needs more is refused", read_memory},
+    {"commands", "false",
+     "true: this node starts the programs of jobs that have net.command, as the daemon's own user; who may submit such a job, by the "
+     "socket or with the role admin, then has the cluster key",
+     read_commands},
     {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
      read_isa},
     {"link", "\"auto\"", "auto, uring_tcp, epoll_tcp", read_link},
@@ -352,6 +362,15 @@ std::string DaemonConfig::setting(std::string_view wanted) const {
     for (const auto& [of_file, of_launcher] : options)
         if (launched() && of_file == wanted) return of_launcher;
     return fmt::format("`{}`", wanted);
+}
+
+Status DaemonConfig::command_check() const {
+    if (commands) return {};
+    return fail(
+        Code::invalid,
+        "net.command: node {} starts no programs of jobs: set `commands = true` in its gradcastd.toml, after reading what that means "
+        "(gradcastd --help), and systemctl reload gradcastd",
+        name);
 }
 
 uint32_t DaemonConfig::lanes(const std::string& root) const {

@@ -34,6 +34,7 @@ struct DaemonConfig {
     uint64_t jobs_bytes = 0;                     // of these folders; 0: any
     uint64_t rate = 0;                           // of this node's link, bit/s; 0: what the driver says
     uint64_t memory = 0;                         // bytes that the jobs here may take together; 0: what the machine has
+    bool commands = false;                       // net.command of a job is started here, as the user of this process
     Isa isa = Isa::portable;
     Level log = Level::info;
     LinkKind link = LinkKind::uring_tcp;   // "auto" is the same: the driver falls back to epoll
@@ -43,6 +44,8 @@ struct DaemonConfig {
     std::string setting(std::string_view wanted) const;
     /// The same with its file: "`listen` in gradcastd.toml"; "--port".
     std::string setting_in(std::string_view wanted) const { return setting(wanted) + (launched() ? "" : " in gradcastd.toml"); }
+    /// Error: jobs with net.command are refused here.
+    Status command_check() const;
     Rank self() const;                                                // index of `name` in members
     uint32_t lanes(const std::string& root = "") const;               // of a job; root: see cpu_room()
     std::string drained_path() const { return state + "/drained"; }   // a file that is there while the node is drained

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 #include <malloc.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "runtime/attach/group.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/net/interface.h"
@@ -72,6 +74,13 @@ Status Daemon::open(const DaemonConfig& config, int listen_fd, const Log& log, s
 }
 
 Status Daemon::open(int listen_fd) {
+    if (config_.commands) {
+        // What it starts runs as the same user: it must not read the keys out of this process's memory, nor its environment.
+        ::prctl(PR_SET_DUMPABLE, 0);
+        // Before the first job: this process can pass limits on only where nothing else is in its control group.
+        if (const GroupRoom& room = group_room(); !room.bounds_tasks())
+            log_.warn("commands of jobs are started without a bound on their processes: {}", room.why);
+    }
     std::vector<ClusterKey> keys;
     GC_TRY(daemon_keys_read(config_, &keys));
     ring_ = std::make_shared<KeyRing>(keys);

@@ -90,6 +90,7 @@ private:
     Status prepare(const std::shared_ptr<JobPlan>& plan);   // holding mutex_
     void grids();
     Status choose(const Submission& submission, std::vector<Member>* members) const;
+    Status command_check(const JobConfig& job, const Submission& submission) const;
     Status isa_check(const JobConfig& job, const std::vector<Member>& members) const;
     void each_job(const std::function<void(const JobDetail&)>& see) const;   // holding mutex_
     using Runs = std::map<JobId, std::unique_ptr<JobRun>>;

@@ -7,6 +7,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/daemon/daemon.h"
+#include "runtime/job/file/command.h"
 #include "runtime/view/rules.h"
 
 namespace gradcast {
@@ -188,6 +189,9 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     }
     auto plan = std::make_shared<JobPlan>();
     GC_TRY(this->plan(submission, plan.get()));
+    // A checkpoint may come from anywhere: somebody may have put it into the folder.
+    if (search.submission.text.empty() && plan->parsed && plan->parsed->attached() && !submission.allow_command)
+        return command_refused(*plan->parsed, submission.path);
     plan->id = id;
     plan->submitted_unix = search.submitted_unix;
     plan->resumes = true;

@@ -66,6 +66,18 @@ Status Daemon::choose(const Submission& submission, std::vector<Member>* members
     return {};
 }
 
+/// Who may have a program started, and whether this node starts any.  The other nodes check themselves when they prepare.
+Status Daemon::command_check(const JobConfig& job, const Submission& submission) const {
+    if (!job.attached()) return {};
+    if (submission.role < Role::admin)
+        return fail(
+            Code::peer_refused,
+            "{}: net.command starts a program as the user of the daemons: this needs the role admin; submit at the control socket of "
+            "a node, or with a key of that role",
+            submission.path);
+    return config_.command_check();
+}
+
 /// All of a plan but id and time.
 Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     const ShortTexts for_the_client;
@@ -78,6 +90,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
         config.deadline_us = bench_deadline_us;
     } else {
         GC_TRY(job_parse(submission.text, submission.path, submission.base, &config));
+        GC_TRY(command_check(config, submission));
     }
     GC_TRY(choose(submission, &plan->members));
     std::vector<std::string> notes;   // the job repeats them

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <linux/capability.h>
+#include <pwd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -16,6 +17,7 @@
 #include <cstring>
 #include <map>
 
+#include "runtime/attach/group.h"
 #include "runtime/core/control_groups.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
@@ -171,6 +173,28 @@ Finding threads(const std::string& root) {
             text + ", and jobs are refused that get none: raise it (pids.max, TasksMax= of systemd)"};
 }
 
+std::string user_name() {
+    const uid_t uid = ::geteuid();
+    passwd entry{}, *found = nullptr;
+    char room[4096];
+    if (::getpwuid_r(uid, &entry, room, sizeof room, &found) == 0 && found) return entry.pw_name;
+    return fmt::format("number {}", uid);
+}
+
+/// What who submits net.command can do, and whether its processes are bounded.
+std::vector<Finding> commands(const DaemonConfig& config, const std::string& root) {
+    if (!config.commands) return {{"commands", Finding::Verdict::ok, "jobs with net.command are refused here"}};
+    std::vector<Finding> all = {{"commands", Finding::Verdict::warning, command_warning(config)}};
+    const GroupRoom room = root.empty() ? group_room() : group_room_find(root);
+    if (room.bounds_tasks())
+        all.push_back(
+            {"command limits", Finding::Verdict::ok, "each program has a control group, which bounds its processes and ends them"});
+    else
+        all.push_back({"command limits", Finding::Verdict::warning,
+                       fmt::format("a program that starts processes without end (a fork bomb) is not bounded: {}", room.why)});
+    return all;
+}
+
 Finding files() {
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -212,9 +236,20 @@ Finding clock_synchronised() {
 
 }   // namespace
 
+std::string command_warning(const DaemonConfig& config) {
+    return fmt::format(
+        "programs of jobs are started as the daemon's user ({}), so who may submit jobs with net.command (the role admin, and the group of "
+        "the "
+        "control socket) can read the cluster key {} and do what this user may: let nobody in whom you would not give the key",
+        user_name(), config.key);
+}
+
 std::vector<Finding> doctor_node(const DaemonConfig& config, const std::string& root) {
-    return {key(config), interface(config), socket_buffers(), memlock(config), rdma(config), io_uring(),          cpus(config, root),
-            governor(),  threads(root),     files(),          disk(config),    huge_pages(), clock_synchronised()};
+    std::vector<Finding> all = {key(config),  interface(config),  socket_buffers(),    memlock(config), rdma(config),
+                                io_uring(),   cpus(config, root), governor(),          threads(root),   files(),
+                                disk(config), huge_pages(),       clock_synchronised()};
+    for (Finding& each : commands(config, root)) all.push_back(std::move(each));
+    return all;
 }
 
 std::vector<Finding> doctor_cluster(const DaemonConfig& config, const std::vector<NodeInfo>& nodes, const std::vector<PeerState>& peers,

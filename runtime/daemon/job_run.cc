@@ -221,6 +221,8 @@ Status JobRun::prepare() {
     if (plan_->parsed) config.job = *plan_->parsed;
     else if (!job_parse(plan_->text, plan_->path, plan_->base, &config.job, &mistakes))
         return fail(Code::invalid, "{}", mistakes.front().text);
+    if (config.job.attached()) GC_TRY(host_.config.command_check());   // before anything is opened
+    config.commands = host_.config.commands;
     if (plan_->stages > 0) {
         config.job.stages = plan_->stages;
         config.job.cuts = plan_->cuts;

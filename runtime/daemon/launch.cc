@@ -94,6 +94,7 @@ private:
     LaunchedNodes placement_;
     std::string work_, own_, run_;     // own_: this rank's part of WORK; run_: of the control socket
     std::string text_, base_, path_;   // of the job file
+    bool command_ = false;             // it has net.command
     Fd terminal_, key_;                // terminal_: stderr as the launcher gave it
     std::unique_ptr<Daemon> daemon_;
     std::unique_ptr<ControlServer> control_;
@@ -153,6 +154,7 @@ Status Launch::work() {
     GC_TRY(job_read(options_.job, &config));
     text_ = config.text;
     base_ = config.base;
+    command_ = config.attached();
     std::error_code error;
     path_ = std::filesystem::absolute(options_.job, error).string();
     own_ = fmt::format("{}/rank-{}", work_, placement_.rank);
@@ -216,6 +218,7 @@ Status Launch::configure(DaemonConfig* config) {
     std::vector<std::string> mistakes;
     if (!config_parse(text, "launch", work_, config, &mistakes)) return fail(Code::invalid, "{}", fmt::join(mistakes, "\n"));
     config->only = text_;
+    config->commands = command_;   // as the user who has typed this command line
     return nn_isa(config->isa);
 }
 
@@ -276,7 +279,7 @@ bool Launch::done_anywhere() const {
 
 /// Rank 0, when all are alive: the job of this folder goes on, or a new one begins.  *done: it had come to its end before.
 Status Launch::begin(std::optional<JobDetail>* done) {
-    Submission submission{.text = text_, .path = path_, .base = base_, .nodes = {}, .count = 0};
+    Submission submission{.text = text_, .path = path_, .base = base_, .nodes = {}, .count = 0, .role = Role::admin};
     for (const NodeAddress& node : placement_.nodes) submission.nodes.push_back(node.name);   // so a rank is the same for job and launcher
     std::string before;
     if (id_.empty() && ::access(job_path().c_str(), F_OK) == 0) GC_TRY(file_read(job_path(), &before));

@@ -16,6 +16,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/daemon.h"
+#include "runtime/daemon/doctor.h"
 #include "runtime/daemon/identity.h"
 #include "runtime/daemon/launch.h"
 
@@ -219,6 +220,7 @@ int main_(int argc, char** argv) {
     if (status.ok() && check) {
         fmt::print("{}: valid, as are key and state folder; node {}, {} member{}, listens on {}\n", path, config.name,
                    config.members.size(), config.members.size() == 1 ? "" : "s", config.listen);
+        if (config.commands) fmt::print("{}: commands = true: {}\n", path, command_warning(config));
         return 0;
     }
     if (status.ok()) status = nn_isa(config.isa);

@@ -27,6 +27,16 @@ std::string folder(const std::string& name) {
     return path;
 }
 
+TEST(DaemonConfig, StartsNoCommandsByItself) {
+    DaemonConfig config;
+    ASSERT_EQ(mistakes_of("name = \"a\"\n", &config), std::vector<std::string>());
+    EXPECT_FALSE(config.commands);
+    EXPECT_EQ(std::string_view(config.command_check().what).find("net.command: node a starts no programs of jobs: set `commands = true`"),
+              0u);
+    ASSERT_EQ(mistakes_of("commands = true\n", &config), std::vector<std::string>());
+    EXPECT_TRUE(config.commands && config.command_check().ok());
+}
+
 TEST(DaemonConfig, ReadsBothWaysOfMembers) {
     DaemonConfig config;
     ASSERT_EQ(mistakes_of(R"(
@@ -123,6 +133,7 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"interface = []", "d.toml:1: interface: a list of 1 to 8 names"},
         {"interface = [7]", "d.toml:1: interface: must be a text in quotes"},
         {"interface = \"nope9\"", "d.toml:1: interface: there is no interface \"nope9\" here: one of "},
+        {"commands = 1", "d.toml:1: commands: must be true or false"},
         {"control = \"4702\"", "d.toml:1: control: \"4702\": must be \"host:port\""},
         {"control = \"a:0\"", "d.toml:1: control: \"a:0\": nobody can connect to port 0"},
         {"clients = \"c\"", "d.toml:1: clients: nobody can use these keys: add control = \"host:port\""},

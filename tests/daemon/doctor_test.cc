@@ -21,6 +21,34 @@ const Finding& of(const std::vector<Finding>& findings, const std::string& check
 }
 bool holds(const Finding& finding, const std::string& what) { return finding.text.find(what) != std::string::npos; }
 
+TEST(Doctor, SaysWhatCommandsMean) {
+    DaemonConfig config;
+    EXPECT_EQ(of(doctor_node(config), "commands").verdict, Finding::Verdict::ok);
+    config.commands = true;
+    config.key = "/etc/gradcast/key";
+    const std::string root = testing::TempDir() + "gc-doctor-commands-" + std::to_string(::getpid());
+    std::filesystem::remove_all(root);
+    const auto put = [&](const std::string& path, const std::string& text) {
+        std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+        ASSERT_TRUE(file_write(root + path, text).ok());
+    };
+    put("/proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+    put("/proc/self/cgroup", "0::/g\n");
+    put("/sys/fs/cgroup/g/cgroup.procs", "");
+    put("/sys/fs/cgroup/g/cgroup.controllers", "cpu\n");
+    const Finding found = of(doctor_node(config, root), "commands");
+    EXPECT_EQ(found.verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(found, "can read the cluster key /etc/gradcast/key and do what this user may")) << found.text;
+    Finding limits = of(doctor_node(config, root), "command limits");
+    EXPECT_EQ(limits.verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(limits, "(a fork bomb) is not bounded")) << limits.text;
+    EXPECT_TRUE(holds(limits, "control group /g does not have the controller pids (Delegate=pids in the unit)")) << limits.text;
+    put("/sys/fs/cgroup/g/cgroup.controllers", "cpu pids memory\n");
+    put("/sys/fs/cgroup/g/cgroup.subtree_control", "pids memory\n");
+    limits = of(doctor_node(config, root), "command limits");
+    EXPECT_EQ(limits.verdict, Finding::Verdict::ok) << limits.text;
+}
+
 TEST(Doctor, AKeyThatOthersMayReadIsAnError) {
     DaemonConfig config;
     config.key = testing::TempDir() + "doctor-key";

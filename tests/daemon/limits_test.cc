@@ -58,7 +58,7 @@ TEST(SystemLimits, WhereNoThreadCanBeMadeItDoesNotStart) {
     Node& a = cluster[0];
     ASSERT_NO_FATAL_FAILURE(own_user(cluster, a));
     for (rlim_t most = 1; most < 20; ++most) {
-        a.process = std::make_unique<Process>();
+        a.process = std::make_unique<ChildProcess>();
         a.process->start({.arguments = {"--config", a.folder + "/gradcastd.toml"},
                           .log = a.folder + "/stderr",
                           .notify = a.folder + "/n",
@@ -82,7 +82,7 @@ TEST(SystemLimits, AStoppedOneIsNamedAtOnce) {
     Cluster cluster(1);
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     cluster[0].process->kill(SIGSTOP);
-    Process client;
+    ChildProcess client;
     client.start(
         {.arguments = {"--socket", cluster[0].socket, "nodes"}, .log = cluster.folder + "/out", .notify = "", .name = "gradcastctl"});
     EXPECT_EQ(client.wait(10'000'000), 3);

@@ -51,7 +51,7 @@ inline uint32_t cpu_of(uint32_t number) {
 }
 
 /// One gradcastd, or another program of ours.  Killed when it goes out of scope.
-class Process {
+class ChildProcess {
 public:
     struct Options {
         std::vector<std::string> arguments;
@@ -63,7 +63,7 @@ public:
         std::function<bool()> before = nullptr;   // in the new process; false: it does not start
         const char* name = "gradcastd";           // of the program
     };
-    ~Process() {
+    ~ChildProcess() {
         kill(SIGKILL);
         wait();
     }
@@ -188,7 +188,7 @@ struct Node {
     std::string name, folder, socket;
     uint16_t port = 0;
     uid_t uid = 0;
-    std::unique_ptr<Process> process = std::make_unique<Process>();
+    std::unique_ptr<ChildProcess> process = std::make_unique<ChildProcess>();
 
     Json get(const std::string& path) { return answer(client().Get(path.c_str())); }
     Json post(const std::string& path, const Json& body) { return answer(client().Post(path.c_str(), body.dump(), "application/json")); }
@@ -299,7 +299,7 @@ struct Cluster {
         EXPECT_TRUE(file_write(node.folder + "/gradcastd.toml", text + more).ok());
     }
     void start(Node& node, int listen_fd = -1) {
-        node.process = std::make_unique<Process>();
+        node.process = std::make_unique<ChildProcess>();
         node.process->start(
             {{"--config", node.folder + "/gradcastd.toml"}, node.folder + "/stderr", node.folder + "/n", listen_fd, node.uid, node.folder});
     }

@@ -23,7 +23,7 @@
 namespace gradcast {
 namespace {
 
-Process& run(Process& process, Cluster& cluster, std::vector<std::string> arguments) {
+ChildProcess& run(ChildProcess& process, Cluster& cluster, std::vector<std::string> arguments) {
     process.start({std::move(arguments), cluster.folder + "/out", "", -1, 0});
     return process;
 }
@@ -32,7 +32,7 @@ Process& run(Process& process, Cluster& cluster, std::vector<std::string> argume
 
 TEST(SystemDaemon, FlagsAndCheck) {
     Cluster cluster(1);
-    Process wrong, help, version, check, mistakes, absent;
+    ChildProcess wrong, help, version, check, mistakes, absent;
     EXPECT_EQ(run(wrong, cluster, {"--confg", "x"}).wait(), 2);
     EXPECT_TRUE(has(wrong.output(), "unknown flag --confg; did you mean --config?")) << wrong.output();
     EXPECT_EQ(run(help, cluster, {"--help"}).wait(), 0);
@@ -53,7 +53,7 @@ TEST(SystemDaemon, FlagsAndCheck) {
                                     {"isa = \"auto\"\n", "is in use (by another gradcastd?): choose another `listen`"},
                                     {"state = \"gradcastd.toml/x\"\n", "gradcastd.toml is not a folder"}}) {
         cluster.configure(cluster[0], key);
-        Process checked;
+        ChildProcess checked;
         EXPECT_EQ(run(checked, cluster, {"--check", "--config", cluster[0].folder + "/gradcastd.toml"}).wait(), 1);
         EXPECT_TRUE(has(checked.output(), says)) << checked.output();
     }
@@ -132,7 +132,7 @@ TEST(SystemDaemon, AFullOrReadOnlyStateFolder) {
     std::filesystem::create_directories(state);
     // In a mount namespace of its own.
     auto start = [&](unsigned long flags, const char* size) {
-        a.process = std::make_unique<Process>();
+        a.process = std::make_unique<ChildProcess>();
         a.process->start({.arguments = {"--config", a.folder + "/gradcastd.toml"},
                           .log = a.folder + "/stderr",
                           .notify = a.folder + "/n",

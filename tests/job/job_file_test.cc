@@ -268,10 +268,32 @@ TEST(JobFile, AllMistakesInOneGo) {
     EXPECT_EQ(mistakes_of(text), (std::vector<std::string>{
                                      "job.toml:6: job.batch: is text, not a whole number",
                                      "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
-                                     "nin, resnet9, ridge, logistic, or [[net.layers]]",
+                                     "nin, resnet9, ridge, logistic, or [[net.layers]], or command",
                                      "job.toml:13: net.presett: is not known: did you mean preset?",
                                      "job.toml:16: optimiser.lr: -1 is not above 0",
                                  }));
+}
+
+TEST(JobFile, AProgramComputesTheNet) {
+    JobConfig job;
+    EXPECT_EQ(mistakes_of(changed("preset = \"lenet5\"",
+                                  "command = [\"python3\", \"train.py\"]\nthreads = 2\n"
+                                  "environment = {B = \"2\", A = \"1\"}\n#"),
+                          &job),
+              std::vector<std::string>{});
+    EXPECT_EQ(job.command, (std::vector<std::string>{"python3", "train.py"}));
+    EXPECT_EQ(job.threads, 2u);
+    EXPECT_EQ(job.environment, (std::vector<std::string>{"A=1", "B=2"}));
+    const auto mistake = [](const char* environment) {
+        return mistakes_of(changed("preset = \"lenet5\"", fmt::format("command = [\"a\"]\nenvironment = {}\n#", environment)));
+    };
+    EXPECT_EQ(mistake("3"),
+              std::vector<std::string>{"job.toml:13: net.environment: is a whole number, not a table of texts, as {NAME = \"value\"}"});
+    EXPECT_EQ(mistake("{A = 3}"), std::vector<std::string>{"job.toml:13: net.environment: \"A\" is a whole number, not text in quotes"});
+    EXPECT_EQ(mistake("{\"A=B\" = \"c\"}"), std::vector<std::string>{"job.toml:13: net.environment: \"A=B\" is no name of a variable"});
+    EXPECT_EQ(mistake("{A = \"c\\u0000\"}"), std::vector<std::string>{"job.toml:13: net.environment: holds a zero byte"});
+    EXPECT_EQ(mistakes_of(changed("preset = \"lenet5\"", "command = \"a\"")),
+              std::vector<std::string>{"job.toml:12: net.command: is text, not a list of texts, as [\"conv2\", \"fc1\"]"});
 }
 
 // What an algorithm takes is not asked of one that is misspelt.
@@ -285,7 +307,7 @@ TEST(JobFile, ASectionIsNotAValue) {
     EXPECT_EQ(mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
               (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
                                         "job.toml:1: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
-                                        "nin, resnet9, ridge, logistic, or [[net.layers]]"}));
+                                        "nin, resnet9, ridge, logistic, or [[net.layers]], or command"}));
 }
 
 TEST(JobFile, SyntaxErrorHasLineAndColumn) {

@@ -93,6 +93,7 @@ protected:
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &config.job, &mistakes)) << mistakes[0].text;
         for (Rank rank = 0; rank < n; ++rank) config.roster.push_back({fmt::format("node-{}", static_cast<char>('a' + rank))});
         config.self = NodeId{self};
+        config.commands = true;
         config.folder = fmt::format("{}/job-{}-{}-{}", folder_, runs_++, n, self);
         return config;
     }

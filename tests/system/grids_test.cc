@@ -346,7 +346,7 @@ TEST_F(SystemGrids, DescribeShowsStagesAndWaits) {
         // What a stage waits for is what the other one computes.
         EXPECT_GT(pipeline["nodes"][1]["values_us"], 0) << pipeline.dump(2);
         EXPECT_GT(pipeline["nodes"][0]["gradients_us"], 0) << pipeline.dump(2);
-        Process process;
+        ChildProcess process;
         process.start({.arguments = {"--socket", cluster[at].socket, "describe", id},
                        .log = cluster.folder + "/said",
                        .notify = "",

@@ -38,7 +38,7 @@ struct SystemLaunch : testing::Test {
     }
     std::string log(uint32_t rank) const { return folder + "/out-" + std::to_string(rank); }
     /// Rank `rank` of `n` on loopback.
-    void start(Process& process, uint32_t rank, uint32_t n, const std::string& job_file, std::vector<std::string> more = {},
+    void start(ChildProcess& process, uint32_t rank, uint32_t n, const std::string& job_file, std::vector<std::string> more = {},
                const std::string& key = "") {
         std::string hosts;
         for (uint32_t i = 0; i < n; ++i) hosts += (i ? "," : "") + std::string("127.0.0.1");
@@ -51,10 +51,10 @@ struct SystemLaunch : testing::Test {
     }
     /// Starts n ranks and waits for them; their exit codes, "0 0 0".
     std::string run(uint32_t n, const std::string& job_file, const std::vector<std::string>& more = {}) {
-        std::vector<Process> all(n);
+        std::vector<ChildProcess> all(n);
         for (uint32_t rank = n; rank-- > 0;) start(all[rank], rank, n, job_file, more);
         std::string codes;
-        for (Process& each : all) codes += (codes.empty() ? "" : " ") + std::to_string(each.wait());
+        for (ChildProcess& each : all) codes += (codes.empty() ? "" : " ") + std::to_string(each.wait());
         return codes;
     }
     std::string output(uint32_t rank) const {
@@ -106,7 +106,7 @@ TEST_F(SystemLaunch, AnotherJobInTheSameFolderIsRefused) {
 TEST_F(SystemLaunch, DamagedCheckpointsBeginAnewOnlyByAFlag) {
     const std::string file = job("job.toml", 100'000);
     {
-        Process alone;
+        ChildProcess alone;
         start(alone, 0, 1, file, {"--work", "w"});
         ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
         alone.kill(SIGTERM);
@@ -122,7 +122,7 @@ TEST_F(SystemLaunch, DamagedCheckpointsBeginAnewOnlyByAFlag) {
     EXPECT_NE(output(0).find("--anew begins"), std::string::npos) << output(0);
     EXPECT_EQ(output(0).find("the job begins anew"), std::string::npos) << output(0);
     ASSERT_TRUE(std::filesystem::exists(damaged[0]));
-    Process alone;
+    ChildProcess alone;
     start(alone, 0, 1, file, {"--work", "w", "--anew"});
     ASSERT_TRUE(eventually([&] { return output(0).find("no checkpoint that is whole: the job begins anew") != std::string::npos; }))
         << output(0);
@@ -143,7 +143,7 @@ TEST_F(SystemLaunch, ADamagedCheckpointIsNamedBeforeTheNextStep) {
         return checkpoints.size() >= 2;
     };
     {
-        Process alone;
+        ChildProcess alone;
         start(alone, 0, 1, file, {"--work", "w"});
         ASSERT_TRUE(eventually(find)) << output(0);
         alone.kill(SIGTERM);
@@ -152,7 +152,7 @@ TEST_F(SystemLaunch, ADamagedCheckpointIsNamedBeforeTheNextStep) {
     ASSERT_TRUE(find());
     const std::string newest = *checkpoints.rbegin();
     std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
-    Process alone;
+    ChildProcess alone;
     start(alone, 0, 1, file, {"--work", "w"});
     ASSERT_TRUE(eventually([&] { return output(0).find("\nstep ") != std::string::npos; })) << output(0);
     const size_t named = output(0).find("/" + std::filesystem::path(newest).filename().string() + ": not a gradcast model");
@@ -169,11 +169,11 @@ TEST_F(SystemLaunch, InterruptedItGoesOnBitForBit) {
     ASSERT_EQ(run(1, file, {"--work", "one"}), "0") << output(0);
     const std::string alone = digest(output(0));
     {
-        std::vector<Process> all(2);
+        std::vector<ChildProcess> all(2);
         for (uint32_t rank = 0; rank < 2; ++rank) start(all[rank], rank, 2, file, {"--work", "two"});
         ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
-        for (Process& each : all) each.kill(SIGUSR1);
-        for (Process& each : all) EXPECT_EQ(each.wait(), 75) << output(0) << output(1);
+        for (ChildProcess& each : all) each.kill(SIGUSR1);
+        for (ChildProcess& each : all) EXPECT_EQ(each.wait(), 75) << output(0) << output(1);
         EXPECT_NE(output(0).find("interrupted by SIGUSR1 after step "), std::string::npos) << output(0);
     }
     ASSERT_EQ(run(3, file, {"--work", "two"}), "0 0 0") << output(0) << output(1) << output(2);   // on one node more
@@ -182,7 +182,7 @@ TEST_F(SystemLaunch, InterruptedItGoesOnBitForBit) {
 }
 
 TEST_F(SystemLaunch, WithoutRank0TheNextOneSpeaks) {
-    std::vector<Process> all(3);
+    std::vector<ChildProcess> all(3);
     for (uint32_t rank = 0; rank < 3; ++rank) start(all[rank], rank, 3, job("job.toml", 1000, "survive = true\n"));
     ASSERT_TRUE(eventually([&] { return output(0).find("step ") != std::string::npos; })) << output(0);
     all[0].kill(SIGKILL);
@@ -203,16 +203,16 @@ TEST_F(SystemLaunch, KeysOrJobFilesThatDiffer) {
     const std::string file = job("job.toml", 6);
     const std::string keys[] = {"k1 " + std::string(64, 'a'), "k1 " + std::string(64, 'b')};
     {
-        std::vector<Process> all(2);
+        std::vector<ChildProcess> all(2);
         for (uint32_t rank = 0; rank < 2; ++rank) start(all[rank], rank, 2, file, {"--work", "keys", "--wait", "5"}, keys[rank]);
-        for (Process& each : all) EXPECT_EQ(each.wait(), 1) << output(0) << output(1);
+        for (ChildProcess& each : all) EXPECT_EQ(each.wait(), 1) << output(0) << output(1);
         // The one that connects gets the reason; the other one has no peer.
         const std::string text = output(0) + output(1);
         EXPECT_NE(text.find("the cluster keys differ"), std::string::npos) << text;
         EXPECT_NE(text.find("give all nodes one key"), std::string::npos) << text;
     }
     const std::string other = job("other.toml", 7);
-    std::vector<Process> all(2);
+    std::vector<ChildProcess> all(2);
     start(all[0], 0, 2, file, {"--work", "files"}, keys[0]);
     start(all[1], 1, 2, other, {"--work", "files"}, keys[0]);
     EXPECT_EQ(all[0].wait(), 2);
@@ -223,7 +223,7 @@ TEST_F(SystemLaunch, KeysOrJobFilesThatDiffer) {
 
 TEST_F(SystemLaunch, NodesThatDoNotCome) {
     const std::string file = job("job.toml", 6);
-    Process alone;
+    ChildProcess alone;
     start(alone, 0, 2, file, {"--wait", "1"});
     EXPECT_EQ(alone.wait(), 1);
     EXPECT_NE(output(0).find("rank 0 (127.0.0.1.0): not all nodes are there after 1 s: rank 1 (127.0.0.1.1): "), std::string::npos)

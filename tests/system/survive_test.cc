@@ -62,12 +62,12 @@ struct SystemSurvive : testing::Test {
                      "[[net.layers]]\nkind = \"inner_product\"\noutputs = 40\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\n"
                      "kind = \"inner_product\"\noutputs = 10\n[[net.layers]]\nkind = \"softmax_cross_entropy\"");
     }
-    void ctl(Process& process, std::vector<std::string> arguments, const std::string& out) {
+    void ctl(ChildProcess& process, std::vector<std::string> arguments, const std::string& out) {
         process.start({.arguments = std::move(arguments), .log = cluster.folder + "/" + out, .notify = "", .name = "gradcastctl"});
     }
     /// What gradcastctl says, which ends with `exit`.
     std::string said(std::vector<std::string> arguments, int exit = 0) {
-        Process process;
+        ChildProcess process;
         ctl(process, std::move(arguments), "said");
         EXPECT_EQ(process.wait(), exit) << process.output();
         return process.output();
@@ -122,7 +122,7 @@ struct SystemJoin : SystemSurvive {
 TEST_F(SystemLeave, AnyNodeIsKilledAndTheClientFollowsTheJob) {
     for (const size_t dead : {1, 0}) {   // a coordinates
         SCOPED_TRACE(cluster[dead].name + " dies");
-        Process client;
+        ChildProcess client;
         ctl(client,
             {"--socket", cluster[0].socket, "--socket", cluster[1].socket, "--socket", cluster[2].socket, "submit",
              cluster.folder + "/job.toml", "--wait"},

@@ -46,11 +46,15 @@ void print(const JobConfig& job, const JobCheck& check, uint32_t lanes) {
     std::vector<std::vector<std::string>> rows = {{"layer", "kind", "input", "output", "parameters"}};
     for (const Layer& layer : check.layers)
         rows.push_back({layer.spec.name, layer.spec.kind, text(layer.in), text(layer.out), std::to_string(layer.parameters())});
-    print_table(rows);
-    line("parameters", std::to_string(check.parameters));
+    if (job.attached()) {
+        line("net", fmt::format("of the program {}, which says what it has when the job runs", fmt::join(job.command, " ")));
+    } else {
+        print_table(rows);
+        line("parameters", std::to_string(check.parameters));
+    }
     line("steps", fmt::format("{}, in {} epoch{}", check.steps, check.epochs, plural(check.epochs)));
     line("memory", check.memory.bytes.empty()
-                       ? "depends on the nodes: GPUs, or kernels for bf16"
+                       ? "depends on the nodes: GPUs, kernels for bf16, or a program"
                        : fmt::format("{} a node with {} lane{} (those of this machine); exchange and checkpoints take more",
                                      text_bytes(check.memory.total()), lanes, plural(lanes)));
     for (const std::string& warning : check.warnings) line("warning", warning);

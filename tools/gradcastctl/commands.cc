@@ -37,6 +37,12 @@ void Cli::nodes_and_wait(CLI::App* command, std::string& nodes, bool& wait) {
     command->add_option("--nodes", nodes, "how many, or which: a,b,c (default: all that are alive)");
     command->add_flag("--wait", wait, "show progress and, at its end, the result");
 }
+void Cli::allow_command(CLI::App* command, bool& allow, const std::string& from) {
+    command->add_flag("--allow-command", allow,
+                      fmt::format("start the program that net.command of {} names; without it the refusal prints the command and the "
+                                  "SHA-256 of its files",
+                                  from));
+}
 void Cli::force(CLI::App* command, bool& force) {
     command->add_flag("--force", force, "replace the file that is written, where it exists");
 }

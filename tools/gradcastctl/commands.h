@@ -42,6 +42,8 @@ public:
     void nodes_and_wait(CLI::App* command, std::string& nodes, bool& wait);
     void force(CLI::App* command, bool& force);        // --force
     void node(CLI::App* command, std::string& node);   // NODE
+    /// --allow-command.  from: whose net.command it is.
+    void allow_command(CLI::App* command, bool& allow, const std::string& from);
 
     /// Runs the command that was given.  After app.parse().
     int run() const;

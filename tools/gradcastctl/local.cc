@@ -134,7 +134,7 @@ int interrupts() {
     return interrupt_count;
 }
 
-Status Cluster::prepare(uint32_t nodes, const std::string& isa) {
+Status Cluster::prepare(uint32_t nodes, const std::string& isa, bool commands) {
     GC_TRY(folder_make(&folder_));
     GC_TRY(cluster_key_create(folder_ + "/key"));
     std::string members;
@@ -159,8 +159,8 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa) {
         if (own.empty()) own.push_back(cpus[i % cpus.size()]);
         GC_TRY(file_write(node.folder + "/gradcastd.toml",
                           fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
-                                      "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\n",
-                                      node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa)));
+                                      "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\ncommands = {}\n",
+                                      node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa, commands)));
     }
     return {};
 }
@@ -211,11 +211,11 @@ Status Cluster::ready() {
     }
 }
 
-Status Cluster::start(uint32_t nodes, const std::string& isa) {
+Status Cluster::start(uint32_t nodes, const std::string& isa, bool commands) {
     interrupts();   // counted before anything is created
     std::string program;
     GC_TRY(daemon_find(&program));
-    GC_TRY(prepare(nodes, isa));
+    GC_TRY(prepare(nodes, isa, commands));
     // The daemons share the CPUs: their libraries must not start threads or spin.
     ::setenv("OMP_NUM_THREADS", "1", 1);
     ::setenv("OMP_WAIT_POLICY", "passive", 1);

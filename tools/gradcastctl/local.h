@@ -26,7 +26,8 @@ public:
     ~Cluster() { stop(); }
     /// Starts `nodes` daemons and waits until each sees all the others.  Error: what is missing, or which daemon ended, with its last line.
     /// isa: of all daemons, as in gradcastd.toml.
-    Status start(uint32_t nodes, const std::string& isa);
+    /// commands: they start net.command of their jobs.
+    Status start(uint32_t nodes, const std::string& isa, bool commands = false);
     /// Not ok when a daemon has ended, with its last line, or (Code::cancelled) when the user wants to stop.  Never waits.
     Status check();
     /// SIGTERM, after stop_seconds (or a second Ctrl-C) SIGKILL.
@@ -48,7 +49,7 @@ private:
         Fd listener;      // until the daemon has it
         pid_t pid = -1;   // -1: not running
     };
-    Status prepare(uint32_t nodes, const std::string& isa);
+    Status prepare(uint32_t nodes, const std::string& isa, bool commands);
     Status spawn(const std::string& program, Node& node);
     Status ready();
     std::string folder_;

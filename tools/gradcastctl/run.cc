@@ -17,6 +17,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/isa.h"
 #include "runtime/daemon/job_run.h"
+#include "runtime/job/file/command.h"
 #include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/event_file.h"
@@ -159,7 +160,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
         fmt::print(stderr, "{}", cluster.last_lines(log_lines));
         return complain(exit_failed, "{}", status.what);
     };
-    if (Status status = cluster.start(nodes, isa); !status.ok()) return give_up(status);
+    if (Status status = cluster.start(nodes, isa, config.attached()); !status.ok()) return give_up(status);
     fmt::print(stderr, "{} daemon{} on 127.0.0.1 {} ready\n", nodes, nodes == 1 ? "" : "s", nodes == 1 ? "is" : "are");
 
     if (from)
@@ -291,7 +292,7 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 }   // namespace
 
 static int command_run(const Options& options, const std::string& job, uint32_t nodes, const std::string& isa, const std::string& keep,
-                       const std::string& profile, const std::string& resume, bool force) {
+                       const std::string& profile, const std::string& resume, bool force, bool allow_command) {
     Isa level;
     if (Status status = isa_parse(isa, &level); !status.ok()) return complain(exit_usage, "--{}", status.what);
     if (job.empty() && resume.empty()) return complain(exit_usage, "run: name a job file, or a checkpoint by --resume");
@@ -306,6 +307,8 @@ static int command_run(const Options& options, const std::string& job, uint32_t 
         if (Status status = job_input(job, options.sets, &config); !status.ok()) return complain(exit_usage, "{}", status.what);
     } else if (!job_parse(from.job, resume, from.base, &config, &wrong)) {
         return complain(exit_usage, "{}", wrong.front().text);
+    } else if (config.attached() && !allow_command) {
+        return complain(exit_usage, "{}", command_refused(config, resume).what);
     }
     if (!profile.empty() && config.profile == 0) {
         std::vector<JobMistake> mistakes;
@@ -356,14 +359,16 @@ void add_run(Cli& cli) {
     struct Flags {
         std::string path, isa = "auto", keep, profile, resume;
         uint32_t local = 0;
-        bool force = false;
+        bool force = false, allow_command = false;
     };
     Flags& f = cli.keep<Flags>();
-    CLI::App* command = cli.add(jobs_group, "run", "train on this machine, on a private cluster that is removed afterwards",
-                                [&] { return command_run(cli.options, f.path, f.local, f.isa, f.keep, f.profile, f.resume, f.force); });
+    CLI::App* command = cli.add(jobs_group, "run", "train on this machine, on a private cluster that is removed afterwards", [&] {
+        return command_run(cli.options, f.path, f.local, f.isa, f.keep, f.profile, f.resume, f.force, f.allow_command);
+    });
     command->add_option("JOB.toml", f.path, "the job file (gradcastctl help job); -: from stdin");
     cli.set(command);
     command->add_option("--resume", f.resume, "a checkpoint to go on from; without JOB.toml by the job file that is in it");
+    cli.allow_command(command, f.allow_command, "the job file in the checkpoint");
     command->add_option("--local", f.local, "how many daemons")->required()->check(CLI::Range(1, 64));
     command->add_option("--keep", f.keep, "folder for model, step records and log (default: $XDG_STATE_HOME/gradcast/NAME-ID)");
     command->add_option("--isa", f.isa, "instruction set of all daemons, as in gradcastd.toml")

@@ -79,9 +79,10 @@ static int command_submit(const Options& options, const std::string& path, const
 }
 
 static int command_resume(const Options& options, const std::string& job, const std::string& path, const std::string& nodes, bool wait,
-                          bool force) {
+                          bool force, bool allow_command) {
     Submission submission{.text = {}, .path = {}, .base = {}, .nodes = {}, .count = 0};
     submission.force = force;
+    submission.allow_command = allow_command;
     if (path.empty() && !options.sets.empty()) return complain(exit_usage, "--set changes a job file: name it after the job");
     if (Exit exit = parse_nodes(nodes, &submission); exit != exit_done) return exit;
     if (!path.empty())
@@ -137,16 +138,17 @@ void add_submit(Cli& cli) {
 void add_resume(Cli& cli) {
     struct Flags {
         std::string job, path, nodes;
-        bool wait = false, force = false;
+        bool wait = false, force = false, allow_command = false;
     };
     Flags& f = cli.keep<Flags>();
     CLI::App* command = cli.add(jobs_group, "resume", "let a job that has ended go on from its newest checkpoint",
-                                [&] { return command_resume(cli.options, f.job, f.path, f.nodes, f.wait, f.force); });
+                                [&] { return command_resume(cli.options, f.job, f.path, f.nodes, f.wait, f.force, f.allow_command); });
     cli.job(command, f.job);
     command->add_option("JOB.toml", f.path, "a changed job file: other epochs, steps, exchange, deadline, … (default: the job's own)");
     cli.set(command);
     cli.nodes_and_wait(command, f.nodes, f.wait);
     command->add_flag("--force", f.force, "also where nodes that cannot be asked may go on with the job: they are dead");
+    cli.allow_command(command, f.allow_command, "the job file in the checkpoint");
 }
 
 void add_bench(Cli& cli) {

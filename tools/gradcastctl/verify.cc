@@ -27,6 +27,7 @@ struct VerifyOptions {
     std::string key;                 // a key file for the transcript's HMAC
     std::string isa = "auto";
     uint32_t lanes = 0;   // 0: as many as CPUs
+    bool allow_command = false;
 };
 
 bool parse_number(std::string_view text, uint64_t* number) {
@@ -186,6 +187,7 @@ private:
                            .from = verify_.from,
                            .scratch = scratch.path,
                            .lanes = verify_.lanes > 0 ? verify_.lanes : cpu_room().threads(),
+                           .commands = verify_.allow_command,
                            .stop = &stop,
                            .progress = [&](uint64_t step, uint64_t last) {
                                if (terminal && step > 0) fmt::print(stderr, "\rstep {} of {} ", step, last);
@@ -249,6 +251,7 @@ void add_verify(Cli& cli) {
     command->add_option("--isa", f.isa, "instruction set (default: the one that the steps name, where this CPU has it)")
         ->type_name(isa_type());
     command->add_option("--base", f.base, "folder of the job file's relative paths (default: as the job had it)");
+    cli.allow_command(command, f.allow_command, "the folder's job.toml");
     command->add_option("--key", f.key, "key file of the cluster: check the transcript's HMAC, too");
     command->footer(
         "exit code 1: a step, the model, a checkpoint or the transcript differs or is damaged, and is named\n"

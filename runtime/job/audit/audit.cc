@@ -11,6 +11,7 @@
 #include "algos/algorithm.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/thread.h"
+#include "runtime/job/file/command.h"
 #include "runtime/job/model/model_reader.h"
 #include "runtime/job/run/alone.h"
 #include "runtime/job/run/engine.h"
@@ -130,6 +131,7 @@ EngineConfig engine_config(const AuditFolder& folder, const AuditConfig& config,
     const AlgorithmKind* kind;
     if (algorithm_find(folder.job.algorithm, &kind).ok() && follows_clock(*kind, folder.job.settings))
         engine.job.settings.replay = folder.path + "/replay.log";   // the nodes' own
+    if (engine.job.attached() && !start.on && engine.job.start.empty()) engine.job.start = fmt::format("{}/{}", folder.path, start_file);
     engine.job.stop_at = 0;
     engine.job.checkpoint_keep = 0;
     engine.job.checkpoint_copies = copies_auto;
@@ -138,6 +140,7 @@ EngineConfig engine_config(const AuditFolder& folder, const AuditConfig& config,
     engine.roster = {Member{"audit"}};
     engine.folder = config.scratch;
     engine.lanes = std::max(config.lanes, 1u);
+    engine.commands = config.commands;
     engine.until = result.last;
     engine.resume = start;
     engine.stop = config.stop;
@@ -210,6 +213,7 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
                                        [](const StepLine& line, uint64_t of) { return line.step < of; });
     if (next->step > result->last)
         return fail(Code::invalid, "{}/steps.jsonl has no lines of steps {}..{}", folder.path, result->first, result->last);
+    if (folder.job.attached() && !config.commands) return command_refused(folder.job, folder.path + "/job.toml");
     Resume start;
     GC_TRY(choose_start(folder, config, result, &start));
     result->from = start.steps;

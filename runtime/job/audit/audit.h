@@ -36,6 +36,7 @@ struct AuditConfig {
     std::string from;               // checkpoint to begin with; empty: the nearest one before `first`, else the beginning of the job
     std::string scratch;            // a folder for what the run writes; made here, removed by the caller
     uint32_t lanes = 1;
+    bool commands = false;   // the program of net.command, which the folder names, may be started
     const std::atomic<bool>* stop = nullptr;
     std::function<void(uint64_t step, uint64_t last)> progress;   // called a few times a second
 };

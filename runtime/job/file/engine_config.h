@@ -23,6 +23,9 @@ struct Resume {
     std::string notes;                // for people, a line each: what is otherwise than they may think
 };
 
+/// In a job's folder: the parameters that a net of net.command began with.
+constexpr char start_file[] = "start.safetensors";
+
 struct EngineConfig {
     JobId id{};
     JobConfig job;
@@ -45,6 +48,7 @@ struct EngineConfig {
     const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does
     uint32_t change_every = 0;         // steps after which a session ends and the next one begins, as tests want it; 0: never
     std::string isa_setting = isa_setting_in_file;   // what messages call it
+    bool commands = false;                           // the program of net.command may be started
     bool confidential = false;                       // see DataOptions
     const std::atomic<bool>* stop = nullptr;         // ends open() with Code::cancelled
 };

@@ -118,6 +118,18 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
             }
             break;
         }
+        case Kind::table: {
+            const toml::table* table = node.as_table();
+            if (!table) return fmt::format("is {}, not a table of texts, as {{NAME = \"value\"}}", type_name(node));
+            for (auto&& [name, each] : *table) {
+                if (!each.is_string()) return fmt::format("{} is {}, not text in quotes", shown(name.str()), type_name(each));
+                if (name.str().empty() || name.str().find('=') != std::string_view::npos || std::isdigit(name.str()[0]))
+                    return fmt::format("{} is no name of a variable", shown(name.str()));
+                value.texts.push_back(fmt::format("{}={}", name.str(), **each.as_string()));
+            }
+            std::ranges::sort(value.texts);
+            break;
+        }
         case Kind::number:
             if (!node.is_number()) return fmt::format("is {}, not a number", type_name(node));
             value.number = *node.value<double>();
@@ -148,7 +160,10 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
             return fmt::format("{} is above {}", is, option.bound(option.max));
         if (option.below && value.number == option.max) return fmt::format("{} is not below {}", is, option.bound(option.max));
     }
-    if (option.kind == Kind::text && value.text.find('\0') != std::string::npos) return "holds a zero byte";
+    value.texts.push_back(value.text);
+    for (const std::string& text : value.texts)
+        if (text.find('\0') != std::string::npos) return "holds a zero byte";
+    value.texts.pop_back();
     option.set(target, value);
     return {};
 }

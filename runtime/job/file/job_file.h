@@ -38,9 +38,13 @@ struct JobConfig {
     uint32_t classes = 0;       // samples of the first ones only; 0: all
     uint32_t crop = 0;          // see Augment
     bool flip = false;
-    std::string preset;     // or, when empty, `layers`
+    std::string preset;     // or, when empty, `layers`, or `command`
     uint32_t net_pad = 0;   // of [net] with layers of its own
     std::vector<LayerSpec> layers;
+    std::vector<std::string> command;       // program that computes the net, with its arguments; empty: gradcast does
+    uint32_t threads = 1;                   // of each of its processes
+    std::vector<std::string> environment;   // of them, "NAME=value", sorted
+    bool attached() const { return !command.empty(); }
     Precision precision = Precision::f32;
     std::string device = "cpu";   // see Computer::open()
     bool resident = true;         // false: GPUs keep no copy of the data set

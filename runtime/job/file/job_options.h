@@ -29,7 +29,17 @@ struct JobTarget {
 
 /// One key.
 struct JobOption {
-    enum class Kind : uint8_t { text, name, integer, number, duration, flag, numbers, texts };   // name: one of names()
+    enum class Kind : uint8_t {
+        text,
+        name,
+        integer,
+        number,
+        duration,
+        flag,
+        numbers,
+        texts,
+        table
+    };   // name: one of names(); table: texts by name, "NAME=value"
     /// Whether the value changes the bits of the training: see job_identity().
     /// length: with a schedule that ends with the job (ScheduleKind::ends); changed: where it is not the default.
     enum class Identity : uint8_t { no, yes, length, changed };

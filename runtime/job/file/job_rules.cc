@@ -50,6 +50,7 @@ bool untested(Keys keys) { return keys.job.test.empty(); }
 bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
+bool attached(Keys keys) { return keys.job.attached(); }
 bool staged(Keys keys) { return keys.job.stages != 1; }
 bool weights_later(Keys keys) {
     const std::optional<Schedule> schedule = pipeline_schedule_find(keys.job.stage_schedule);
@@ -83,8 +84,26 @@ constexpr JobRule rules[] = {
 
     {"net.layers", [](Keys keys) { return keys.has("net.preset") && keys.has("net.layers"); },
      "either a preset or layers, not both"},
-    {"net.preset", [](Keys keys) { return !keys.has("net.preset") && !keys.has("net.layers"); },
-     "is missing: {presets}, or [[net.layers]]"},
+    {"net.command", [](Keys keys) { return keys.has("net.command") && (keys.has("net.preset") || keys.has("net.layers")); },
+     "either a command, or a preset or layers, not both"},
+    {"net.command", [](Keys keys) { return keys.has("net.command") && (!attached(keys) || keys.job.command[0].empty()); },
+     "names no program"},
+    {"net.command", [](Keys keys) { return attached(keys) && (staged(keys) || sliced(keys) || grouped(keys)); },
+     "computes a whole net: [parallel] goes with presets and layers"},
+    {"net.command", [](Keys keys) { return attached(keys) && keys.job.settings.solver == "exact"; },
+     "computes gradients: solver = \"exact\" goes with the presets ridge and logistic"},
+    {"net.threads", [](Keys keys) { return keys.changed("net.threads") && !attached(keys); },
+     "goes with a command; gradcast's own nets compute a block with one thread"},
+    {"net.environment", [](Keys keys) { return !keys.job.environment.empty() && !attached(keys); },
+     "goes with a command"},
+    {"net.pad", [](Keys keys) { return attached(keys) && keys.changed("net.pad"); },
+     "goes with [[net.layers]]: the program of net.command gets samples as they are stored"},
+    {"net.precision", [](Keys keys) { return attached(keys) && keys.changed("net.precision"); },
+     "goes with presets and layers: the program of net.command chooses its own"},
+    {"net.device", [](Keys keys) { return attached(keys) && keys.changed("net.device"); },
+     "goes with presets and layers: the program of net.command chooses its own"},
+    {"net.preset", [](Keys keys) { return !keys.has("net.preset") && !keys.has("net.layers") && !keys.has("net.command"); },
+     "is missing: {presets}, or [[net.layers]], or command"},
     {"net.pad", [](Keys keys) { return keys.has("net.preset") && keys.has("net.pad"); },
      "a preset has its own; it goes with [[net.layers]]"},
     {"net.precision", [](Keys keys) { return keys.job.precision == Precision::tf32 && on_cpus(keys); },

@@ -8,10 +8,16 @@ std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
     std::vector<NetTensor> tensors;
     for (const Layer& layer : layers) {
         const std::string& name = layer.spec.name;
-        const uint64_t K = layer.out.C;
+        if (layer.kind->tensor) {
+            uint64_t elements = 1;
+            for (const uint64_t size : layer.weight_shape) elements *= size;
+            tensors.push_back({name, layer.weight_shape, layer.offset, elements});
+            continue;
+        }
         if (layer.weights) tensors.push_back({name + ".weight", layer.weight_shape, layer.offset, layer.weights});
-        if (layer.biases) tensors.push_back({name + ".bias", {K}, layer.offset + layer.weights, layer.biases});
+        if (layer.biases) tensors.push_back({name + ".bias", {layer.biases}, layer.offset + layer.weights, layer.biases});
         if (!layer.statistics) continue;
+        const uint64_t K = layer.statistics / 2;
         tensors.push_back({name + ".running_mean", {K}, layer.statistics_offset, K});
         tensors.push_back({name + ".running_var", {K}, layer.statistics_offset + K, K, true});
     }

@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
+#include <iterator>
 #include <mutex>
 #include <string_view>
 
@@ -69,7 +71,7 @@ Status Computer::plan(const NetSpec& spec, const NetConfig& net_config, const Op
         GC_TRY(module->optimiser_plan(optimiser_config, *net, &optimiser));
         codec = module->codec_plan(net->layout(), codec_config, *device);
     } else {
-        GC_TRY(net_cpu_plan(spec, net_config, arena, &net));
+        GC_TRY(processes ? processes->plan(net_config, &net) : net_cpu_plan(spec, net_config, arena, &net));
         GC_TRY(optimiser_plan(optimiser_config, net->layout(), arena, &optimiser));
         codec = codec_cpu(net->layout(), codec_config);
     }
@@ -78,6 +80,7 @@ Status Computer::plan(const NetSpec& spec, const NetConfig& net_config, const Op
 
 Status Computer::ready(Arena& arena) {
     GC_TRY(arena.seal());
+    if (processes) return processes->ready();
     if (!device) return net_cpu_ready(*net);
     device->share(arena.whole());
     GC_TRY(device->seal());
@@ -87,6 +90,7 @@ Status Computer::ready(Arena& arena) {
 
 std::vector<MemoryUse> Computer::memory(const Arena& arena) const {
     std::vector<MemoryUse> all = {arena.use("job")};
+    if (processes) std::ranges::move(processes->memory(), std::back_inserter(all));
     if (!device) return all;
     for (MemoryUse& each : device->memory()) all.push_back(std::move(each));
     return all;

@@ -4,6 +4,7 @@
 #include "datasets/augment.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
+#include "runtime/attach/attach.h"
 #include "runtime/core/device.h"
 #include "transport/code/codec.h"
 
@@ -23,8 +24,9 @@ struct CudaModule {
     Status (*resident_plan)(const DataInfo& info, const Augment& augment, Device& device, std::unique_ptr<ResidentImages>* resident);
 };
 
-/// Net, optimiser and codec of a job, on GPUs if there is a device, else on the CPU.
+/// Net, optimiser and codec of a job: on GPUs if there is a device, else on the CPU, where processes of net.command may compute the net.
 struct Computer {
+    NetProcesses* processes = nullptr;   // its processes compute the net; not with a device
     const CudaModule* module = nullptr;
     std::unique_ptr<Device> device;
     std::unique_ptr<Net> net;

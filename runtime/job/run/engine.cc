@@ -8,6 +8,7 @@
 
 #include "algos/algorithm.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/model/safetensors.h"
 #include "runtime/job/model/tensors.h"
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/checkpoint.h"
@@ -280,13 +281,17 @@ private:
     }
     Status begin(Context& context) {
         if (parts_.loader && !session_->own_blocks().empty()) parts_.loader->plan(context.step, session_->own_blocks());
-        context.state = config_.resume.on ? config_.resume.state : parts_.pipeline ? 0 : context.digest(0, parts_.model_digest());
-        if (!config_.resume.on) has_state();
+        const bool own_values = parts_.initial_values_differ() && !config_.resume.on;
+        context.state = config_.resume.on               ? config_.resume.state
+                        : parts_.pipeline || own_values ? 0
+                                                        : context.digest(0, parts_.model_digest());
+        if (!config_.resume.on && !own_values) has_state();
         if (!session_->spare()) context.part_step = context.step;
         // The first view, also where another one follows before it has begun here.
         report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
         const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
         GC_TRY(session_->begin());
+        if (own_values) GC_TRY(spread_initial(context));
         if (parts_.pipeline && !config_.resume.on) {
             GC_TRY(session_->probe());
             if (parts_.buddies) GC_TRY(state_to_buddies(context, *session_, parts_));
@@ -305,6 +310,18 @@ private:
         first_step(context);
         GC_TRY(spread_views());
         return resumed(context);
+    }
+    /// All ranks begin with the initial values of the first one, whose scales are of them.
+    Status spread_initial(Context& context) {
+        const bool first = session_->self() == 0;
+        if (session_->view().n() > 1) {
+            standing_.algorithm_bytes = algorithm_->state().size();
+            if (first) GC_TRY(state_send(context, *session_, session_->others(), parts_, *algorithm_, &standing_));
+            else GC_TRY(state_receive(context, *session_, 0, parts_, *algorithm_, &standing_));
+        }
+        GC_TRY(context.digest(0, parts_.model_digest(), &context.state));
+        has_state();
+        return safetensors_write(config_.folder + '/' + start_file, model_.described(), parts_.compute.net->parameters());
     }
     void has_state() {
         has_state_ = true;

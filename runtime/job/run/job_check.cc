@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "datasets/manifest.h"
+#include "runtime/attach/process.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/part_holders.h"
@@ -53,19 +54,26 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
     auto mistake = [&](const Status& status) {
         return fail(status.code, "{}", job_mistake(job.text, path, parts.about, status.what).text);
     };
-    if (const Status status = parts.examine(config, options.verify, report); !status.ok()) return mistake(status);
+    const auto examined = [&] {   // of a program: nothing is started here
+        return job.attached() ? parts.examine_data(config, options.verify, report) : parts.examine(config, options.verify, report);
+    };
+    if (const Status status = examined(); !status.ok()) return mistake(status);
     if (options.nodes > 0 && !options.resumes)
         if (const Status status = copies_check(job, nodes); !status.ok()) {
             parts.about = "job.checkpoint_copies";
             return mistake(status);
         }
-    if (!config.job.start.empty()) {
+    if (job.attached()) {
+        parts.about = "net.command";
+        if (const Status status = process_check(job.command, job.base); !status.ok()) return mistake(status);
+    }
+    if (!config.job.start.empty() && !job.attached()) {
         parts.about = "net.start";
         std::vector<float> parameters(layers_layout(parts.layers, 1).elements);
         std::string digest, note;
         if (const Status status = safetensors_read(job.start, parts.spec, parameters, &digest, &note); !status.ok()) return mistake(status);
     }
-    if (job.device == "cpu" && job.precision == Precision::f32) {
+    if (job.device == "cpu" && job.precision == Precision::f32 && !job.attached()) {
         parts.about = "algorithm.kind";
         if (const Status status = planned.plan(config, "cpu", report, options.nodes > 0); !status.ok()) return mistake(status);
         result.memory = parts.arena.use("job");

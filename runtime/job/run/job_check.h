@@ -24,10 +24,10 @@ struct JobCheck {
     bool complete = false;          // false: data.train is not on this machine, and nothing below is known
     uint64_t train = 0, test = 0;   // samples
     Shape sample;
-    uint32_t classes = 0;   // 0: a regression
-    std::vector<Layer> layers;
+    uint32_t classes = 0;        // 0: a regression
+    std::vector<Layer> layers;   // empty: the program of net.command, which is not started here, knows
     uint64_t parameters = 0, steps = 0, epochs = 0;
-    MemoryUse memory;   // of a node with JobCheckOptions::lanes; empty if it depends on the node, as with GPUs or bf16
+    MemoryUse memory;   // of a node with JobCheckOptions::lanes; empty if it depends on the node, as with GPUs or bf16, or on a program
     std::vector<std::string> warnings;
 };
 

@@ -203,13 +203,47 @@ Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment,
     return {};
 }
 
+/// They say which tensors the net has.
+Status JobParts::start_processes(const EngineConfig& config, Report& report) {
+    const JobConfig& job = config.job;
+    const DataInfo& info = train->info();
+    if (!config.commands)
+        return fail(Code::invalid, "no program of a job is started here: `commands = true` in gradcastd.toml allows it to this daemon");
+    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    return NetProcesses::open(
+        {.command = job.command,
+         .folder = job.base,
+         .environment = job.environment,
+         .threads = job.threads,
+         .lanes = std::max(config.lanes, 1u),
+         .seed = job.seed,
+         .C = info.C,
+         .H = info.H,
+         .W = info.W,
+         .classes = info.classes,
+         .target_scale = info.target_scale,
+         .mean = info.mean,
+         .std = info.std,
+         .samples_max = std::max(*std::ranges::max_element(sizes), test || algorithm->gathers ? evaluation_batch : 1),
+         .deadline_us = job.deadline_us,
+         .output = [log = report.log()](uint32_t lane, std::string_view line) { log.info("lane {}: {}", lane, line); },
+         .stop = config.stop},
+        &processes);
+}
+
 /// The net against the samples and the blocks.
-Status JobParts::check_net(const JobConfig& job) {
-    about = job.preset.empty() ? "net.layers" : "net.preset";
+Status JobParts::check_net(const EngineConfig& config, Report& report) {
+    const JobConfig& job = config.job;
+    about = job.attached() ? "net.command" : job.preset.empty() ? "net.layers" : "net.preset";
     auto of_layer = [&](size_t layer) {
         if (job.preset.empty() && layer < job.layers.size()) about = fmt::format("net.layers[{}]", layer);
     };
-    GC_TRY(net_spec(job, train->info(), &spec));
+    if (job.attached()) {
+        GC_TRY(start_processes(config, report));
+        spec = processes->spec();
+    } else {
+        GC_TRY(net_spec(job, train->info(), &spec));
+    }
     if (job.slices > 1) GC_TRY(slices_choose(job.slices, job.sliced, &spec, &about));
     size_t wrong = spec.layers.size();
     if (const Status status = layers_check(spec, &layers, &wrong); !status.ok()) return of_layer(wrong), status;
@@ -237,6 +271,12 @@ Status JobParts::check_stages(const EngineConfig& config) {
 }
 
 Status JobParts::examine(const EngineConfig& config, bool verify, Report& report) {
+    GC_TRY(examine_data(config, verify, report));
+    GC_TRY(check_net(config, report));
+    return check_stages(config);
+}
+
+Status JobParts::examine_data(const EngineConfig& config, bool verify, Report& report) {
     const JobConfig& job = config.job;
     GC_TRY(algorithm_find(job.algorithm, &algorithm));
     exact_ = exact(job);
@@ -268,8 +308,7 @@ Status JobParts::examine(const EngineConfig& config, bool verify, Report& report
     if (job.crop >= std::min(info.H, info.W))
         return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
                     job.train, info.H, info.W);
-    GC_TRY(check_net(job));
-    return check_stages(config);
+    return {};
 }
 
 Status JobParts::plan_examined(const EngineConfig& config, const std::string& device, Report& report) {
@@ -300,6 +339,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     schedule = job.optimiser;
     schedule.steps = steps * of_round;
     if (pipeline) runs = state_runs_of(pipeline->own_cell());
+    compute.processes = processes.get();
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
     if (pipeline && job.buddy) GC_TRY((buddies = std::make_unique<BuddyParts>())->plan(*this, config, net));
 
@@ -342,6 +382,7 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     GC_TRY(stopped(config));
     GC_TRY(measure_kernels(config));
     GC_TRY(compute.ready(arena));
+    if (processes) GC_TRY(measure_processes());
     GC_TRY(start(config.job, report.log()));
     if (buddies) GC_TRY(buddies->ready(config));
     GC_TRY(stopped(config));
@@ -393,7 +434,7 @@ Status JobParts::start(const JobConfig& job, const Log& log) {
 
 /// It takes memory that is free again before the job's is taken.
 Status JobParts::measure_kernels(const EngineConfig& config) {
-    if (!kernels_measured()) return {};
+    if (processes || !kernels_measured()) return {};
     NetMeasure measured;
     const NetConfig net{
         .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
@@ -402,6 +443,13 @@ Status JobParts::measure_kernels(const EngineConfig& config) {
     double seconds = 0;
     for (const UnitTimes& unit : measured.units) seconds += unit.forward + unit.data + unit.weights;
     block_us_ = static_cast<uint64_t>(seconds * 1e6);
+    return {};
+}
+
+Status JobParts::measure_processes() {
+    uint64_t digest = 0;
+    GC_TRY(processes->measure(&digest, &block_us_));
+    kernel_set = fmt::format("{:016x}", digest);
     return {};
 }
 
@@ -437,6 +485,7 @@ Status JobParts::probe(const EngineConfig& config, Report& report) {
 
 void JobParts::agree(uint64_t agreed_us, Report& report) {
     deadline_us = agreed_us;
+    if (processes) processes->deadline(agreed_us);
     report.update([this](JobStatus& status) { status.timeouts_us = timeouts_list(timeouts_of(deadline_us)); });
 }
 

@@ -9,6 +9,7 @@
 #include "algos/pipeline.h"
 #include "nn/graph/layers.h"
 #include "nn/net.h"
+#include "runtime/attach/attach.h"
 #include "runtime/job/model/evaluate.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/report.h"
@@ -31,6 +32,8 @@ struct JobParts {
     /// Opens and checks what needs neither the nodes' devices nor their kernels: data, workers, steps, layers.  verify: all bytes of the
     /// data are read and compared with their digests.
     Status examine(const EngineConfig& config, bool verify, Report& report);
+    /// The first part of examine(): all but the net.  Starts no process of net.command, which examine() does.
+    Status examine_data(const EngineConfig& config, bool verify, Report& report);
     /// After examine(): plans the net and all that does not depend on the view, on a CPU or on the job's device.
     Status plan_examined(const EngineConfig& config, const std::string& device, Report& report);
     /// The deadline that all members have.
@@ -74,8 +77,10 @@ struct JobParts {
     /// Of the algorithm, as they are taken.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
 
-    /// The kernel set is that of net_measure(): of synchronous SGD on CPUs.
-    bool kernels_measured() const { return !local && !compute.device; }
+    /// The kernel set is that of net_measure(), of synchronous SGD on CPUs, or of NetProcesses::measure(); else of the probe block.
+    bool kernels_measured() const { return processes || (!local && !compute.device); }
+    /// Each node's processes have values of their own to begin with.
+    bool initial_values_differ() const { return processes && start_digest.empty(); }
     /// What the result depends on; of the kernels and net.start once they are ready.
     Facts facts(const JobConfig& job) const;
 
@@ -87,9 +92,10 @@ struct JobParts {
     Arena arena;
     std::unique_ptr<Profile> profile;   // of all steps; events of one, where the job wants them
     std::unique_ptr<DataSet> train, test;
-    std::unique_ptr<Sampler> sampler;   // of a step's mini-batch; of workers it counts epochs alone
-    std::unique_ptr<Local> local;       // null where no workers learn alone
-    Layout carried;                     // what the exchange sums of workers
+    std::unique_ptr<Sampler> sampler;          // of a step's mini-batch; of workers it counts epochs alone
+    std::unique_ptr<Local> local;              // null where no workers learn alone
+    Layout carried;                            // what the exchange sums of workers
+    std::unique_ptr<NetProcesses> processes;   // of net.command
     Computer compute;
     std::unique_ptr<ResidentImages> resident;   // null: each block's samples are read
     std::unique_ptr<Loader> loader;             // null where workers learn alone: they read their own samples
@@ -123,13 +129,15 @@ struct JobParts {
 private:
     bool exact_ = false;   // local problems are solved in double, whose means take two sums
     Status open_data(const EngineConfig& config, bool verify, Report& report);
-    Status check_net(const JobConfig& job);
+    Status check_net(const EngineConfig& config, Report& report);
+    Status start_processes(const EngineConfig& config, Report& report);
     Status check_stages(const EngineConfig& config);
     StateRuns runs_of(const Stage& stage, bool owned) const;
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);
     Status measure_kernels(const EngineConfig& config);
+    Status measure_processes();
     Status probe(const EngineConfig& config, Report& report);
     Status probe_block(const EngineConfig& config);
     uint64_t block_us_ = 0;   // what a block takes, of all layers

@@ -1,0 +1,229 @@
+#include "runtime/attach/attach.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include "nn/graph/layers.h"
+#include "runtime/attach/kernel_set.h"
+#include "runtime/attach/net.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/memory_room.h"
+#include "runtime/core/version.h"
+
+namespace gradcast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// That a process may take until it is ready: in deadlines, but not longer than start_most_us.
+constexpr uint64_t start_deadlines = 10, start_most_us = uint64_t{3600} * 1'000'000;
+
+/// What decides the bits of a process's kernels, beside the program: how many threads and which instruction set its libraries take.
+std::vector<std::pair<std::string, std::string>> environment_of(const AttachConfig& config, uint32_t lane) {
+    struct Level {
+        const char *aten, *onednn, *openblas;
+    };
+    const auto level = [isa = nn_isa()]() -> Level {
+        switch (isa) {
+            case Isa::portable: return {"default", "SSE41", "Nehalem"};
+            case Isa::avx2: return {"avx2", "AVX2", "Haswell"};
+            case Isa::avx512: return {"avx512", "AVX512_CORE", "SkylakeX"};
+            case Isa::avx512_bf16: return {"avx512", "AVX512_CORE_BF16", "SkylakeX"};
+            case Isa::amx: return {"avx512", "AVX512_CORE_AMX", "SkylakeX"};
+        }
+        return {};
+    }();
+    const std::string threads = fmt::format("{}", config.threads);
+    std::vector<std::pair<std::string, std::string>> all = {{"OMP_NUM_THREADS", threads},
+                                                            {"OPENBLAS_NUM_THREADS", threads},
+                                                            {"MKL_NUM_THREADS", threads},
+                                                            {"OMP_WAIT_POLICY", "passive"},
+                                                            {"ATEN_CPU_CAPABILITY", level.aten},
+                                                            {"ONEDNN_MAX_CPU_ISA", level.onednn},
+                                                            {"DNNL_MAX_CPU_ISA", level.onednn},
+                                                            {"OPENBLAS_CORETYPE", level.openblas},
+                                                            {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"},
+                                                            {"PYTHONHASHSEED", fmt::format("{}", config.seed % (uint64_t{1} << 32))},
+                                                            {"PYTHONUNBUFFERED", "1"},
+                                                            {"GRADCAST_LANE", fmt::format("{}", lane)}};
+    for (const std::string& each : config.environment) {
+        const size_t equals = each.find('=');
+        all.emplace_back(each.substr(0, equals), each.substr(equals + 1));
+    }
+    return all;
+}
+
+class LaneProcesses final : public NetProcesses {
+public:
+    explicit LaneProcesses(const AttachConfig& config) : config_(config), lanes_(config.lanes), deadline_us_(config.deadline_us) {}
+    ~LaneProcesses() override {
+        for (AttachLane& lane : lanes_) lane.end();
+    }
+
+    Status open() {
+        const ProcessChannel::Wait wait = starting();
+        for (uint32_t lane = 0; lane < lanes_.size(); ++lane)
+            GC_TRY(lanes_[lane].start({.command = config_.command,
+                                       .folder = config_.folder,
+                                       .environment = environment_of(config_, lane),
+                                       .name = fmt::format("lane {}", lane),
+                                       .output =
+                                           [this, lane](std::string_view line) {
+                                               if (config_.output) config_.output(lane, line);
+                                           }},
+                                      start_text(lane), wait));
+        for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+            ProcessHello hello;
+            GC_TRY(lanes_[lane].hello(wait, &hello));
+            if (lane == 0) hello_ = std::move(hello);
+            else if (const std::string difference = hello_difference(hello_, hello); !difference.empty())
+                return fail(Code::invalid, "{} is not like that of lane 0: {}", lanes_[lane].channel().name(), difference);
+        }
+        spec_ = {.C = config_.C,
+                 .H = config_.H,
+                 .W = config_.W,
+                 .classes = config_.classes,
+                 .target_scale = config_.target_scale,
+                 .layers = hello_.layers};
+        return {};
+    }
+
+    const NetSpec& spec() const override { return spec_; }
+    const ProcessHello& hello() const override { return hello_; }
+
+    Status plan(const NetConfig& config, std::unique_ptr<Net>* net) override {
+        GC_TRY(layers_check(spec_, &layers_));
+        Layout layout = layers_layout(layers_, config.bucket_bytes);
+        block_sizes_ = config.block_sizes;
+        samples_max_ = config.samples_max;
+        for (const uint32_t size : block_sizes_) samples_max_ = std::max(samples_max_, size);
+        places_ = block_places(samples_max_, uint64_t{spec_.C} * spec_.H * spec_.W, layout.elements);
+        auto made = std::make_unique<AttachedNet>(AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_}, std::move(layout), config);
+        net_ = made.get();
+        *net = std::move(made);
+        return {};
+    }
+
+    std::vector<MemoryUse> memory() const override {
+        MemoryUse use{"processes", {}};
+        uint64_t resident = 0;
+        for (const AttachLane& lane : lanes_) resident += lane.channel().resident_bytes();
+        use.add("of their own", resident);
+        if (!net_) return {use};
+        use.add("parameters", net_->layout().elements * sizeof(float));
+        use.add("blocks", places_.bytes * lanes_.size());
+        return {use};
+    }
+
+    Status ready() override {
+        const ProcessChannel::Wait wait = starting();
+        const Layout& layout = net_->layout();
+        GC_TRY(parameters_.open("gradcast-parameters", std::max<uint64_t>(layout.elements * sizeof(float), 1), SharedMemory::Others::read));
+        const std::string text = memory_text_of(layout);
+        for (AttachLane& lane : lanes_) GC_TRY(lane.give(parameters_, places_, text, wait));
+        for (AttachLane& lane : lanes_) GC_TRY(lane.ready(wait));
+        return initial();
+    }
+
+    Status measure(uint64_t* digest, uint64_t* block_us) override {
+        return kernel_set_measure({.spec = spec_,
+                                   .layers = layers_,
+                                   .mean = config_.mean,
+                                   .std = config_.std,
+                                   .net = *net_,
+                                   .lanes = static_cast<uint32_t>(lanes_.size()),
+                                   .sizes = block_sizes_,
+                                   .command = lanes_[0].channel().name(),
+                                   .stop = config_.stop},
+                                  digest, block_us);
+    }
+    void deadline(uint64_t deadline_us) override { deadline_us_.store(deadline_us, std::memory_order_relaxed); }
+
+private:
+    ProcessChannel::Wait starting() const {
+        return {clock_us() + std::min(start_deadlines * deadline_us_.load(std::memory_order_relaxed), start_most_us),
+                [this] { return config_.stop && config_.stop->load(std::memory_order_relaxed); }};
+    }
+
+    std::string start_text(uint32_t lane) const {
+        const Json samples = {{"C", config_.C},
+                              {"H", config_.H},
+                              {"W", config_.W},
+                              {"classes", config_.classes},
+                              {"target_scale", config_.target_scale},
+                              {"mean", config_.mean},
+                              {"std", config_.std}};
+        return Json{{"wire", GC_ATTACH_VERSION},    {"version", version_text}, {"lane", lane},
+                    {"lanes", lanes_.size()},       {"seed", config_.seed},    {"threads", config_.threads},
+                    {"block", config_.samples_max}, {"samples", samples}}
+            .dump();
+    }
+
+    std::string memory_text_of(const Layout& layout) const {
+        Json tensors = Json::array(), running = Json::array(), buckets = Json::array();
+        for (const Layer& layer : layers_)
+            if (layer.kind->tensor) tensors.push_back(layer.offset);
+            else if (layer.statistics > 0) running.push_back(layer.statistics_offset);
+        for (const Bucket& bucket : layout.buckets) buckets.push_back({bucket.offset, bucket.count});
+        return Json{{"parameters", parameters_.all().bytes},
+                    {"bytes", places_.bytes},
+                    {"elements", layout.elements},
+                    {"tensors", std::move(tensors)},
+                    {"running", std::move(running)},
+                    {"buckets", std::move(buckets)},
+                    {"block", samples_max_},
+                    {"images", places_.images},
+                    {"labels", places_.labels},
+                    {"indices", places_.indices},
+                    {"predicted", places_.predicted},
+                    {"gradients", places_.gradients}}
+            .dump();
+    }
+
+    /// What lane 0 has written.  Between tensors there are zeros, and running statistics begin with mean 0 and second moment 1.
+    Status initial() {
+        const std::span<float> parameters = net_->parameters();
+        for (const Layer& layer : layers_) {
+            if (layer.statistics > 0) {
+                std::fill_n(parameters.begin() + static_cast<ptrdiff_t>(layer.statistics_offset + layer.statistics / 2),
+                            layer.statistics / 2, 1.0f);
+                continue;
+            }
+            if (!layer.kind->tensor) continue;
+            uint64_t elements = 1;
+            for (const uint64_t size : layer.weight_shape) elements *= size;
+            const std::span<const float> from(lanes_[0].gradients() + layer.offset, elements);
+            if (!std::ranges::all_of(from, [](float value) { return std::isfinite(value); }))
+                return fail(Code::invalid, "{}: the initial value of {} holds NaN or Inf", lanes_[0].channel().name(), layer.spec.name);
+            std::ranges::copy(from, parameters.begin() + static_cast<ptrdiff_t>(layer.offset));
+        }
+        for (AttachLane& lane : lanes_) std::fill_n(lane.gradients(), net_->layout().elements, 0.0f);
+        return {};
+    }
+
+    const AttachConfig config_;
+    std::vector<AttachLane> lanes_;
+    std::atomic<uint64_t> deadline_us_;   // a number: it orders nothing
+    ProcessHello hello_;
+    NetSpec spec_;
+    std::vector<Layer> layers_;
+    std::vector<uint32_t> block_sizes_;
+    uint32_t samples_max_ = 0;
+    BlockPlaces places_;
+    SharedMemory parameters_;
+    AttachedNet* net_ = nullptr;   // of plan()
+};
+
+}   // namespace
+
+Status NetProcesses::open(const AttachConfig& config, std::unique_ptr<NetProcesses>* processes) {
+    GC_ASSERT(config.lanes >= 1 && !config.command.empty());
+    auto made = std::make_unique<LaneProcesses>(config);
+    GC_TRY(made->open());
+    *processes = std::move(made);
+    return {};
+}
+
+}   // namespace gradcast

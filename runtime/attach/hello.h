@@ -1,0 +1,24 @@
+// What a process says of itself: the JSON of HELLO (README.md).
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nn/graph/net_spec.h"
+#include "runtime/core/status.h"
+
+namespace gradcast {
+
+struct ProcessHello {
+    std::vector<LayerSpec> layers;   // a tensor each, then a `running` each, then `process`
+    uint32_t tensors = 0;
+    std::vector<std::pair<std::string, std::string>> libraries;   // name, version
+    std::vector<std::pair<std::string, std::string>> modules;     // path, SHA-256 in hex
+};
+/// Of a text from outside.  Error: Code::invalid; what is wrong with it, without the process's name.
+Status hello_parse(std::string_view text, ProcessHello* hello);
+/// The first thing that two processes of one job have otherwise, as a part of a sentence; empty: they are alike.
+std::string hello_difference(const ProcessHello& a, const ProcessHello& b);
+
+}   // namespace gradcast

@@ -1,0 +1,135 @@
+#include "runtime/attach/kernel_set.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/memory_room.h"
+#include "runtime/core/rng.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t seed = 1;   // of what is generated: alike on all nodes and in all jobs
+
+/// Values of a net that has just been made: tensors of several axes as weights_initial() draws weights, the others near 1/2.
+void fill(const std::vector<Layer>& layers, std::span<float> parameters) {
+    for (const Layer& layer : layers) {
+        if (layer.statistics > 0) {
+            const uint64_t channels = layer.statistics / 2;
+            for (uint64_t i = 0; i < layer.statistics; ++i) parameters[layer.statistics_offset + i] = i < channels ? 0.0f : 1.0f;
+        }
+        if (!layer.kind->tensor) continue;
+        uint64_t elements = 1;
+        for (const uint64_t size : layer.weight_shape) elements *= size;
+        const bool several = layer.weight_shape.size() > 1;
+        const double fan_in = several ? static_cast<double>(elements) / static_cast<double>(layer.weight_shape[0]) : 1;
+        const double std = several ? std::sqrt(2 / fan_in) : 0.1, mean = several ? 0 : 0.5;
+        for (uint64_t i = 0; i < elements; i += 4) {
+            const Philox bits = random4(Purpose::test, seed, layer.number, static_cast<uint32_t>(i / 4));
+            const std::array normals = {normal2(bits[0], bits[1]), normal2(bits[2], bits[3])};
+            for (uint64_t j = 0; j < 4 && i + j < elements; ++j)
+                parameters[layer.offset + i + j] = static_cast<float>(mean + std * normals[j / 2][j % 2]);
+        }
+    }
+}
+
+/// Keeps the digest of each group of a block.
+struct DigestSink final : GradientSink {
+    explicit DigestSink(const Layout& l) : layout(l), groups(l.groups.size()) {}
+    Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) override {
+        const Bucket& range = layout.buckets[bucket];
+        for (uint32_t g = range.group; g < range.group + range.group_count; ++g) {
+            const Group& group = layout.groups[g];
+            groups[g] = digest64(std::span<const float>(from.as<float>() + (group.offset - range.offset), group.count), group.offset);
+        }
+        return {};
+    }
+    void loss(uint32_t, BlockId, double sum) override { loss_sum = sum; }
+    uint64_t digest() const {
+        uint64_t all = splitmix64(std::bit_cast<uint64_t>(loss_sum));
+        for (const uint64_t each : groups) all += each;
+        return all;
+    }
+    const Layout& layout;
+    std::vector<uint64_t> groups;
+    double loss_sum = 0;
+};
+
+/// Samples of noise, whose labels take turns.
+class Noise {
+public:
+    Noise(const KernelSetConfig& config, uint32_t count) {
+        const NetSpec& spec = config.spec;
+        images_.resize(uint64_t{count} * spec.C * spec.H * spec.W);
+        for (uint64_t i = 0; i < images_.size(); i += 16) {
+            const Philox bits = random4(Purpose::test, seed, ~uint64_t{0}, static_cast<uint32_t>(i / 16));
+            for (uint64_t j = 0; j < 16 && i + j < images_.size(); ++j) images_[i + j] = static_cast<uint8_t>(bits[j / 4] >> j % 4 * 8);
+        }
+        for (uint32_t i = 0; i < count; ++i) labels_.push_back(static_cast<int32_t>(i % spec.classes));
+        samples_ = {images_.data(), labels_.data(), count, spec.C, spec.H, spec.W, config.mean.data(), config.std.data()};
+    }
+    const Samples& samples() const { return samples_; }
+
+private:
+    std::vector<uint8_t> images_;
+    std::vector<int32_t> labels_;
+    Samples samples_;
+};
+
+/// The first thing in which two computations of one block differ.
+std::string difference(const DigestSink& a, const DigestSink& b) {
+    for (size_t g = a.layout.groups.size(); g-- > 0;)
+        if (a.groups[g] != b.groups[g]) return fmt::format("the gradient of {}", a.layout.groups[g].layer);
+    return "the loss";
+}
+
+}   // namespace
+
+Status kernel_set_measure(const KernelSetConfig& config, uint64_t* digest, uint64_t* block_us) {
+    const std::span<float> parameters = config.net.parameters();
+    GC_TRY(memory_room_for(parameters.size_bytes(), "the initial values of a net"));
+    const std::vector<float> before(parameters.begin(), parameters.end());
+    fill(config.layers, parameters);
+    *digest = *block_us = 0;
+    const Layout& layout = config.net.layout();
+    const auto stopped = [&] { return config.stop && config.stop->load(std::memory_order_relaxed); };
+    const auto compute = [&](uint32_t lane, uint32_t block, const Samples& samples, DigestSink* sink) -> Status {
+        if (stopped()) return fail(Code::cancelled, "stopped while the job is prepared");
+        const uint64_t begin_us = clock_us();
+        GC_TRY(config.net.block(lane, {0, block}, samples, *sink));
+        *block_us = std::max(*block_us, clock_us() - begin_us);
+        return {};
+    };
+    const auto measure = [&]() -> Status {
+        for (const uint32_t size : config.sizes) {
+            const Noise noise(config, size);
+            DigestSink first(layout);
+            for (uint32_t lane = 0; lane < config.lanes; ++lane) {
+                DigestSink once(layout), other(layout), again(layout);
+                GC_TRY(compute(lane, 0, noise.samples(), &once));
+                GC_TRY(compute(lane, 1, noise.samples(), &other));
+                GC_TRY(compute(lane, 0, noise.samples(), &again));
+                if (lane == 0) first.groups = once.groups, first.loss_sum = once.loss_sum;
+                const bool repeats = again.digest() == once.digest();
+                if (repeats && once.digest() == first.digest()) continue;
+                return fail(
+                    Code::invalid,
+                    "{} computes other bits {}: {} of a block of {} samples differs. Let it use deterministic algorithms "
+                    "(torch.use_deterministic_algorithms(True)), draw random numbers from the seeds of gradcast alone, and keep nothing "
+                    "from one block to the next",
+                    config.command, repeats ? fmt::format("in lane {}", lane) : "the second time",
+                    repeats ? difference(first, once) : difference(once, again), size);
+            }
+            *digest = splitmix64(*digest) + first.digest();
+        }
+        return {};
+    };
+    const Status status = measure();
+    std::ranges::copy(before, parameters.begin());
+    return status;
+}
+
+}   // namespace gradcast

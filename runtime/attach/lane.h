@@ -1,0 +1,51 @@
+// One process of net.command with the memory of its blocks: it computes a block at a time.
+#pragma once
+#include "nn/net.h"
+#include "runtime/attach/channel.h"
+#include "runtime/attach/hello.h"
+#include "runtime/attach/shared_memory.h"
+
+namespace gradcast {
+
+/// Where the parts of a block's memory begin, in bytes: at multiples of 64.
+struct BlockPlaces {
+    uint64_t images = 0, labels = 0, indices = 0, predicted = 0, gradients = 0, bytes = 0;
+};
+/// For so many samples of so many bytes, and a gradient of so many elements.
+BlockPlaces block_places(uint64_t samples, uint64_t sample_bytes, uint64_t elements);
+
+/// One thread at a time.  Errors: as of ProcessChannel.
+class AttachLane {
+public:
+    /// Starts the process, and sends START with this text.
+    Status start(ProcessConfig process, std::string_view text, const ProcessChannel::Wait& wait);
+    void end() { channel_.end(); }
+    Status hello(const ProcessChannel::Wait& wait, ProcessHello* hello);
+    /// Makes the block's memory and sends MEMORY with this text.
+    Status give(const SharedMemory& parameters, const BlockPlaces& places, std::string_view text, const ProcessChannel::Wait& wait);
+    /// Until the process is ready: its initial values are in gradients() then.
+    Status ready(const ProcessChannel::Wait& wait);
+
+    /// Forward and backward pass.  lane: as the sink is told.  An error of the sink, or Code::cancelled, leaves the process computing: the
+    /// next call waits for its end first.
+    Status train(uint32_t lane, BlockId id, uint64_t seed, const Samples& samples, const Layout& layout, const ProcessChannel::Wait& wait,
+                 GradientSink& sink);
+    /// Forward pass of an evaluation.  predicted [samples.count]: may be null.
+    Status evaluate(const Samples& samples, const ProcessChannel::Wait& wait, gc_attach_loss* found, int32_t* predicted);
+
+    /// [Layout::elements]
+    float* gradients() const { return reinterpret_cast<float*>(memory_.all().host + places_.gradients); }
+    const ProcessChannel& channel() const { return channel_; }
+
+private:
+    Status ask(const gc_attach_compute& message, const Samples& samples, const ProcessChannel::Wait& wait);
+    Status next(gc_attach_kind kind, const ProcessChannel::Wait& wait, AttachMessage* message);
+    Status done(const ProcessChannel::Wait& wait);
+
+    ProcessChannel channel_;
+    SharedMemory memory_;
+    BlockPlaces places_;
+    bool computes_ = false;   // it has been asked and is not done
+};
+
+}   // namespace gradcast

@@ -1,0 +1,209 @@
+#include "tests/attach/child.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "runtime/attach/wire.h"
+#include "runtime/core/version.h"
+
+namespace gradcast {
+namespace {
+
+using Json = nlohmann::json;
+
+class Child {
+public:
+    explicit Child(std::string mode) : mode_(std::move(mode)) {}
+
+    int run() {
+        if (mode_ == "exits") return fmt::print(stderr, "Traceback (most recent call last):\nValueError: no such file\n"), 3;
+        if (mode_ == "hangs") ::pause();
+        const Json start = Json::parse(text());
+        const Json& samples = start["samples"];
+        pixels_ = samples["C"].get<size_t>() * samples["H"].get<size_t>() * samples["W"].get<size_t>();
+        classes_ = samples["classes"];
+        mean_ = samples["mean"][0];
+        std_ = samples["std"][0];
+        fmt::print("lane {} of {}, seed {}\n", start["lane"].get<int>(), start["lanes"].get<int>(), start["seed"].get<int>());
+        std::fflush(stdout);
+        lane_ = start["lane"];
+        hello();
+        memory();
+        initial();
+        for (;;) compute();
+    }
+
+private:
+    template <typename T>
+    void send(const T& message) {
+        if (::send(socket_, &message, sizeof message, MSG_NOSIGNAL) != sizeof message) std::exit(0);
+    }
+    void send_text(gc_attach_kind kind, const std::string& text) {
+        for (size_t at = 0; at == 0 || at < text.size(); at += GC_ATTACH_TEXT_MAX) {
+            const std::string piece = text.substr(at, GC_ATTACH_TEXT_MAX);
+            const gc_attach_text head{static_cast<uint32_t>(kind), at + piece.size() < text.size()};
+            std::string all(reinterpret_cast<const char*>(&head), sizeof head);
+            all += piece;
+            if (::send(socket_, all.data(), all.size(), MSG_NOSIGNAL) < 0) std::exit(0);
+        }
+    }
+    size_t receive(void* to, size_t bytes) {
+        iovec part{to, bytes};
+        alignas(cmsghdr) char control[64];
+        msghdr packet{};
+        packet.msg_iov = &part;
+        packet.msg_iovlen = 1;
+        packet.msg_control = control;
+        packet.msg_controllen = sizeof control;
+        const ssize_t got = ::recvmsg(socket_, &packet, 0);
+        if (got <= 0) std::exit(0);   // the daemon wants the end
+        if (const cmsghdr* rights = CMSG_FIRSTHDR(&packet)) std::memcpy(fds_, CMSG_DATA(rights), sizeof fds_);
+        return static_cast<size_t>(got);
+    }
+    std::string text() {
+        std::string all;
+        struct {
+            gc_attach_text head;
+            char text[GC_ATTACH_TEXT_MAX];
+        } message;
+        do all.append(message.text, receive(&message, sizeof message) - sizeof message.head);
+        while (message.head.more);
+        return all;
+    }
+
+    void hello() {
+        Json tensors = {{{"name", "w"}, {"shape", {classes_, pixels_}}}, {{"name", "b"}, {"shape", {classes_}}}};
+        if (mode_ == "many tensors")
+            for (int i = 0; i < 3000; ++i) tensors.push_back({{"name", fmt::format("unused.{}.weight", i)}, {"shape", {1}}});
+        if (mode_ == "twice") tensors.push_back(tensors[0]);
+        if (mode_ == "lanes differ" && lane_ == 1) tensors.push_back({{"name", "c"}, {"shape", Json::array()}});
+        Json hello = {{"wire", GC_ATTACH_VERSION},
+                      {"version", mode_ == "other version" ? "0.0.9" : version_text},
+                      {"tensors", tensors},
+                      {"running", Json::array()},
+                      {"libraries", {{"libc", "any"}}},
+                      {"modules", Json::array()}};
+        if (mode_ == "no json") return send_text(GC_ATTACH_HELLO, "hello");
+        send_text(GC_ATTACH_HELLO, hello.dump());
+    }
+    void memory() {
+        const Json memory = Json::parse(text());
+        bytes_ = memory["bytes"];
+        const size_t parameter_bytes = memory["parameters"];
+        // The parameters cannot be mapped for writing.
+        if (::mmap(nullptr, parameter_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds_[0], 0) != MAP_FAILED) std::exit(9);
+        parameters_ = static_cast<const float*>(::mmap(nullptr, parameter_bytes, PROT_READ, MAP_SHARED, fds_[0], 0));
+        block_ = static_cast<char*>(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fds_[1], 0));
+        if (::ftruncate(fds_[1], 0) == 0) std::exit(9);   // sealed
+        w_ = memory["tensors"][0];
+        b_ = memory["tensors"][1];
+        buckets_ = memory["buckets"].size();
+        images_ = reinterpret_cast<const uint8_t*>(block_ + memory["images"].get<size_t>());
+        labels_ = reinterpret_cast<const int32_t*>(block_ + memory["labels"].get<size_t>());
+        predicted_ = reinterpret_cast<int32_t*>(block_ + memory["predicted"].get<size_t>());
+        gradients_ = reinterpret_cast<float*>(block_ + memory["gradients"].get<size_t>());
+    }
+    void initial() {
+        // "unseeded": every process has other values.
+        unsigned state = mode_ == "unseeded" ? static_cast<unsigned>(::getpid()) : 7;
+        for (size_t i = 0; i < pixels_ * classes_; ++i)
+            gradients_[w_ + i] = 0.02f * static_cast<float>(::rand_r(&state) % 1001 - 500) / 500;
+        if (mode_ == "bad start") gradients_[b_] = std::numeric_limits<float>::quiet_NaN();
+        send_text(GC_ATTACH_READY, "");
+    }
+
+    void compute() {
+        gc_attach_compute asked;
+        receive(&asked, sizeof asked);
+        const bool training = asked.mode == GC_ATTACH_TRAIN;
+        if (asked.step > 0) wrong_in_training();
+        std::vector<float> x(pixels_), p(classes_);
+        if (training)
+            std::memset(gradients_ + w_, 0, pixels_ * classes_ * sizeof(float)), std::memset(gradients_ + b_, 0, classes_ * sizeof(float));
+        double loss = 0;
+        uint32_t right = 0;
+        for (uint32_t n = 0; n < asked.samples; ++n) {
+            for (size_t i = 0; i < pixels_; ++i) x[i] = (static_cast<float>(images_[n * pixels_ + i]) / 255 - mean_) / std_;
+            float most = -1e30f, sum = 0;
+            for (size_t k = 0; k < classes_; ++k) {
+                float y = parameters_[b_ + k];
+                for (size_t i = 0; i < pixels_; ++i) y += parameters_[w_ + k * pixels_ + i] * x[i];
+                p[k] = y;
+                if (y > most) most = y, predicted_[n] = static_cast<int32_t>(k);
+            }
+            for (float& each : p) sum += each = std::exp(each - most);
+            const auto label = static_cast<size_t>(labels_[n]);
+            loss -= std::log(static_cast<double>(p[label] / sum));
+            right += predicted_[n] == labels_[n];
+            for (size_t k = 0; training && k < classes_; ++k) {
+                const float d = p[k] / sum - (k == label ? 1.0f : 0.0f);
+                gradients_[b_ + k] += d;
+                for (size_t i = 0; i < pixels_; ++i) gradients_[w_ + k * pixels_ + i] += d * x[i];
+            }
+        }
+        if (mode_ == "draws" && training) gradients_[b_] += static_cast<float>(++count_) * 1e-6f;
+        if (mode_ == "lanes compute otherwise" && training && lane_ == 1) gradients_[w_] += 1e-6f;
+        if (mode_ == "nan" && asked.step > 0) loss = std::numeric_limits<double>::quiet_NaN();
+        if (mode_ == "nan gradient" && asked.step > 0) gradients_[w_ + 3] = std::numeric_limits<float>::quiet_NaN();
+        send(gc_attach_loss{GC_ATTACH_LOSS, training ? 0 : right, loss});
+        const bool backwards = mode_ == "buckets backwards" && asked.step > 0;
+        for (uint32_t bucket = 0; training && bucket < buckets_; ++bucket)
+            send(gc_attach_bucket{GC_ATTACH_BUCKET, backwards ? static_cast<uint32_t>(buckets_) - 1 - bucket + 1 : bucket});
+        send_text(GC_ATTACH_DONE, "");
+    }
+    void wrong_in_training() {
+        if (mode_ == "stops") ::pause();
+        if (mode_ == "dies") ::raise(SIGKILL);
+        if (mode_ == "leaves") std::exit(0);
+        if (mode_ == "says why") send_text(GC_ATTACH_FAIL, "RuntimeError: mat1 and mat2 shapes cannot be multiplied\n\033[31m"), ::pause();
+        if (mode_ == "writes a parameter") *const_cast<volatile float*>(parameters_ + w_) = 1;
+        if (mode_ == "long message") {
+            const std::string much(GC_ATTACH_TEXT_MAX + 100, 'x');
+            ::send(socket_, much.data(), much.size(), 0);
+        }
+        if (mode_ == "short message") ::send(socket_, "ab", 2, 0);
+        if (mode_ == "other message") send(gc_attach_bucket{99, 0});
+    }
+
+    const std::string mode_;
+    const int socket_ = std::atoi(::getenv("GRADCAST_ATTACH"));
+    int fds_[2] = {-1, -1};
+    size_t pixels_ = 0, classes_ = 0, bytes_ = 0, w_ = 0, b_ = 0, buckets_ = 0;
+    float mean_ = 0, std_ = 1;
+    int lane_ = 0, count_ = 0;
+    const float* parameters_ = nullptr;
+    char* block_ = nullptr;
+    const uint8_t* images_ = nullptr;
+    const int32_t* labels_ = nullptr;
+    int32_t* predicted_ = nullptr;
+    float* gradients_ = nullptr;
+};
+
+/// This program is started as a process of net.command: it is one, and not a test.
+const int started = [] {
+    const char* mode = ::getenv("GRADCAST_TEST_CHILD");
+    if (mode && ::getenv("GRADCAST_ATTACH")) ::_exit(Child(mode).run());
+    return 0;
+}();
+
+}   // namespace
+
+std::vector<std::string> child_command(const std::string& mode) {
+    char path[4096];
+    const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path - 1);
+    return {"/usr/bin/env", "GRADCAST_TEST_CHILD=" + mode, std::string(path, size > 0 ? static_cast<size_t>(size) : 0)};
+}
+
+std::string child_toml(const std::string& mode) { return fmt::format("command = [\"{}\"]\n", fmt::join(child_command(mode), "\", \"")); }
+
+}   // namespace gradcast
