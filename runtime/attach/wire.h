@@ -43,7 +43,7 @@ enum gc_attach_mode {
 
 struct gc_attach_compute {
     uint32_t kind, mode;
-    uint64_t step;
+    uint64_t step; /* from 0; of an evaluation 0 */
     uint32_t block, samples;
     uint64_t seed; /* of this block: the same on every node */
 };

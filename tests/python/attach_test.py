@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Tests of gradcast.attach with nets in numpy, against fake_daemon.py.  attach_torch_test.py has those with torch."""
 
+import json
 import os
 import pathlib
-import re
 import signal
 import struct
 import subprocess
@@ -93,6 +93,17 @@ with gradcast.attach(net) as job:
                 np.testing.assert_allclose(daemon.tensor(trained.gradient, "b"), [2 * off.sum()], rtol=1e-4, atol=1e-3)
                 daemon.apply(trained, lr=0.001)
         self.assertEqual((daemon.status, daemon.errors), (0, ""))
+
+    def test_memory_says_how_large_a_block_is(self):
+        text = LINEAR + """
+with gradcast.attach(net) as job:
+    for block in job:
+        loss, gradients = compute(block)
+        block.done(loss, gradients=gradients)
+"""
+        with self.daemon(text, start={"block": 0, "threads": 0}) as daemon:
+            daemon.train(range(8))
+        self.assertEqual(daemon.status, 0, daemon.errors)
 
     def test_samples_have_the_bits_that_nets_of_gradcast_see(self):
         text = """
@@ -374,7 +385,7 @@ with gradcast.attach(net) as job:
         self.assertEqual((daemon.status, daemon.outputs, daemon.errors), (0, "behind the loop 0\n", ""))
         daemon = self.daemon(text)
         daemon.launch()
-        daemon.say_text(1, __import__("json").dumps(daemon.start))
+        daemon.say_text(1, json.dumps(daemon.start))
         daemon.hear_text(16)
         daemon.close()
         self.assertEqual((daemon.status, daemon.outputs, daemon.errors), (0, "behind the loop 0\n", ""))

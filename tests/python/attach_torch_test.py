@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Tests of gradcast.attach with nets in torch, against fake_daemon.py, and against plain torch in this process."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attach_test import Scripts, examples, images
-from fake_daemon import NO_CLASSES, Failed, FakeDaemon, Wrong
+from fake_daemon import NO_CLASSES, Failed, FakeDaemon
 from warm_python import WarmPython
 
 warm = WarmPython(["torch", "torch.utils.checkpoint", "torch.utils.data"])   # before a backward pass of this process
@@ -61,7 +62,7 @@ class TorchScripts(Scripts):
         self.assertEqual(daemon.status, 1, daemon.errors)
         return daemon.errors
 
-    def plain(self, daemon, model, names=None):
+    def plain(self, daemon, model):
         """The model of a script, built here, with the daemon's parameters."""
         found = {}
         exec("import torch\nfrom torch import nn\n" + model, found)
@@ -79,7 +80,7 @@ class TorchScripts(Scripts):
         x = self.images[indices].astype(np.float32) * half + np.float32(-2)
         return torch.from_numpy(x), torch.from_numpy(self.labels[indices]).long()
 
-    def expect_gradients(self, daemon, trained, model, names=None):
+    def expect_gradients(self, daemon, trained, model):
         """The daemon's gradients have the bits of a model's."""
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
@@ -114,7 +115,7 @@ class Torch(TorchScripts):
 
     def test_a_block_does_not_depend_on_those_before(self):
         def run(blocks):
-            with self.script(NORM, warm=None) as daemon:
+            with self.script(NORM) as daemon:
                 return [(found.loss, found.gradient.tobytes()) for found in (
                     daemon.train(range(first, first + 5), seed=first) for first in blocks)], daemon.parameters.tobytes()
         (found, start), (again, start_again) = run([0, 7, 0]), run([7])
@@ -122,22 +123,17 @@ class Torch(TorchScripts):
         self.assertEqual(found[1], again[0])
         self.assertEqual(start, start_again)   # the constructors draw by the job's seed
 
-    def test_the_seed_reaches_a_torch_that_is_imported_first(self):
-        model = CONV
-        text = SCRIPT.replace("MODEL", model.strip()).replace("BODY", PLAIN.strip())
-        starts = []
-        for script in (text, text.replace("import gradcast\n", "", 1).replace("import torch\n", "import gradcast\nimport torch\n", 1)):
-            for seed in (1, 2):
-                with self.daemon(script, seed=seed) as daemon:
-                    starts.append(daemon.parameters.tobytes())
-        self.assertEqual(starts[:2], starts[2:])
-        self.assertNotEqual(starts[0], starts[1])
-        torch.manual_seed(1)
+    def test_the_seed_reaches_torch(self):
+        # In Pythons of their own: torch is imported before gradcast, and after it.
+        torch.manual_seed(5)
         found = {}
-        exec("from torch import nn\n" + model, found)
-        with self.daemon(text, seed=1) as daemon:
-            for name, parameter in found["model"].named_parameters():
-                self.assertTrue(np.array_equal(daemon.tensor(daemon.parameters, name), parameter.detach().numpy()), name)
+        exec("from torch import nn\n" + CONV, found)
+        first = SCRIPT.replace("MODEL", CONV.strip()).replace("BODY", PLAIN.strip())
+        later = first.replace("import gradcast\n", "", 1).replace("import torch\n", "import gradcast\nimport torch\n", 1)
+        for script in (first, later):
+            with self.daemon(script, seed=5) as daemon:
+                for name, parameter in found["model"].named_parameters():
+                    self.assertTrue(np.array_equal(daemon.tensor(daemon.parameters, name), parameter.detach().numpy()), name)
 
     def test_running_statistics(self):
         with self.script(NORM, "torch.save(model.state_dict(), 'state.pt') if not block.training else None\n" + PLAIN) as daemon:
@@ -185,13 +181,6 @@ class Torch(TorchScripts):
             found = daemon.statistics(daemon.train(range(4)).gradient, "1")
             np.testing.assert_allclose(found[:, 0], [x.mean() * 4, (x * x).mean() * 4], rtol=1e-5)
 
-    def test_statistics_of_a_trained_model_are_the_initial_ones(self):
-        # FakeDaemon wants those of a new module, 0 and 1: mean 3 and variance 4 are not.
-        daemon = self.script(NORM.strip() + "\nmodel[1].running_mean.fill_(3); model[1].running_var.fill_(4)")
-        with self.assertRaisesRegex(Wrong, "do not begin with 0 and 1"), daemon:
-            pass
-        self.assertEqual(daemon.statistics(daemon.gradients, "1").tolist(), [[3] * 4, [13] * 4])
-
     def test_the_model_is_torchs_own_again_behind_the_loop(self):
         text = SCRIPT.replace("MODEL", NORM.strip()).replace("BODY", PLAIN.strip()) + """
 assert torch.is_grad_enabled() and model[1].momentum == 0.1
@@ -218,7 +207,7 @@ class Slow(torch.autograd.Function):
     @staticmethod
     def backward(context, dx):
         until = time.monotonic() + 30
-        while block.step > 1 and not os.path.exists("bucket-0"):
+        while block.step > 0 and not os.path.exists("bucket-0"):
             assert time.monotonic() < until, "no bucket came in time"
             time.sleep(0.01)
         return dx
@@ -263,7 +252,7 @@ model = Net()
         for call in ("checkpoint(self.a, x, use_reentrant=True)", "checkpoint(self.a, x, use_reentrant=False)", "self.a(x)"):
             with self.script(model.replace("CALL", call)) as daemon:
                 self.assertGreater(len(daemon.buckets), 2)
-                found = [daemon.train(range(5), step=1, seed=1).gradient for _ in range(3)]
+                found = [daemon.train(range(5), seed=1).gradient for _ in range(3)]
                 self.assertTrue(np.array_equal(found[0], found[2]))
                 self.assertFalse(np.any(daemon.tensor(found[0], "unused.weight")))
                 gradients.append(found[0])
@@ -300,7 +289,7 @@ class Net(nn.Module):
     def forward(self, x):
         x = self.a(x.flatten(1).requires_grad_())
         out = self.b(x)
-        return out + checkpoint(self.b, x, use_reentrant=True) if block.step > 1 else out
+        return out + checkpoint(self.b, x, use_reentrant=True) if block.step > 0 else out
 model = Net()
 """
         self.refused(model, "parameter b.(weight|bias) got a second gradient in a backward pass, and one in the first block")
@@ -405,7 +394,7 @@ class Refused(TorchScripts):
             ("model.to('meta')", "parameter 0.weight is on meta: gradcast.attach\\(\\) takes models on the CPU: model.cpu\\(\\) moves it"),
             ("model.requires_grad_(False)", "the model has no parameter that is trained"),
             ("model[4] = nn.LazyLinear(10)", "parameter 4.weight has no shape yet: call the model once before gradcast.attach"),
-            ("model.append(nn.Linear(10, 0))", r"parameter 5.weight: torch.strided of shape \[0, 10\]; a dense tensor of 1 to 8 axes"),
+            ("model.append(nn.Linear(10, 0))", r"parameter 5.weight: torch.strided of shape \[0, 10\]; a dense tensor of at most 8 axes"),
             ("model.append(nn.Linear(60, 10)); model[5].weight.data = model[4].weight.data", "parameters 4.weight and 5.weight share memory and are two"),
             ("model = torch.nn.DataParallel(model)", "a DataParallel cannot be attached: give the model inside, model.module"),
         ):
@@ -428,7 +417,7 @@ class Refused(TorchScripts):
         self.refused(NORM, "1 is called twice in a block", "model(x)\n" + PLAIN)
         self.refused(NORM, r"5 is in eval\(\) in a training block", "model[5].eval()\n" + PLAIN)
         self.refused(NORM, "5 was not called in this training block", PLAIN.replace("model(x)", "model[6](model[:5](x))"))
-        self.refused("model = nn.BatchNorm1d(30)", "the model is called by a keyword", PLAIN.replace("model(x)", "model(input=x.flatten(1))"))
+        self.refused("model = nn.BatchNorm1d(30)", r"\(model\) is called by a keyword", PLAIN.replace("model(x)", "model(input=x.flatten(1))"))
 
     def test_buffers_and_frozen_parameters(self):
         own = """
@@ -447,7 +436,7 @@ model = Net()
             ("True", "self.seen += 1", "buffer seen is changed by a training block: gradcast keeps no values but"),
             ("True", "self.seen = self.seen + 1", "buffer seen is changed"),
             ("True", "self.seen.data.add_(1)", "buffer seen is changed"),
-            ("True", "self.seen.add_(int(block.step > 1))", "buffer seen is changed"),
+            ("True", "self.seen.add_(int(block.step > 0))", "buffer seen is changed"),
             ("True", "self.frozen.data.mul_(2)", "frozen parameter frozen is changed"),
             ("True", "self.register_buffer('new', torch.ones(1))", "buffer new is changed"),
         ):
@@ -511,7 +500,7 @@ class Wait(torch.autograd.Function):
     def backward(context, dx):
         import os, time
         open("computing", "w").close()
-        while block.step > 1 and not os.path.exists("go-on"):
+        while block.step > 0 and not os.path.exists("go-on"):
             time.sleep(0.01)
         return dx
 class Net(nn.Module):
@@ -525,7 +514,7 @@ model = Net()
         with self.script(model) as daemon:
             daemon.train([0])
             (self.folder / "computing").unlink()
-            daemon.compute(0, [0], 2, 0, None)
+            daemon.compute(0, [0], 1, 0, None)
             while not (self.folder / "computing").exists():
                 self.assertTrue(daemon.runs())
             daemon.socket.close()
@@ -609,7 +598,7 @@ class Examples(TorchScripts):
         short += "runpy.run_path(sys.argv[2], {'range': lambda n: [0]}, '__main__')"   # one epoch
         for name in ("cnn", "resnet18", "gpt"):
             found = subprocess.run([sys.executable, "-B", "-c", short, examples, examples / f"train_{name}_plain.py"], cwd=self.folder / name,
-                                   capture_output=True, text=True, timeout=120)
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300)
             self.assertEqual(found.returncode, 0, found.stderr)
             self.assertRegex(found.stdout, r"^epoch 1: (accuracy|test loss) [0-9.]+\n$")
 

@@ -1,4 +1,5 @@
-// The Python package: its tests (client_test.py), against two daemons; and the wheel that make wheel builds.
+// The Python package: its tests, those of client_test.py against two daemons and those of attach_test.py and attach_torch_test.py against
+// one that is written in Python; and the wheel that make wheel builds.
 #include "datasets/shard.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/version.h"
@@ -46,6 +47,10 @@ struct SystemPython : testing::Test {
                           log()))
             << text(log());
     }
+    /// Classes of a file of tests of gradcast.attach, which starts processes but no daemon.
+    void run_attach(const char* file, const std::string& classes) {
+        EXPECT_TRUE(shell(fmt::format("timeout 900 {} -B tests/python/{} {}", python, file, classes), log())) << text(log());
+    }
 };
 
 TEST_F(SystemPython, ClientAndFiles) { run("Daemon Answers Files"); }
@@ -53,6 +58,27 @@ TEST_F(SystemPython, ClientAndFiles) { run("Daemon Answers Files"); }
 TEST_F(SystemPython, Arrays) {
     if (!has("numpy")) GTEST_SKIP() << "python3-numpy is missing";
     run("Arrays");
+}
+
+TEST_F(SystemPython, AttachesNetsInNumpy) {
+    if (!has("numpy")) GTEST_SKIP() << "python3-numpy is missing";
+    run_attach("attach_test.py", "Nets Outside TheFakeDaemon");
+}
+
+TEST_F(SystemPython, AttachedProcessesEnd) {
+    if (!has("numpy")) GTEST_SKIP() << "python3-numpy is missing";
+    run_attach("attach_test.py", "Ends");
+}
+
+TEST_F(SystemPython, AttachesNetsInTorch) {
+    if (!has("torch")) GTEST_SKIP() << "python3-torch is missing";
+    run_attach("attach_torch_test.py", "Torch Refused");
+}
+
+TEST_F(SystemPython, ExamplesInTorch) {
+    for (const char* module : {"torch", "h5py"})
+        if (!has(module)) GTEST_SKIP() << "python3-" << module << " is missing";
+    run_attach("attach_torch_test.py", "Examples");
 }
 
 TEST_F(SystemPython, TheWheelHasThePackage) {

@@ -42,7 +42,7 @@ class Child:
 
     def __init__(self, told):
         self._socket = told
-        self._socket.settimeout(60)
+        self._socket.settimeout(150)
         self.pid = int(self._socket.recv(100))
         self.returncode = None
 
@@ -65,6 +65,9 @@ class Child:
     def kill(self):
         if self.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
+
+    def close(self):
+        self._socket.close()
 
 
 def _serve(requests, modules):

@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr
 # In the shape of the sources, so that links and names of files in pages hold.
-PAGES = $(shell find README.md $(LIB_DIRS) tools bench tests -name '*.md') $(wildcard tools/jobs/*.toml) tools/demo.toml $(wildcard bench/results/*.svg bench/results/*.csv)
+PAGES = $(shell find README.md $(LIB_DIRS) tools bench tests -name '*.md') $(wildcard tools/jobs/*.toml tools/python/examples/*.py tools/python/examples/*.toml) tools/demo.toml $(wildcard bench/results/*.svg bench/results/*.csv)
 
 .PHONY: install install-pages wheel wheel-built deb
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional, Type
 
 from .border import AttachError, Border, JobEnded
 from .seeds import seed_all, seed_torch_when_imported
-from .settings import Settings, settings_of
+from .start import Settings, settings_of
 from .version import __version__
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from .border import NO_CLASSES, AttachError, Border, Compute, JobEnded
 from .memory import Memory
 from .pixels import Pixels, targets
 from .seeds import seed_all
-from .settings import Settings
+from .start import Settings
 
 
 class Block:
     """The samples that are computed next.  A Block is valid until done().
 
-    training: gradients are wanted, else an evaluation.  step: of the job, from 1.  count: samples, n below.  seed: 64 bits, of this block; random,
+    training: gradients are wanted, else an evaluation.  step: of the job, from 0; 0 in an evaluation.
+    number: of the block in its step.  count: samples, n below.  seed: 64 bits, of this block; random,
     numpy and torch are seeded by it.
     """
 
@@ -68,7 +69,7 @@ class Block:
         job, compute = self._open("done"), self._compute
         value = job._net.loss(loss, compute)
         if not math.isfinite(value):
-            raise AttachError(f"the loss of step {self.step}, block {self.number} is {value}")
+            raise AttachError(f"the loss of step {self.step + 1}, block {self.number} is {value}")
         if compute.training:
             job._net.check_gradients(gradients)
         classes = None if predicted is None and out is None else self._classes(out, predicted)
@@ -141,7 +142,7 @@ class Job:
 
     def __next__(self) -> Block:
         if self._block is not None:
-            raise AttachError(f"the block of step {self._block.step} is not done: each block ends with block.done(loss, out)")
+            raise AttachError(f"the block of step {self._block.step + 1} is not done: each block ends with block.done(loss, out)")
         try:
             if self._ended:
                 raise JobEnded
@@ -149,8 +150,8 @@ class Job:
         except JobEnded:
             self._finish()
             raise StopIteration from None
-        if compute.samples == 0 or compute.samples > self.settings.block:
-            raise AttachError(f"COMPUTE of gradcastd has {compute.samples} samples; 1 to {self.settings.block} are possible")
+        if compute.samples == 0 or compute.samples > self._memory.block:
+            raise AttachError(f"COMPUTE of gradcastd has {compute.samples} samples; 1 to {self._memory.block} are possible")
         seed_all(compute.seed)
         self._net.begin(compute)
         self._block = Block(self, compute)

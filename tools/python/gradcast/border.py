@@ -116,7 +116,7 @@ class Border:
     # ---- to the daemon ----
 
     def hello(self, found: Dict[str, Any]) -> None:
-        text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
         if len(text) > WHOLE_MAX:
             raise AttachError(f"the names of tensors and modules take {len(text)} bytes; {WHOLE_MAX} are allowed")
         self._text(HELLO, text)

@@ -36,6 +36,7 @@ class Bucket(NamedTuple):
 class Memory:
     """What MEMORY describes.
 
+    block: the most samples of a block.
     parameters, gradients: float32 [elements]; parameters cannot be written.  images: uint8 [block, C, H, W].  labels, predicted: int32
     [block].  indices: uint64 [block].  tensors, running: where each begins in the flat vector.  buckets: in ascending order.
     AttachError: what the daemon said makes no sense.
@@ -53,7 +54,8 @@ class Memory:
     ) -> None:
         """Maps both descriptors and closes them.
 
-        tensors: name and elements of each.  running: name and channels of each.  samples: the most of a block.  shape: C, H, W.
+        tensors: name and elements of each.  running: name and channels of each.  samples: the most of a block, where MEMORY does not say it.
+        shape: C, H, W.
         """
         try:
             self.elements = number(found, "elements", 1, 1 << 40, "MEMORY")
@@ -62,6 +64,7 @@ class Memory:
         finally:
             os.close(parameters)
             os.close(block)
+        self.block = samples = number(found, "block", 1, 1 << 32, "MEMORY") if "block" in found else samples
         self.parameters = _array(read, found, None, "f4", (self.elements,))
         self.images = _array(write, found, "images", "u1", (samples, *shape))
         self.labels = _array(write, found, "labels", "i4", (samples,))

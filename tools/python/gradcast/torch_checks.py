@@ -36,7 +36,7 @@ def check_parameters(model: torch.nn.Module) -> List[Tuple[str, torch.nn.Paramet
                 f"parameter {name} is {str(parameter.dtype).replace('torch.', '')}; gradcast trains float32: model.float() makes it so, and torch.autocast "
                 "computes in half precision with it")
         if parameter.layout != torch.strided or parameter.numel() == 0 or parameter.dim() > 8:
-            raise AttachError(f"parameter {name}: {parameter.layout} of shape {list(parameter.shape)}; a dense tensor of 1 to 8 axes is wanted")
+            raise AttachError(f"parameter {name}: {parameter.layout} of shape {list(parameter.shape)}; a dense tensor of at most 8 axes is wanted")
         other = places.setdefault(parameter.data_ptr(), name)
         if other != name:
             raise AttachError(f"parameters {other} and {name} share memory and are two: tie them by one Parameter in both modules")

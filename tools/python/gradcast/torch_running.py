@@ -29,7 +29,7 @@ class RunningStatistics:
         for path, module in model.named_modules():
             if not isinstance(module, _BatchNorm):
                 continue
-            name = path or "the model"
+            name = path or "(model)"
             if isinstance(module, torch.nn.SyncBatchNorm):
                 raise AttachError(f"{name} is a SyncBatchNorm: take BatchNorm2d, as gradcast sums the statistics of all blocks itself")
             if not module.track_running_stats or module.running_mean is None:
@@ -54,11 +54,10 @@ class RunningStatistics:
         return self._buffers
 
     def bind(self, memory: Memory) -> None:
-        """Writes the modules' own values as the initial ones."""
+        """Writes the initial values, which are 0 and 1."""
         self._memory = memory
         for i, (_, module) in enumerate(self._modules):
-            mean, variance = _numbers(module.running_mean), _numbers(module.running_var)
-            memory.statistics(memory.gradients, i)[:] = mean, variance + mean * mean
+            memory.statistics(memory.gradients, i)[:] = [[0], [1]]
             module.momentum = 1.0
             module.register_forward_pre_hook(functools.partial(self._called, i))
 
