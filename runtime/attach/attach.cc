@@ -110,7 +110,7 @@ public:
         MemoryUse use{"processes", {}};
         uint64_t resident = 0;
         for (const AttachLane& lane : lanes_) resident += lane.channel().resident_bytes();
-        use.add("of their own", resident);
+        use.add(taken_purpose, resident);
         if (!net_) return {use};
         use.add("parameters", net_->layout().elements * sizeof(float));
         use.add("blocks", places_.bytes * lanes_.size());

@@ -14,6 +14,9 @@
 
 namespace gradcast {
 
+/// The purpose, in NetProcesses::memory(), of what the processes have already taken.
+constexpr char taken_purpose[] = "taken";
+
 struct AttachConfig {
     std::vector<std::string> command;       // program and arguments
     std::string folder;                     // working directory

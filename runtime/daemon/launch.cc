@@ -335,7 +335,7 @@ int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
                    status.samples_per_second);
         if (!status.model.empty()) fmt::print("model {}\n", status.model);
         if (status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
-        else if (status.test_loss >= 0) fmt::print("mse {:.6f}\n", status.test_loss);
+        else if (status.test_loss >= 0) fmt::print("test loss {:.6f}\n", status.test_loss);
         fmt::print("digest {}\n", status.digest);
         std::fflush(stdout);
         return launch_done;

@@ -293,7 +293,7 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
             fmt::print("kept in {}\n", kept);
         }
         if (done && status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
-        else if (done && status.test_loss >= 0) fmt::print("mse {:.6f}\n", status.test_loss);
+        else if (done && status.test_loss >= 0) fmt::print("test loss {:.6f}\n", status.test_loss);
         if (done) fmt::print("digest {}\n", status.digest);
     }
     std::fflush(stdout);

@@ -19,7 +19,7 @@ std::string progress_text(const JobStatus& status) {
     std::string text = fmt::format("step {}/{}  epoch {}/{}  loss ", status.step, status.steps, status.epoch, status.epochs);
     text += status.stepped() ? fmt::format("{:.4f}", status.loss) : "-";
     if (status.accuracy >= 0) text += fmt::format("  accuracy {:.4f}", status.accuracy);
-    else if (status.test_loss >= 0) text += fmt::format("  mse {:.4f}", status.test_loss);
+    else if (status.test_loss >= 0) text += fmt::format("  test loss {:.4f}", status.test_loss);
     return text;
 }
 

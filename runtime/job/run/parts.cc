@@ -252,7 +252,7 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
             report.warn("the program says no data_digest, so whether the nodes have the same samples is not compared");
         if (train->of_program()) {
             const std::string all = fmt::format("{} {} {}", data, job.samples, job.test_samples);
-            data_digest = data.empty() ? "unknown" : sha256_hex(std::as_bytes(std::span(all)));
+            data_digest = sha256_hex(std::as_bytes(std::span(all)));
         }
     } else {
         GC_TRY(net_spec(job, train->info(), &spec));
