@@ -38,6 +38,9 @@ struct DataOptions {
 /// DataOptions::classes selects the first classes.  Labels are in memory (2 bytes a sample), images stay on disk.
 class DataSet {
 public:
+    /// So many samples that a program has (data.samples): each is an index, with one byte 0 and the label 0.
+    static std::unique_ptr<DataSet> of_program(uint64_t count);
+    bool of_program() const { return of_program_; }
     const DataInfo& info() const { return info_; }   // of all shards; data_open() refuses shards of unlike shape, classes, mean or std
     const std::string& pattern() const { return pattern_; }
     /// SHA-256 over the digests of all shards: equal on two nodes means equal data.
@@ -67,6 +70,7 @@ private:
     std::vector<uint64_t> first_;   // sample of each shard within all of them
     std::vector<uint64_t> kept_;    // indices of the selected samples; empty: all
     std::vector<uint16_t> labels_;
+    bool of_program_ = false;
     mutable ChunkCache chunks_;
 };
 /// Opens the shards of a pattern or manifest; reads and checks all labels.  Errors name file, data set and chunk.

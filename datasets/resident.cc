@@ -12,7 +12,7 @@ constexpr uint64_t fill_bytes = 16 << 20;   // bytes that are read and copied at
 
 class ResidentLoader final : public Loader {
 public:
-    ResidentLoader(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages& resident)
+    ResidentLoader(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages* resident)
         : data_(data), sampler_(sampler), resident_(resident), slots_(ahead) {
         for (Slot& slot : slots_) {
             slot.indices.resize(sampler.block_size_max());
@@ -42,8 +42,8 @@ public:
         data_.labels(indices, slot->labels.data());
         for (uint32_t i = 0; i < count; ++i) slot->places[i] = {indices[i], static_cast<uint32_t>(sampler_.epoch_of(id, i))};
         const DataInfo& info = data_.info();
-        *samples = {nullptr,         slot->labels.data(), count,     info.C, info.H, info.W, info.mean.data(),
-                    info.std.data(), slot->places.data(), &resident_};
+        *samples = {nullptr,         slot->labels.data(), count,    info.C, info.H, info.W, info.mean.data(),
+                    info.std.data(), slot->places.data(), resident_};
         return {};
     }
 
@@ -54,7 +54,7 @@ public:
     }
 
     uint64_t waited_us() const override { return 0; }
-    const char* name() const override { return "device"; }
+    const char* name() const override { return resident_ ? "device" : "program"; }
 
 private:
     struct Slot {
@@ -66,7 +66,7 @@ private:
     };
     const DataSet& data_;
     const Sampler sampler_;
-    ResidentImages& resident_;
+    ResidentImages* const resident_;
     std::mutex mutex_;
     std::vector<Slot> slots_;
 };
@@ -87,7 +87,7 @@ Status resident_fill(const DataSet& data, ResidentImages& resident) {
     return {};
 }
 
-std::unique_ptr<Loader> loader_resident(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages& resident) {
+std::unique_ptr<Loader> loader_resident(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages* resident) {
     return std::make_unique<ResidentLoader>(data, sampler, ahead, resident);
 }
 

@@ -11,6 +11,7 @@ namespace gradcast {
 Status resident_fill(const DataSet& data, ResidentImages& resident);
 /// Like loader_plan()'s loader, but fills Samples::places, not images.  At most `ahead` blocks at a time.  `data` and `resident` must
 /// outlive it; needs no loader_start().
-std::unique_ptr<Loader> loader_resident(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages& resident);
+/// resident null: a program has the samples (DataSet::of_program()).
+std::unique_ptr<Loader> loader_resident(const DataSet& data, const Sampler& sampler, uint32_t ahead, ResidentImages* resident);
 
 }   // namespace gradcast

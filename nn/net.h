@@ -201,11 +201,12 @@ struct Net {
     /// Of all blocks from now on; null: no clock is read.  Between blocks only.  Traced gradients are not offered in pieces, so that each
     /// pass has a time of its own.
     virtual void trace(NetTrace* trace) = 0;
-    /// Forward only: the number of right samples, the sum of losses and, where they are not null, the class of each, and its outputs as the
-    /// loss takes them [samples, classes]: softmax, or those of squared_loss.  Error: unsupported, where a GPU is to give outputs.
-    /// A stage computes its layers.  It reads images if it has layer 0, and labels if it has the loss.  Without the loss *right and *loss
-    /// are 0, and nothing else is written.  The memory is that of the lane's slot 0, whose passes must be complete; passes of other slots
-    /// may be in flight.
+    static constexpr uint32_t no_classes = ~0u;
+    /// Forward only: the number of right samples (no_classes: the net tells none), the sum of losses and, where they are not null, the
+    /// class of each, and its outputs as the loss takes them [samples, classes]: softmax, or those of squared_loss.  Error: unsupported,
+    /// where a GPU is to give outputs. A stage computes its layers.  It reads images if it has layer 0, and labels if it has the loss.
+    /// Without the loss *right and *loss are 0, and nothing else is written.  The memory is that of the lane's slot 0, whose passes must be
+    /// complete; passes of other slots may be in flight.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted,
                             float* outputs = nullptr) = 0;
     /// Applies a step's sums, of every bucket in order: value = (float)((double)S * unit of its group), then the optimiser.  *digest: that

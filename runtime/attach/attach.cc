@@ -132,6 +132,7 @@ public:
                                    .layers = layers_,
                                    .mean = config_.mean,
                                    .std = config_.std,
+                                   .own_samples = config_.own_samples,
                                    .net = *net_,
                                    .lanes = static_cast<uint32_t>(lanes_.size()),
                                    .sizes = block_sizes_,
@@ -148,13 +149,14 @@ private:
     }
 
     std::string start_text(uint32_t lane) const {
-        const Json samples = {{"C", config_.C},
-                              {"H", config_.H},
-                              {"W", config_.W},
-                              {"classes", config_.classes},
+        const bool own = config_.own_samples;
+        const Json samples = {{"C", own ? 0 : config_.C},
+                              {"H", own ? 0 : config_.H},
+                              {"W", own ? 0 : config_.W},
+                              {"classes", own ? 0 : config_.classes},
                               {"target_scale", config_.target_scale},
-                              {"mean", config_.mean},
-                              {"std", config_.std}};
+                              {"mean", own ? std::vector<float>() : config_.mean},
+                              {"std", own ? std::vector<float>() : config_.std}};
         return Json{{"wire", GC_ATTACH_VERSION},    {"version", version_text}, {"lane", lane},
                     {"lanes", lanes_.size()},       {"seed", config_.seed},    {"threads", config_.threads},
                     {"block", config_.samples_max}, {"samples", samples}}

@@ -82,6 +82,7 @@ Status hello_parse(std::string_view text, ProcessHello* hello) {
     std::set<std::string> names;
     for (const Json& each : tensors) GC_TRY(tensor(each, names, &hello->layers.emplace_back()));
     for (size_t i = 0; moving.is_array() && i < moving.size(); ++i) GC_TRY(running(moving[i], names, &hello->layers.emplace_back()));
+    if (const Json& digest = member(root, "data_digest"); digest.is_string()) hello->data_digest = one_line(digest.get<std::string>());
     hello->tensors = static_cast<uint32_t>(tensors.size());
     hello->layers.push_back({.kind = process_kind.name, .name = "(process)"});
     const Json &libraries = member(root, "libraries"), &modules = member(root, "modules");

@@ -13,6 +13,7 @@ namespace gradcast {
 struct ProcessHello {
     std::vector<LayerSpec> layers;   // a tensor each, then a `running` each, then `process`
     uint32_t tensors = 0;
+    std::string data_digest;                                      // of the samples that the program has; empty: it says none
     std::vector<std::pair<std::string, std::string>> libraries;   // name, version
     std::vector<std::pair<std::string, std::string>> modules;     // path, SHA-256 in hex
 };

@@ -69,13 +69,16 @@ public:
             for (uint64_t j = 0; j < 16 && i + j < images_.size(); ++j) images_[i + j] = static_cast<uint8_t>(bits[j / 4] >> j % 4 * 8);
         }
         for (uint32_t i = 0; i < count; ++i) labels_.push_back(static_cast<int32_t>(i % spec.classes));
+        for (uint32_t i = 0; i < count; ++i) places_.push_back({i, 0});
         samples_ = {images_.data(), labels_.data(), count, spec.C, spec.H, spec.W, config.mean.data(), config.std.data()};
+        if (config.own_samples) samples_.places = places_.data();
     }
     const Samples& samples() const { return samples_; }
 
 private:
     std::vector<uint8_t> images_;
     std::vector<int32_t> labels_;
+    std::vector<SamplePlace> places_;
     Samples samples_;
 };
 

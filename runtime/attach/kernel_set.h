@@ -13,6 +13,7 @@ struct KernelSetConfig {
     const NetSpec& spec;
     const std::vector<Layer>& layers;   // of it
     const std::vector<float>&mean, &std;
+    bool own_samples = false;      // as of AttachConfig
     Net& net;                      // ready
     uint32_t lanes = 1;            // of it
     std::vector<uint32_t> sizes;   // of blocks

@@ -10,7 +10,7 @@ AttachedNet::AttachedNet(const Parts& parts, Layout layout, const NetConfig& con
 
 Status AttachedNet::block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) {
     GC_ASSERT(lane < parts_.lanes.size() && samples.count <= samples_max_);
-    GC_TRY(samples_check(parts_.spec, samples));
+    if (!samples.places) GC_TRY(samples_check(parts_.spec, samples));
     const uint64_t seed = splitmix64(splitmix64(splitmix64(seed_) + id.step) + id.block);
     const ProcessChannel::Wait wait{clock_us() + parts_.deadline_us.load(std::memory_order_relaxed),
                                     [this, step = id.step] { return cancelled_.load(std::memory_order_relaxed) == step; }};
@@ -20,13 +20,13 @@ Status AttachedNet::block(uint32_t lane, BlockId id, const Samples& samples, Gra
 Status AttachedNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
     GC_ASSERT(lane < parts_.lanes.size() && samples.count <= samples_max_);
     if (outputs) return fail(Code::unsupported, "the outputs of a net of net.command are its process's own");
-    GC_TRY(samples_check(parts_.spec, samples));
+    if (!samples.places) GC_TRY(samples_check(parts_.spec, samples));
     gc_attach_loss found;
     GC_TRY(parts_.lanes[lane].evaluate(samples, {clock_us() + parts_.deadline_us.load(std::memory_order_relaxed)}, &found, predicted));
     const bool classes = found.right != UINT32_MAX;
     for (uint32_t i = 0; predicted && i < samples.count; ++i)
         if (!classes || predicted[i] < 0 || static_cast<uint32_t>(predicted[i]) >= parts_.spec.classes) predicted[i] = 0;
-    *right = classes ? found.right : 0;
+    *right = classes ? found.right : no_classes;
     *loss = found.loss;
     return {};
 }

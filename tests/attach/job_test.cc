@@ -95,6 +95,31 @@ TEST_F(AttachedJob, WorkersThatLearnAloneUseTheProcesses) {
     EXPECT_EQ(run(local, 2).digest(), alone);
 }
 
+TEST_F(AttachedJob, AProgramMayHaveTheSamples) {
+    const auto own = [&](const std::string& mode) {
+        return replaced(job(mode), "train = \"train.h5\"\ntest = \"test.h5\"\n", "samples = 480\ntest_samples = 100\n");
+    };
+    JobStatus alone, said;
+    const Status status = run_one(own("good"), 1, &alone);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_GT(alone.accuracy, 0.8);
+    ASSERT_EQ(alone.warnings.size(), 1u);
+    EXPECT_NE(alone.warnings[0].find("is not compared"), std::string::npos) << alone.warnings[0];
+    EXPECT_EQ(run(own("good"), 3).digest(), alone.digest);
+    ASSERT_TRUE(run_one(own("data digest"), 2, &said).ok());
+    EXPECT_EQ(said.digest, alone.digest);
+    EXPECT_TRUE(said.warnings.empty());
+}
+
+TEST_F(AttachedJob, WithoutClassesThereIsNoAccuracy) {
+    JobStatus status;
+    ASSERT_TRUE(run_one(job("no classes"), 1, &status).ok());
+    EXPECT_LT(status.accuracy, 0);
+    EXPECT_GT(status.test_loss, 0);
+    const Status stops = run_one(with_job(job("no classes"), "stop_at = 0.5\n"), 1, &status);
+    EXPECT_NE(std::string_view(stops.what).find("job.stop_at is an accuracy"), std::string_view::npos) << stops.what;
+}
+
 TEST_F(AttachedJob, ANaNEndsTheJob) {
     for (const char* mode : {"nan", "nan gradient"}) {
         const Run failed = run(job(mode), 2);

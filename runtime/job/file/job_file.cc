@@ -307,7 +307,10 @@ Status job_read(const std::string& path, JobConfig* config) {
     return job_parse(text, path, base, config);
 }
 
-std::string data_names(const JobConfig& config) { return config.train + (config.test.empty() ? "" : " and " + config.test); }
+std::string data_names(const JobConfig& config) {
+    if (config.samples > 0) return "the program's data";
+    return config.train + (config.test.empty() ? "" : " and " + config.test);
+}
 
 std::string job_value(std::string_view key, const std::string& text) {
     const JobOption* option = job_option(key);

@@ -30,13 +30,15 @@ struct JobConfig {
     uint32_t audit_every = 0;                   // of so many checkpoints one stays for audits; 0: about 20 of the job
     uint32_t batch = 128, blocks = 8;
     uint64_t deadline_us = 30'000'000;
-    bool survive = false;       // go on without nodes that are lost, while the others are a quorum
-    bool elastic = false;       // with survive: other configured nodes become members by themselves while it runs
-    uint32_t min_nodes = 0;     // fewer do not go on; 0: half of the first ones
-    bool tensorboard = false;   // event files in the job's folder
-    std::string train, test;    // absolute patterns; test may be empty
-    uint32_t classes = 0;       // samples of the first ones only; 0: all
-    uint32_t crop = 0;          // see Augment
+    bool survive = false;                     // go on without nodes that are lost, while the others are a quorum
+    bool elastic = false;                     // with survive: other configured nodes become members by themselves while it runs
+    uint32_t min_nodes = 0;                   // fewer do not go on; 0: half of the first ones
+    bool tensorboard = false;                 // event files in the job's folder
+    std::string train, test;                  // absolute patterns; test may be empty
+    uint64_t samples = 0, test_samples = 0;   // that the program of net.command has, in place of `train` and `test`
+    bool tested() const { return !test.empty() || test_samples > 0; }
+    uint32_t classes = 0;   // samples of the first ones only; 0: all
+    uint32_t crop = 0;      // see Augment
     bool flip = false;
     std::string preset;     // or, when empty, `layers`, or `command`
     uint32_t net_pad = 0;   // of [net] with layers of its own

@@ -46,7 +46,7 @@ std::string rule_text(std::string_view text, Keys keys) {
 // What several rules ask.
 bool on_cpus(Keys keys) { return keys.job.device == "cpu"; }
 bool parts(Keys keys) { return keys.job.settings.allocation == "parts"; }
-bool untested(Keys keys) { return keys.job.test.empty(); }
+bool untested(Keys keys) { return !keys.job.tested(); }
 bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
@@ -77,9 +77,23 @@ constexpr JobRule rules[] = {
     {"job.survive", [](Keys keys) { return keys.job.survive && has_state(keys); },
      "workers of {algorithm.kind} have state that is lost with their node, so it does not go on without one"},
 
-    {"data.train", [](Keys keys) { return !keys.has("data.train"); },
+    {"data.samples", [](Keys keys) { return keys.job.samples > 0 && (keys.has("data.train") || keys.has("data.test")); },
+     "either train and test, or samples and test_samples, not both"},
+    {"data.samples", [](Keys keys) { return keys.job.samples > 0 && !attached(keys); },
+     "are those of a program: it goes with net.command"},
+    {"data.samples", [](Keys keys) { return keys.job.samples > 0 && learns_alone(keys); },
+     "goes with ssgd, not {algorithm.kind}"},
+    {"data.test_samples", [](Keys keys) { return keys.job.test_samples > 0 && keys.job.samples == 0; },
+     "goes with data.samples"},
+    {"data.classes", [](Keys keys) { return keys.job.samples > 0 && keys.job.classes > 0; },
+     "goes with data.train: the samples are a program's"},
+    {"data.crop", [](Keys keys) { return keys.job.samples > 0 && keys.job.crop > 0; },
+     "goes with data.train: the samples are a program's"},
+    {"data.flip", [](Keys keys) { return keys.job.samples > 0 && keys.job.flip; },
+     "goes with data.train: the samples are a program's"},
+    {"data.train", [](Keys keys) { return !keys.has("data.train") && keys.job.samples == 0; },
      "is missing: a pattern of shards, as \"fashion-mnist/train*.h5\""},
-    {"data.train", [](Keys keys) { return keys.job.train.empty(); },
+    {"data.train", [](Keys keys) { return keys.job.train.empty() && keys.job.samples == 0; },
      "is empty"},
 
     {"net.layers", [](Keys keys) { return keys.has("net.preset") && keys.has("net.layers"); },

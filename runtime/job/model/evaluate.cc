@@ -26,11 +26,14 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     auto* images = room.images.as<uint8_t>();
     auto *labels = room.labels.as<int32_t>(), *predicted = room.predicted.as<int32_t>();
     GC_TRY(data_.read(std::span(indices).first(count), images, labels));
+    std::array<SamplePlace, evaluation_batch> places;
+    for (uint32_t i = 0; i < count; ++i) places[i] = {begin + i, 0};
+    Samples samples{images, labels, count, info.C, info.H, info.W, mean_.data(), std_.data()};
+    if (data_.of_program()) samples.places = places.data();
     uint32_t right = 0;
-    GC_TRY(
-        net.evaluate(lane, {images, labels, count, info.C, info.H, info.W, mean_.data(), std_.data()}, &right, &result->loss, predicted));
+    GC_TRY(net.evaluate(lane, samples, &right, &result->loss, predicted));
     result->right = right;
-    if (info.target_scale > 0) return {};
+    if (info.target_scale > 0 || data_.of_program() || right == Net::no_classes) return {};
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {
         auto label = static_cast<size_t>(labels[i]);

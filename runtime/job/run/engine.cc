@@ -534,7 +534,11 @@ private:
         BatchResult sum;
         GC_TRY(evaluation([&] { return session_->evaluate(&sum); }));
         const auto samples = static_cast<double>(parts_.test->info().count);
-        if (parts_.test->info().target_scale == 0) standing_.accuracy = static_cast<double>(sum.right) / samples;
+        const bool classes = parts_.test->info().target_scale == 0 && sum.right <= parts_.test->info().count;   // else Net::no_classes
+        if (!classes && job_.stop_at > 0)
+            return fail(Code::invalid,
+                        "job.stop_at is an accuracy, but the program tells no classes: give block.done() the outputs, or leave it out");
+        if (classes) standing_.accuracy = static_cast<double>(sum.right) / samples;
         standing_.test_loss = sum.loss / samples;
         if (std::exchange(standing_.evaluated, steps) == steps) return {};   // reported in the view before
         report_.evaluated(parts_.sampler->epoch_of(steps - 1) + 1, standing_.accuracy, standing_.test_loss);

@@ -43,7 +43,7 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
     const uint32_t nodes = options.nodes > 0 ? options.nodes : std::max(job.stages, 1u) * job.slice_groups;
     for (uint32_t node = 0; node < nodes; ++node) config.roster.push_back({fmt::format("node{}", node), {}, 1});
     JobCheck result;
-    if (!options.here) {
+    if (!options.here && job.samples == 0) {
         if (!readable(job.train, job.literal(job.train))) return *check = result, Status{};
         if (!job.test.empty() && !readable(job.test, job.literal(job.test))) config.job.test.clear();
         if (::access(job.start.c_str(), R_OK) != 0) config.job.start.clear();

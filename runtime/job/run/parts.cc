@@ -63,6 +63,11 @@ Status JobParts::open_data(const EngineConfig& config, bool verify, Report& repo
         if (std::string_view(status.what).starts_with("classes = ")) about = "data.classes";
         return status;
     };
+    if (job.samples > 0) {
+        train = DataSet::of_program(job.samples);
+        if (job.test_samples > 0) test = DataSet::of_program(job.test_samples);
+        return {};   // data_digest is what the program says
+    }
     about = "data.train";
     GC_TRY(open(job.train, &train));
     if (job.stop_at > 0 && train->info().target_scale > 0)
@@ -196,10 +201,10 @@ Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment,
     const bool images = !pipeline || pipeline->own_stage == 0;
     if (compute.device && config.job.resident && images)
         GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
-    if (!resident)
+    if (!resident && !train->of_program())
         return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
                            &loader);
-    loader = loader_resident(*train, *sampler, ahead, *resident);
+    loader = loader_resident(*train, *sampler, ahead, resident.get());
     return {};
 }
 
@@ -224,6 +229,7 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
          .target_scale = info.target_scale,
          .mean = info.mean,
          .std = info.std,
+         .own_samples = train->of_program(),
          .samples_max = std::max(*std::ranges::max_element(sizes), test || algorithm->gathers ? evaluation_batch : 1),
          .deadline_us = job.deadline_us,
          .output = [log = report.log()](uint32_t lane, std::string_view line) { log.info("lane {}: {}", lane, line); },
@@ -241,6 +247,13 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
     if (job.attached()) {
         GC_TRY(start_processes(config, report));
         spec = processes->spec();
+        const std::string& data = processes->hello().data_digest;
+        if (train->of_program() && data.empty())
+            report.warn("the program says no data_digest, so whether the nodes have the same samples is not compared");
+        if (train->of_program()) {
+            const std::string all = fmt::format("{} {} {}", data, job.samples, job.test_samples);
+            data_digest = data.empty() ? "unknown" : sha256_hex(std::as_bytes(std::span(all)));
+        }
     } else {
         GC_TRY(net_spec(job, train->info(), &spec));
     }
@@ -386,7 +399,8 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     GC_TRY(start(config.job, report.log()));
     if (buddies) GC_TRY(buddies->ready(config));
     GC_TRY(stopped(config));
-    if (loader) GC_TRY(resident ? resident_fill(*train, *resident) : loader_start(*loader));
+    if (resident) GC_TRY(resident_fill(*train, *resident));
+    else if (loader && !train->of_program()) GC_TRY(loader_start(*loader));
     GC_TRY(lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
                       [cpus = config.cpus](uint32_t lane) { lane_start(lane, cpus); }));
     return probe(config, report);

@@ -34,6 +34,8 @@ Status ProbeSamples::read(const JobParts& parts) {
     parts.sampler->range(0, indices);
     GC_TRY(train.read(indices, images_.data(), labels_.data()));
     samples_ = {images_.data(), labels_.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
+    for (const uint64_t index : indices) places_.push_back({index, 0});
+    if (train.of_program()) samples_.places = places_.data();
     return {};
 }
 
