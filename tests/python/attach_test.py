@@ -190,7 +190,9 @@ with gradcast.attach({"w": np.zeros(1, np.float32)}) as job:
             raise SystemExit("no error")
         block.done(1.0, predicted=i % 2, labels=np.zeros(len(i)), gradients={"w": data[i].sum(keepdims=True)} if block.training else None)
 """
-        with self.daemon(text, images=None, labels=None) as daemon:
+        text = text.replace("np.float32)})", "np.float32)}, data_digest='" + "0f" * 32 + "')")
+        with self.daemon(text, images=None, labels=None, classes=0) as daemon:
+            self.assertEqual(daemon.hello["data_digest"], "0f" * 32)
             self.assertEqual(daemon.train([3, 90]).gradient[0], 93)
             self.assertEqual(daemon.evaluate([3, 90, 92]).right, 2)
 
@@ -358,6 +360,7 @@ with gradcast.attach(net) as job:
         ):
             with self.subTest(net):
                 self.fails(f"import numpy as np\nimport gradcast\ngradcast.attach({net})\n", "^AttachError: " + pattern)
+        self.fails("import numpy as np\nimport gradcast\ngradcast.attach({'w': np.zeros(3, np.float32)}, data_digest=b'')\n", "^AttachError: data_digest is b''")
 
     def test_parameters_are_written_by_gradcast_alone(self):
         self.fails(self.body("net['w'] -= gradients['w']"), "^ValueError: .*read-only")

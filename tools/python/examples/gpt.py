@@ -1,5 +1,7 @@
 """A small GPT on the bytes of a text: a decoder as in Radford et al. (2019), with its norms before attention and before the two layers."""
 
+import hashlib
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -50,7 +52,9 @@ class Text:
 
     def __init__(self, path):
         with open(path, "rb") as file:
-            whole = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).long()
+            read = bytearray(file.read())
+        self.digest = hashlib.sha256(read).hexdigest()
+        whole = torch.frombuffer(read, dtype=torch.uint8).long()
         self.train, self.test = whole[: len(whole) * 9 // 10], whole[len(whole) * 9 // 10 :]
 
     def windows(self, indices, training=True):

@@ -5,7 +5,7 @@ from gpt import Gpt, Text, loss
 
 model = Gpt()
 text = Text("text.txt")
-with gradcast.attach(model) as job:
+with gradcast.attach(model, data_digest=text.digest) as job:
     for block in job:
         x, y = text.windows(block.indices * 8, block.training)
         out = model(x)

@@ -13,7 +13,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional, Type
 
-from .border import AttachError, Border, JobEnded
+from .border import WIRE, AttachError, Border, JobEnded
 from .seeds import seed_all, seed_torch_when_imported
 from .start import Settings, settings_of
 from .version import __version__
@@ -42,11 +42,13 @@ def settings() -> Settings:
     return _started()[1]
 
 
-def attach(model: Any) -> Job:
+def attach(model: Any, *, data_digest: Optional[str] = None) -> Job:
     """Makes a model the net of the job, and returns the job: a context, and an iterator over its blocks.
 
     model: a torch.nn.Module whose parameters are float32 on the CPU; or a dict of float32 numpy arrays by name; or an object whose attribute
     `parameters` is such a dict.  The parameters become views of memory that gradcast alone can write.  It is the optimiser.
+    data_digest: of the samples of a script that has its own, a SHA-256 in hex for example.  gradcast compares it between nodes, and when the training
+    is verified; without one it says that the data was not compared.
     A process attaches one model.
 
         with gradcast.attach(model) as job:
@@ -63,7 +65,7 @@ def attach(model: Any) -> Job:
         raise RuntimeError("gradcast.attach() was called before: a process attaches one model")
     process.attached = True
     try:
-        return _attach(process.border, found, model)
+        return _attach(process.border, found, model, data_digest)
     except BaseException as error:
         from .blocks import line_of
 
@@ -71,18 +73,22 @@ def attach(model: Any) -> Job:
         raise
 
 
-def _attach(border: Border, found: Settings, model: Any) -> Job:
+def _attach(border: Border, found: Settings, model: Any, data_digest: Optional[str]) -> Job:
     from .blocks import Job
     from .loaded import libraries, modules
     from .memory import Memory
 
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)   # names the line that writes to a parameter
+    if data_digest is not None and not (isinstance(data_digest, str) and data_digest):
+        raise AttachError(f"data_digest is {data_digest!r}, not a text")
     net = _net(model)
     tensors, running = net.tensors(), net.running()
     try:
+        own = {} if data_digest is None else {"data_digest": data_digest}
         border.hello({
-            "wire": 1,
+            **own,
+            "wire": WIRE,
             "version": __version__,
             "tensors": [{"name": name, "shape": list(shape)} for name, shape in tensors],
             "running": [{"name": name, "channels": channels} for name, channels in running],
