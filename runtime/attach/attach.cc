@@ -140,6 +140,9 @@ public:
                                    .stop = config_.stop},
                                   digest, block_us);
     }
+    bool failed() const override {
+        return std::ranges::any_of(lanes_, [](const AttachLane& lane) { return lane.failed(); });
+    }
     void deadline(uint64_t deadline_us) override { deadline_us_.store(deadline_us, std::memory_order_relaxed); }
 
 private:
@@ -184,22 +187,20 @@ private:
             .dump();
     }
 
-    /// What lane 0 has written.  Between tensors there are zeros, and running statistics begin with mean 0 and second moment 1.
+    /// What lane 0 has written.  Between tensors there are zeros.
     Status initial() {
         const std::span<float> parameters = net_->parameters();
         for (const Layer& layer : layers_) {
-            if (layer.statistics > 0) {
-                std::fill_n(parameters.begin() + static_cast<ptrdiff_t>(layer.statistics_offset + layer.statistics / 2),
-                            layer.statistics / 2, 1.0f);
-                continue;
+            uint64_t elements = layer.statistics;
+            if (layer.kind->tensor) {
+                elements = 1;
+                for (const uint64_t size : layer.weight_shape) elements *= size;
             }
-            if (!layer.kind->tensor) continue;
-            uint64_t elements = 1;
-            for (const uint64_t size : layer.weight_shape) elements *= size;
-            const std::span<const float> from(lanes_[0].gradients() + layer.offset, elements);
+            const uint64_t offset = layer.kind->tensor ? layer.offset : layer.statistics_offset;
+            const std::span<const float> from(lanes_[0].gradients() + offset, elements);
             if (!std::ranges::all_of(from, [](float value) { return std::isfinite(value); }))
                 return fail(Code::invalid, "{}: the initial value of {} holds NaN or Inf", lanes_[0].channel().name(), layer.spec.name);
-            std::ranges::copy(from, parameters.begin() + static_cast<ptrdiff_t>(layer.offset));
+            std::ranges::copy(from, parameters.begin() + static_cast<ptrdiff_t>(offset));
         }
         for (AttachLane& lane : lanes_) std::fill_n(lane.gradients(), net_->layout().elements, 0.0f);
         return {};

@@ -57,6 +57,8 @@ public:
     /// and samples, and again after another block.  Error: bits that differ, with the first tensor that does.  *block_us: the longest time
     /// that a block took.  The parameters are as before.
     virtual Status measure(uint64_t* digest, uint64_t* block_us) = 0;
+    /// Some error was that of a process.
+    virtual bool failed() const = 0;
     /// The longest that a block may take from now on.
     virtual void deadline(uint64_t deadline_us) = 0;
 };

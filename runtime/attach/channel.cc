@@ -44,12 +44,12 @@ void ProcessChannel::end() {
     process_.reset();
 }
 
-Status ProcessChannel::wrong(std::string_view what) const { return fail(Code::invalid, "{} sent what it may not: {}", name_, what); }
+Status ProcessChannel::wrong(std::string_view what) { return failure(Code::invalid, "{} sent what it may not: {}", name_, what); }
 
 Status ProcessChannel::ended() {
     const std::string death = process_->death();
     const bool fault = death.find("signal 11") != std::string::npos || death.find("signal 7 ") != std::string::npos;
-    return fail(Code::invalid, "{} {}{}", name_, death.empty() ? "has closed its socket" : death,
+    return failure(Code::invalid, "{} {}{}", name_, death.empty() ? "has closed its socket" : death,
                 fault ? "; a write to a parameter ends a process so: gradcast is the optimiser, and the job's log has the line" : "");
 }
 
@@ -75,7 +75,7 @@ Status ProcessChannel::send_packet(std::span<const std::byte> head, std::string_
         if (errno == EPIPE || errno == ECONNRESET) return ended();
         if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS) return fail_sys(errno, "cannot send to {}", name_);
         if (wait.stopped && wait.stopped()) return fail(Code::cancelled, "stopped while {} was asked", name_);
-        if (clock_us() >= wait.until_us) return fail(Code::deadline, "{} does not read its socket", name_);
+        if (clock_us() >= wait.until_us) return failure(Code::deadline, "{} does not read its socket", name_);
         pollfd ready{socket_.get(), POLLOUT, 0};
         ::poll(&ready, 1, static_cast<int>(look_us / 1000));
     }
@@ -107,7 +107,7 @@ Status ProcessChannel::receive(const Wait& wait, AttachMessage* message, size_t*
             if (wait.stopped && wait.stopped()) return fail(Code::cancelled, "stopped while {} computed", name_);
             const uint64_t now_us = clock_us();
             if (now_us >= wait.until_us)
-                return fail(Code::deadline, "{} has not answered for {:.1f} s, which is as long as it may take (job.deadline)", name_,
+                return failure(Code::deadline, "{} has not answered for {:.1f} s, which is as long as it may take (job.deadline)", name_,
                             static_cast<double>(now_us - asked_us_) / 1e6);
             pollfd ready{socket_.get(), POLLIN, 0};
             ::poll(&ready, 1, static_cast<int>(std::min(look_us, wait.until_us - now_us) / 1000 + 1));
@@ -120,7 +120,7 @@ Status ProcessChannel::receive(const Wait& wait, AttachMessage* message, size_t*
         if (size < least) return wrong(fmt::format("a message of {} bytes, which is too short", size));
         *bytes = size - sizeof(gc_attach_text);
         if (message->kind != GC_ATTACH_FAIL) return {};
-        return fail(Code::invalid, "{}: {}", name_, said({message->text.text, *bytes}));
+        return failure(Code::invalid, "{}: {}", name_, said({message->text.text, *bytes}));
     }
 }
 

@@ -1,5 +1,6 @@
 // The conversation with one process of net.command, message by message.  What the messages mean is in README.md.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -49,17 +50,25 @@ public:
     /// "the process of lane 0 (python3 train.py)"
     const std::string& name() const { return name_; }
     /// An error about what it sent.
-    Status wrong(std::string_view what) const;
+    Status wrong(std::string_view what);
+    /// Some error was the process's.  Any thread.
+    bool failed() const { return failed_.load(std::memory_order_relaxed); }
     uint64_t resident_bytes() const { return process_ ? process_->resident_bytes() : 0; }
 
 private:
     Status send_packet(std::span<const std::byte> head, std::string_view text, const Wait& wait, std::span<const int> fds);
     /// Its end of the socket is closed.
     Status ended();
+    template <typename... Args>
+    Status failure(Code code, fmt::format_string<Args...> format, Args&&... args) {
+        failed_.store(true, std::memory_order_relaxed);
+        return fail(code, format, std::forward<Args>(args)...);
+    }
 
     std::string name_;
     Fd socket_;
     std::unique_ptr<Process> process_;
+    std::atomic<bool> failed_{false};   // a flag: it orders nothing
     uint64_t asked_us_ = 0;   // when the last message was sent
 };
 

@@ -36,6 +36,7 @@ public:
     /// [Layout::elements]
     float* gradients() const { return reinterpret_cast<float*>(memory_.all().host + places_.gradients); }
     const ProcessChannel& channel() const { return channel_; }
+    bool failed() const { return channel_.failed(); }
 
 private:
     Status ask(const gc_attach_compute& message, const Samples& samples, const ProcessChannel::Wait& wait);

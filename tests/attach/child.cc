@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -169,6 +170,7 @@ private:
     }
     void wrong_in_training() {
         if (mode_ == "stops") ::pause();
+        if (mode_.starts_with("one dies ") && ::mkdir(mode_.c_str() + 9, 0700) == 0) ::raise(SIGKILL);   // the first that comes here
         if (mode_ == "dies") ::raise(SIGKILL);
         if (mode_ == "leaves") std::exit(0);
         if (mode_ == "says why") send_text(GC_ATTACH_FAIL, "RuntimeError: mat1 and mat2 shapes cannot be multiplied\n\033[31m"), ::pause();

@@ -88,6 +88,22 @@ TEST_F(AttachedJob, GoesOnWithoutARank) {
     EXPECT_EQ(lost.ranks[1].digest, quiet);
 }
 
+TEST_F(AttachedJob, GoesOnWithoutANodeWhoseProcessHasEnded) {
+    const std::string quiet = run(job("good"), 1).digest();
+    const std::string dies = job("one dies " + folder_ + "/died");
+    const Run lost = run(with_job(replaced(dies, "deadline = \"20s\"", "deadline = \"5s\""), "survive = true\n"), 3);
+    uint32_t done = 0;
+    for (const JobStatus& each : lost.ranks) {
+        if (each.state == JobState::done) ++done, EXPECT_EQ(each.digest, quiet);
+        else EXPECT_NE(each.error.find("was ended by signal 9 (SIGKILL); the job goes on without this node"), std::string::npos) << each.error;
+    }
+    EXPECT_EQ(done, 2u);
+    // Without survive it ends everywhere.
+    std::filesystem::remove(folder_ + "/died");
+    const Run all = run(dies, 3);
+    for (const JobStatus& each : all.ranks) EXPECT_NE(each.error.find("SIGKILL"), std::string::npos) << each.error;
+}
+
 TEST_F(AttachedJob, WorkersThatLearnAloneUseTheProcesses) {
     const std::string local = job("good", "[algorithm]\nkind = \"ma\"\nworkers = 4\nlocal_epochs = 0.2\n");
     const std::string alone = run(local, 1).digest();

@@ -142,7 +142,10 @@ public:
         if (const Profile* profile = parts_.profile.get(); profile->step >= context.first && context.step > profile->step)
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
-        if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted()) {
+        // A process of the user that fails takes its node out of the job, as if the node were lost.
+        const bool departs = !status.ok() && views_ && parts_.processes && parts_.processes->failed() && !ended_;
+        if (departs) status = fail(status.code, "{}; the job goes on without this node where it can", status.what);
+        if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted() && !departs) {
             // The others must learn of it, and may have found another error first: all end with one line.
             const Status agreed = session_->abort(status);
             // What was found here is another rank's word for the same thing, or its consequence.

@@ -54,10 +54,11 @@ class RunningStatistics:
         return self._buffers
 
     def bind(self, memory: Memory) -> None:
-        """Writes the initial values, which are 0 and 1."""
+        """Writes the initial values: mean and second moment as the modules have them."""
         self._memory = memory
         for i, (_, module) in enumerate(self._modules):
-            memory.statistics(memory.gradients, i)[:] = [[0], [1]]
+            mean, variance = _numbers(module.running_mean), _numbers(module.running_var)
+            memory.statistics(memory.gradients, i)[:] = mean, variance + mean * mean
             module.momentum = 1.0
             module.register_forward_pre_hook(functools.partial(self._called, i))
 
