@@ -8,6 +8,7 @@
 
 #include "runtime/core/program.h"
 #include "runtime/core/version.h"
+#include "runtime/job/run/cuda_libraries.h"
 
 namespace gradcast {
 namespace {
@@ -19,7 +20,12 @@ Status load(const CudaModule** module) {
         return fail(Code::unsupported, "no device: {} is neither in {} nor in ../lib (make builds it where nvcc and cuDNN are)", name,
                     program_folder());
     void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);   // never closed: what it made may live as long as the program
-    if (!library) return fail(Code::unsupported, "no device: {}", ::dlerror());
+    if (!library) {
+        const std::string why = ::dlerror(), missing = cuda_libraries_missing(cuda_libraries_open(path));
+        if (!missing.empty()) return fail(Code::unsupported, "no device: {}", missing);
+        library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+        if (!library) return fail(Code::unsupported, "no device: {}", why);
+    }
     auto* entry = reinterpret_cast<const CudaModule* (*)()>(::dlsym(library, "gradcast_cuda"));
     const CudaModule* found = entry ? entry() : nullptr;
     if (!found || std::string_view(found->version) != version_text)
