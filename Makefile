@@ -3,7 +3,7 @@
 # Sources are found by folder: a new .cc file under runtime, transport, nn, algos or datasets is built without a line here.  A file named
 # *.isa.cc is compiled once for each instruction set, with GC_ISA set to its name; *.amx.cc for AMX alone.
 #
-# Here is what builds the programs.  tools/mk has the rest: packages.mk, devices.mk (CUDA and RDMA), tests.mk, install.mk.
+# Here is what builds the programs.  tools/mk has the rest: packages.mk, devices.mk (CUDA and RDMA), tests.mk, install.mk, dist.mk.
 
 .DEFAULT_GOAL := all
 BUILD    ?= build
@@ -57,6 +57,7 @@ help:
 	@echo 'make slurm-test as root: a cluster of Slurm on this machine, whose srun trains, is requeued and goes on'
 	@echo 'make systemd-test as root: the installed unit under a systemd of its own: start, stop, crash, watchdog, reload'
 	@echo 'make deb-test   as root: the package installed, upgraded, removed and purged in a fresh Debian'
+	@echo 'make dist-test  as root: the archive in Debian 11 and 13, in an empty root, and under the kernel 5.10; DIST_TESTS="bullseye vm" for some'
 	@echo 'make nightly    reliable multicast and changes of view over GC_SEEDS=10000 random networks, exchanges over a tenth of that; tidy; asan; tsan; an hour of each fuzz target'
 	@echo 'make bench      the Google Benchmark suite and gradcast-bench over loopback'
 	@echo 'make rivals     what bench/rivals/run compares with: Gloo (python3-torch) and Open MPI'
@@ -66,6 +67,7 @@ help:
 	@echo 'make device-check  where a GPU is: its tests, accuracy, determinism, speed beside PyTorch; DEVICE_CHECK="--data DIR"'
 	@echo 'make device-pack   the same packed into $(BUILD)/gpu.tar.gz for a machine where nothing can be built; MNIST=DIR'
 	@echo 'make deps       install the packages it needs (Debian)              make install DESTDIR= PREFIX=/usr'
+	@echo 'make dist       $(BUILD)/gradcast-VERSION-x86_64.tar.xz, which runs where it is unpacked'
 	@echo 'make deb        Debian packages of it in $(BUILD)/                  make wheel   the package for Python, in $(BUILD)/'
 
 # ---- compiling -----------------------------------------------------------------------------------------------------------------
@@ -125,7 +127,7 @@ demo: deps
 clean:
 	rm -rf $(BUILD)
 
-include tools/mk/tests.mk tools/mk/install.mk
+include tools/mk/tests.mk tools/mk/install.mk tools/mk/dist.mk
 
 # libgradcast_cuda.so and libgradcast_rdma.so take from them what they share with them.
 $(PROGRAMS) $(TESTS): LIBS += -Wl,--export-dynamic

@@ -12,6 +12,7 @@
 #include "bench/net/net.h"
 #include "runtime/core/net/interface.h"
 #include "runtime/core/net/socket.h"
+#include "runtime/core/program.h"
 #include "runtime/core/thread.h"
 
 using namespace gradcast;
@@ -133,6 +134,7 @@ int run(const BenchOptions& options) {
 }   // namespace
 
 int main(int argc, char** argv) {
+    program_begin();
     BenchOptions options;
     if (auto code = options_parse({argv + 1, argv + argc}, &options)) return *code;
     log_level(Level::warn);

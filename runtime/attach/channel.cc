@@ -50,7 +50,7 @@ Status ProcessChannel::ended() {
     const std::string death = process_->death();
     const bool fault = death.find("signal 11") != std::string::npos || death.find("signal 7 ") != std::string::npos;
     return failure(Code::invalid, "{} {}{}", name_, death.empty() ? "has closed its socket" : death,
-                fault ? "; a write to a parameter ends a process so: gradcast is the optimiser, and the job's log has the line" : "");
+                   fault ? "; a write to a parameter ends a process so: gradcast is the optimiser, and the job's log has the line" : "");
 }
 
 Status ProcessChannel::send_packet(std::span<const std::byte> head, std::string_view text, const Wait& wait, std::span<const int> fds) {
@@ -108,7 +108,7 @@ Status ProcessChannel::receive(const Wait& wait, AttachMessage* message, size_t*
             const uint64_t now_us = clock_us();
             if (now_us >= wait.until_us)
                 return failure(Code::deadline, "{} has not answered for {:.1f} s, which is as long as it may take (job.deadline)", name_,
-                            static_cast<double>(now_us - asked_us_) / 1e6);
+                               static_cast<double>(now_us - asked_us_) / 1e6);
             pollfd ready{socket_.get(), POLLIN, 0};
             ::poll(&ready, 1, static_cast<int>(std::min(look_us, wait.until_us - now_us) / 1000 + 1));
             continue;

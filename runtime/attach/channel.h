@@ -69,7 +69,7 @@ private:
     Fd socket_;
     std::unique_ptr<Process> process_;
     std::atomic<bool> failed_{false};   // a flag: it orders nothing
-    uint64_t asked_us_ = 0;   // when the last message was sent
+    uint64_t asked_us_ = 0;             // when the last message was sent
 };
 
 }   // namespace gradcast

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/program.h"
 #include "runtime/core/thread.h"
 
 namespace gradcast {
@@ -20,13 +20,10 @@ constexpr uint64_t check_us_max = 10'000'000, run_us_max = 6 * 3600 * UINT64_C(1
 constexpr uint64_t stop_us_max = 2'000'000;   // between SIGTERM and SIGKILL
 constexpr int listener_fd = 3;                // in the program
 
-/// Beside this one (the build folder), or in the bin beside its sbin.
 Status program_find(std::string* path) {
-    std::error_code error;
-    const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-    for (const std::filesystem::path& folder : {here, here.parent_path() / "bin"})
-        if (::access((*path = folder / "gradcast-bench").c_str(), X_OK) == 0) return {};
-    return fail(Code::unsupported, "gradcast-bench is not beside gradcastd ({}): build or install it there", here.string());
+    *path = program_file("gradcast-bench", {".", "../bin"}, X_OK);
+    if (!path->empty()) return {};
+    return fail(Code::unsupported, "gradcast-bench is not beside gradcastd ({}): build or install it there", program_folder());
 }
 
 std::string last_line(const std::string& path) {

@@ -16,6 +16,7 @@
 #include "runtime/core/nearest.h"
 #include "runtime/core/net/interface.h"
 #include "runtime/core/net/socket.h"
+#include "runtime/core/program.h"
 #include "runtime/core/toml.h"
 #include "transport/kernel/rdma.h"
 
@@ -442,10 +443,16 @@ bool config_parse(const std::string& text, const std::string& path, const std::s
     return true;
 }
 
+/// Of gradcastd.toml: installed with this program, or where the package has it.
+static std::string example_path() {
+    const std::string own = program_file("gradcastd.toml", {"../share/doc/gradcast"});
+    return own.empty() ? "/usr/share/doc/gradcast/gradcastd.toml" : own;
+}
+
 Status config_read(const std::string& path, DaemonConfig* config) {
     std::string text;
     if (Status status = file_read(path, &text); !status.ok())
-        return fail(status.code, "{} (a commented example is in /usr/share/doc/gradcast/gradcastd.toml)", status.what);
+        return fail(status.code, "{} (a commented example is {})", status.what, example_path());
     std::error_code error;
     std::string base = std::filesystem::absolute(path, error).parent_path().string();
     std::vector<std::string> mistakes;

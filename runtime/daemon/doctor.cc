@@ -22,6 +22,8 @@
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/net/interface.h"
+#include "runtime/core/program.h"
+#include "runtime/job/run/cuda_libraries.h"
 #include "transport/kernel/proactor.h"
 #include "transport/kernel/rdma.h"
 
@@ -122,6 +124,20 @@ Finding rdma(const DaemonConfig& config) {
             fmt::format("{} port {} is {}, MTU {}, GID {} ({})", found.name, found.port, found.state, found.mtu, found.gid_index, gid));
     }
     return {"rdma", Finding::Verdict::ok, fmt::format("{}", fmt::join(used, "; "))};
+}
+
+Finding cuda() {
+    const std::string module = program_file("libgradcast_cuda.so", {".", "../lib"});
+    if (module.empty()) return {"cuda", Finding::Verdict::ok, "not built: jobs compute on CPUs"};
+    std::vector<std::string> texts;
+    const std::vector<CudaLibrary> libraries = cuda_libraries_open(module);
+    if (std::string missing = cuda_libraries_missing(libraries); !missing.empty()) texts.push_back(std::move(missing));
+    const std::string driver = cuda_driver_open();
+    if (driver.empty()) texts.push_back("libcuda.so.1 is not found: install the driver of the GPU");
+    if (!texts.empty()) return {"cuda", Finding::Verdict::warning, fmt::format("jobs compute on CPUs, because {}", fmt::join(texts, "; "))};
+    texts.push_back(driver);
+    for (const CudaLibrary& each : libraries) texts.push_back(each.path);
+    return {"cuda", Finding::Verdict::ok, fmt::format("{}", fmt::join(texts, ", "))};
 }
 
 Finding io_uring() {
@@ -245,9 +261,9 @@ std::string command_warning(const DaemonConfig& config) {
 }
 
 std::vector<Finding> doctor_node(const DaemonConfig& config, const std::string& root) {
-    std::vector<Finding> all = {key(config),  interface(config),  socket_buffers(),    memlock(config), rdma(config),
-                                io_uring(),   cpus(config, root), governor(),          threads(root),   files(),
-                                disk(config), huge_pages(),       clock_synchronised()};
+    std::vector<Finding> all = {key(config), interface(config), socket_buffers(),   memlock(config),     rdma(config),
+                                cuda(),      io_uring(),        cpus(config, root), governor(),          threads(root),
+                                files(),     disk(config),      huge_pages(),       clock_synchronised()};
     for (Finding& each : commands(config, root)) all.push_back(std::move(each));
     return all;
 }

@@ -20,6 +20,7 @@
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/net/interface.h"
 #include "runtime/core/net/socket.h"
+#include "runtime/core/run_folder.h"
 #include "runtime/daemon/daemon.h"
 #include "runtime/daemon/job_run.h"
 #include "runtime/daemon/placement.h"
@@ -198,12 +199,7 @@ Status Launch::key(std::string* path) {
 Status Launch::configure(DaemonConfig* config) {
     std::string key_path;
     GC_TRY(key(&key_path));
-    const char* base = std::getenv("TMPDIR");
-    for (const std::string& folder : {std::string(base ? base : ""), std::string("/tmp")}) {
-        if (!run_.empty() || folder.empty() || folder[0] != '/' || folder.size() > 60) continue;   // the path of a socket is short
-        if (std::string made = folder + "/gradcast-XXXXXX"; ::mkdtemp(made.data())) run_ = made;
-    }
-    if (run_.empty()) return fail_sys(errno, "cannot make a folder in /tmp");
+    GC_TRY(run_folder_make(&run_));
     const NodeAddress& self = placement_.nodes[placement_.rank];
     std::string members;
     for (const NodeAddress& each : placement_.nodes)

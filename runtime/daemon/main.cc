@@ -14,6 +14,7 @@
 #include "runtime/control/cli.h"
 #include "runtime/control/cli_docs.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/program.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/daemon.h"
 #include "runtime/daemon/doctor.h"
@@ -255,6 +256,7 @@ int main_(int argc, char** argv) {
 }   // namespace gradcast
 
 int main(int argc, char** argv) {
+    gradcast::program_begin();
     try {
         return gradcast::main_(argc, argv);
     } catch (const std::exception& error) {

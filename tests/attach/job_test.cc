@@ -95,7 +95,9 @@ TEST_F(AttachedJob, GoesOnWithoutANodeWhoseProcessHasEnded) {
     uint32_t done = 0;
     for (const JobStatus& each : lost.ranks) {
         if (each.state == JobState::done) ++done, EXPECT_EQ(each.digest, quiet);
-        else EXPECT_NE(each.error.find("was ended by signal 9 (SIGKILL); the job goes on without this node"), std::string::npos) << each.error;
+        else
+            EXPECT_NE(each.error.find("was ended by signal 9 (SIGKILL); the job goes on without this node"), std::string::npos)
+                << each.error;
     }
     EXPECT_EQ(done, 2u);
     // Without survive it ends everywhere.

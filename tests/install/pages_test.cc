@@ -46,5 +46,29 @@ TEST(Pages, LinksLeadSomewhere) {
     for (const char* folder : {"algos", "bench", "datasets", "nn", "runtime", "tests", "tools", "transport"}) expect_links(folder);
 }
 
+// For one user: it needs no root, so it may name nothing outside.
+TEST(SystemInstall, APrefixOfAUserIsAllThatIsWritten) {
+    std::string home = testing::TempDir() + "gc-home-XXXXXX";
+    ASSERT_NE(::mkdtemp(home.data()), nullptr);
+    const std::string build = std::getenv("GRADCAST_BUILD") ? std::getenv("GRADCAST_BUILD") : "build", log = home + "/log";
+    const std::string make = "env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory V=1 BUILD='" + build + "' PREFIX='" + home +
+                             "/.local' install-built >'" + log + "' 2>&1";
+    std::string text;
+    const int code = std::system(make.c_str());
+    ASSERT_TRUE(file_read(log, &text).ok());
+    ASSERT_EQ(code, 0) << text;
+    for (const char* system : {" /etc", " /usr", " /lib", "systemd/system", "sysusers"})
+        EXPECT_EQ(text.find(system), std::string::npos) << system;
+    for (const char* name :
+         {"bin/gradcastctl", "bin/gradcastd", "bin/gradcast-bench", "share/man/man8/gradcastd.8", "share/doc/gradcast/README.md"})
+        EXPECT_TRUE(fs::exists(home + "/.local/" + name)) << name;
+    EXPECT_FALSE(fs::exists(home + "/.local/sbin"));
+    EXPECT_FALSE(fs::exists(home + "/.local/lib/systemd"));
+    EXPECT_NE(std::system(("'" + home + "/.local/bin/gradcastd' --config /none 2>'" + log + "'").c_str()), 0);
+    ASSERT_TRUE(file_read(log, &text).ok());
+    EXPECT_NE(text.find(home + "/.local/share/doc/gradcast/gradcastd.toml"), std::string::npos) << "its own example: " << text;
+    fs::remove_all(home);
+}
+
 }   // namespace
 }   // namespace gradcast

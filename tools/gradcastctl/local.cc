@@ -21,6 +21,8 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/program.h"
+#include "runtime/core/run_folder.h"
 #include "runtime/core/thread.h"
 
 namespace gradcast {
@@ -34,9 +36,9 @@ volatile sig_atomic_t interrupt_count = 0;
 
 /// gradcastd beside this program (the build folder), in its sbin, or where the system has it.
 Status daemon_find(std::string* path) {
-    std::error_code error;
-    std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-    std::vector<std::string> folders = {here, here.parent_path() / "sbin"};
+    *path = program_file("gradcastd", {".", "../sbin"}, X_OK);
+    if (!path->empty()) return {};
+    std::vector<std::string> folders;
     const char* path_set = std::getenv("PATH");
     std::string all = path_set ? path_set : "";
     for (size_t at = 0; at < all.size();) {
@@ -47,7 +49,7 @@ Status daemon_find(std::string* path) {
     folders.insert(folders.end(), {"/usr/sbin", "/usr/local/sbin"});
     for (const std::string& folder : folders)
         if (::access((*path = folder + "/gradcastd").c_str(), X_OK) == 0) return {};
-    return fail(Code::invalid, "gradcastd is not beside gradcastctl ({}) and not in PATH: build or install it", here.string());
+    return fail(Code::invalid, "gradcastd is not beside gradcastctl ({}) and not in PATH: build or install it", program_folder());
 }
 
 /// A listening socket on a free port of 127.0.0.1.  The daemon inherits it, so the port stays reserved.
@@ -103,19 +105,6 @@ void catch_interrupts(void (*handler)(int)) {
 
 }   // namespace
 
-Status folder_make(std::string* folder) {
-    const char* wanted = std::getenv("TMPDIR");
-    for (std::string base : {std::string(wanted ? wanted : ""), std::string("/tmp")}) {
-        if (base.empty() || base[0] != '/' || base.size() > 60) continue;
-        base += "/gradcast-XXXXXX";
-        if (::mkdtemp(base.data())) {
-            *folder = base;
-            return Status{};
-        }
-    }
-    return fail_sys(errno, "cannot make a folder in /tmp");
-}
-
 void interrupts_end() {
     catch_interrupts([](int) {
         auto say = [](int fd, std::string_view text) { (void)!::write(fd, text.data(), text.size()); };
@@ -135,7 +124,7 @@ int interrupts() {
 }
 
 Status Cluster::prepare(uint32_t nodes, const std::string& isa, bool commands) {
-    GC_TRY(folder_make(&folder_));
+    GC_TRY(run_folder_make(&folder_));
     GC_TRY(cluster_key_create(folder_ + "/key"));
     std::string members;
     for (uint32_t i = 0; i < nodes; ++i) {

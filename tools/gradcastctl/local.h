@@ -15,9 +15,6 @@ void interrupts_end();
 /// From the first call on they are counted instead.
 int interrupts();
 
-/// A new folder of mode 0700 under TMPDIR or /tmp, with a short name: the path of a Unix socket has at most 107 bytes.
-Status folder_make(std::string* folder);
-
 class Cluster {
 public:
     Cluster() = default;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/program.h"
 #include "runtime/core/version.h"
 #include "tools/gradcastctl/client.h"
 #include "tools/gradcastctl/commands.h"
@@ -82,6 +83,7 @@ int run(int argc, char** argv) {
 }   // namespace
 
 int main(int argc, char** argv) {
+    program_begin();
     std::signal(SIGPIPE, SIG_IGN);   // a closed connection is an error of the request
     try {
         return run(argc, argv);

@@ -10,6 +10,7 @@
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/log.h"
+#include "runtime/core/run_folder.h"
 #include "runtime/core/thread.h"
 #include "runtime/job/audit/audit.h"
 #include "tools/gradcastctl/client.h"
@@ -179,7 +180,7 @@ private:
 
     int compute(const AuditStretch& stretch) {
         Scratch scratch;
-        if (Status status = folder_make(&scratch.path); !status.ok()) return complain(exit_failed, "{}", status.what);
+        if (Status status = run_folder_make(&scratch.path); !status.ok()) return complain(exit_failed, "{}", status.what);
         std::atomic<bool> stop{false};
         const bool terminal = ::isatty(STDERR_FILENO) != 0;
         AuditConfig config{.first = stretch.first,

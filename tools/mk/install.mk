@@ -1,23 +1,31 @@
 # What is installed and packaged: pages, programs, man pages, completions, units.
 
 PREFIX ?= /usr
+# Elsewhere it is for one user: no service, no system user, nothing outside of PREFIX.
+SYSTEM = $(filter /usr /usr/local,$(PREFIX))
+SBIN = $(if $(SYSTEM),sbin,bin)
 # In the shape of the sources, so that links and names of files in pages hold.
 PAGES = $(shell find README.md $(LIB_DIRS) tools bench tests -name '*.md') $(wildcard tools/jobs/*.toml tools/python/examples/*.py tools/python/examples/*.toml) tools/demo.toml $(wildcard bench/results/*.svg bench/results/*.csv)
 
-.PHONY: install install-pages wheel wheel-built deb
+.PHONY: install install-built install-pages wheel wheel-built deb
 
 install-pages:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gradcast LICENSE tools/systemd/gradcastd.toml tools/monitoring/alerts.yml tools/monitoring/dashboard.json
 	set -e; for page in $(PAGES); do install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/doc/gradcast/$$page; done
-install: all install-pages
+install: all
+	@$(MAKE) --no-print-directory install-built
+# Of what is built, so that a rule of this make may call it.
+install-built: install-pages
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gradcastctl $(BUILD)/gradcast-bench tools/gradcast-lab
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gradcastd
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/$(SBIN) $(BUILD)/gradcastd
 	$(if $(CUDA_SO)$(RDMA_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(CUDA_SO) $(RDMA_SO))
+ifneq ($(SYSTEM),)
 	install -d $(DESTDIR)/etc/gradcast
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system tools/systemd/gradcastd.service
 	install -D -m 644 tools/systemd/gradcast.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/gradcast.conf
 	sed -E 's,(gradcast/)gradcastd\.toml,\1%i.toml,; s,^((Runtime|State)Directory=gradcast)$$,\1-%i,; s,^(Description=.*),\1 (%i),' tools/systemd/gradcastd.service \
 	  >$(DESTDIR)$(PREFIX)/lib/systemd/system/gradcastd@.service
+endif
 	@mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man5 man/man8 bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 	$(BUILD)/gradcastctl man gradcastctl >$(DESTDIR)$(PREFIX)/share/man/man1/gradcastctl.1
 	$(BUILD)/gradcast-bench --man >$(DESTDIR)$(PREFIX)/share/man/man1/gradcast-bench.1

@@ -15,6 +15,9 @@ PACKAGES_SLURM  := slurmctld slurmd slurm-client munge iproute2 python3 openssl
 PACKAGES_SYSTEMD := systemd-container systemd-sysv dbus python3
 # What tools/deb and tests/deb work with.
 PACKAGES_DEB := dpkg-dev lintian debootstrap
+# What make dist takes beside the programs; what tests/dist/run starts.
+PACKAGES_DIST := $(PACKAGES_RDMA) ibverbs-providers xz-utils
+PACKAGES_DIST_TEST := debootstrap qemu-system-x86 busybox-static cpio kmod python3
 # What tests/control and tests/daemon check metrics with.
 PACKAGES_MONITORING := prometheus python3-prometheus-client
 # What tests/page opens the status page in.
@@ -23,7 +26,7 @@ PACKAGES_PAGE := chromium python3
 PACKAGES_PYTHON := python3 python3-numpy python3-pip python3-setuptools python3-wheel
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
 
-.PHONY: deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb deps-python
+.PHONY: deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb deps-dist deps-dist-test deps-python
 
 # As root, or through sudo; one at a time, as apt-get does not wait for another.
 define install_packages
@@ -47,6 +50,10 @@ deps-systemd: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_SYSTEMD))
 deps-deb: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_DEB))
+deps-dist: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_DIST))
+deps-dist-test: | $(BUILD)/.dir
+	$(call install_packages,$(PACKAGES_DIST_TEST))
 deps-page: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_PAGE))
 deps-monitoring: | $(BUILD)/.dir

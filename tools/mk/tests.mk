@@ -29,6 +29,15 @@ $(BUILD)/obj/tests/rdma/rdma_test.o: $(BUILD)/features.said
 $(BUILD)/obj/tests/rdma/rdma_test.o: FLAGS += $(if $(RDMA_SO),-DGC_RDMA)
 $(BUILD)/tests/nn: $(patsubst %.amx.cc,$(BUILD)/obj/emulated/%.o,$(filter %.amx.cc,$(LIB_SOURCES)))
 
+# Libraries without content that have names like those of CUDA, which no host has, and a module that needs them, for tests of where CUDA is searched.
+CUDA_NAMED := $(BUILD)/tests/cuda-named
+$(CUDA_NAMED)/libgradcast_cuda.so: | $(BUILD)/.dir
+	$(call say,link,$@)
+	$(Q)rm -rf $(CUDA_NAMED) && mkdir -p $(CUDA_NAMED)/host && cd $(CUDA_NAMED) && : >none.c && set -e && \
+	  for name in libcudnn-named.so.9 libcublas-named.so.13; do $(CXX) -x c -shared -nostdlib -Wl,-soname,$$name -o host/$$name none.c; done && \
+	  $(CXX) -x c -shared -nostdlib -Wl,--no-as-needed -o $(@F) none.c -Lhost -l:libcudnn-named.so.9 -l:libcublas-named.so.13
+$(BUILD)/tests/job $(BUILD)/tests/dist: | $(CUDA_NAMED)/libgradcast_cuda.so
+
 # Bindings for C++ that MPI itself has dropped warn, so they stay out.
 $(BUILD)/bench/rivals/mpi: bench/rivals/mpi.cc
 	$(call say,mpicxx,$<)
@@ -44,7 +53,7 @@ test: deps
 	@$(MAKE) --no-print-directory test-built
 
 suites: $(TESTS) $(CUDA_TESTS) $(BUILD)/gradcastctl $(BUILD)/gradcastd
-tests: all $(TESTS) $(CUDA_TESTS) $(HOST_RUN) $(BUILD)/bench/micro/micro $(BUILD)/bench/data/read
+tests: all $(TESTS) $(CUDA_TESTS) $(if $(MODE),,$(BUILD)/dist.made) $(HOST_RUN) $(BUILD)/bench/micro/micro $(BUILD)/bench/data/read
 test-built: tests
 	@tests/run $(BUILD)
 

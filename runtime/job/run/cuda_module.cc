@@ -1,44 +1,40 @@
 #include "runtime/job/run/cuda_module.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <iterator>
 #include <mutex>
 #include <string_view>
 
+#include "runtime/core/program.h"
 #include "runtime/core/version.h"
+#include "runtime/job/run/cuda_libraries.h"
 
 namespace gradcast {
 namespace {
 
-/// Of this program, with its last slash.
-std::string own_folder() {
-    char path[PATH_MAX];
-    const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
-    const std::string_view whole(path, size > 0 ? static_cast<size_t>(size) : 0);
-    return std::string(whole.substr(0, whole.rfind('/') + 1));
-}
-
 Status load(const CudaModule** module) {
     constexpr const char* name = "libgradcast_cuda.so";
-    const std::string folder = own_folder();
-    for (const std::string& path : {folder + name, folder + "../lib/" + name}) {
-        if (::access(path.c_str(), R_OK) != 0) continue;
-        void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);   // never closed: what it made may live as long as the program
-        if (!library) return fail(Code::unsupported, "no device: {}", ::dlerror());
-        auto* entry = reinterpret_cast<const CudaModule* (*)()>(::dlsym(library, "gradcast_cuda"));
-        const CudaModule* found = entry ? entry() : nullptr;
-        if (!found || std::string_view(found->version) != version_text)
-            return fail(Code::unsupported, "no device: {} is of version {}, this program of {}: install both together", path,
-                        found ? found->version : "?", version_text);
-        *module = found;
-        return {};
+    const std::string path = program_file(name, {".", "../lib"});
+    if (path.empty())
+        return fail(Code::unsupported, "no device: {} is neither in {} nor in ../lib (make builds it where nvcc and cuDNN are)", name,
+                    program_folder());
+    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);   // never closed: what it made may live as long as the program
+    if (!library) {
+        const std::string why = ::dlerror(), missing = cuda_libraries_missing(cuda_libraries_open(path));
+        if (!missing.empty()) return fail(Code::unsupported, "no device: {}", missing);
+        library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+        if (!library) return fail(Code::unsupported, "no device: {}", why);
     }
-    return fail(Code::unsupported, "no device: {} is neither in {} nor in ../lib (make builds it where nvcc and cuDNN are)", name, folder);
+    auto* entry = reinterpret_cast<const CudaModule* (*)()>(::dlsym(library, "gradcast_cuda"));
+    const CudaModule* found = entry ? entry() : nullptr;
+    if (!found || std::string_view(found->version) != version_text)
+        return fail(Code::unsupported, "no device: {} is of version {}, this program of {}: install both together", path,
+                    found ? found->version : "?", version_text);
+    *module = found;
+    return {};
 }
 
 /// Once.
