@@ -67,8 +67,8 @@ void print_workers(const std::vector<NodeResult>& nodes);
 void print_metrics(const std::vector<MetricSample>& samples);
 /// On stderr.
 void print_warnings(const JobStatus& status);
-/// The end of run, submit --wait and watch: the table of nodes, the time, then the lines `accuracy …` (without accuracies `test loss …`) and `digest
-/// …`; or the error on stderr. `kept`: where the model and the records are, "" if nowhere.  Returns the exit code.
+/// The end of run, submit --wait and watch: the table of nodes, the time, then the lines `accuracy …` (without accuracies `test loss …`)
+/// and `digest …`; or the error on stderr. `kept`: where the model and the records are, "" if nowhere.  Returns the exit code.
 int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>& nodes, const std::string& kept);
 
 }   // namespace gradcast

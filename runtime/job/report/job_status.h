@@ -94,8 +94,8 @@ struct JobStatus {
     bool stepped() const { return step > resumed; }   // a step is done in this run
 };
 
-/// "step 3/60  epoch 1/2  loss 0.5127  accuracy 0.8904", as progress lines begin: "loss -" where this run has done no step, "test loss" where the
-/// net tells no classes, neither before the first evaluation.
+/// "step 3/60  epoch 1/2  loss 0.5127  accuracy 0.8904", as progress lines begin: "loss -" where this run has done no step, "test loss"
+/// where the net tells no classes, neither before the first evaluation.
 std::string progress_text(const JobStatus& status);
 
 }   // namespace gradcast
