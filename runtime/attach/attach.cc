@@ -55,6 +55,20 @@ std::vector<std::pair<std::string, std::string>> environment_of(const AttachConf
     return all;
 }
 
+/// A file has variances in place of second moments: they become such that a file of them gives the same bits again.
+void as_variances(std::span<float> statistics) {
+    const size_t channels = statistics.size() / 2;
+    for (size_t c = 0; c < channels; ++c) {
+        const double mean = statistics[c];
+        float& held = statistics[channels + c];
+        for (float before = -1; before != held;) {
+            before = held;
+            const auto variance = static_cast<float>(std::max(held - mean * mean, 0.0));
+            held = static_cast<float>(variance + mean * mean);
+        }
+    }
+}
+
 class LaneProcesses final : public NetProcesses {
 public:
     explicit LaneProcesses(const AttachConfig& config) : config_(config), lanes_(config.lanes), deadline_us_(config.deadline_us) {}
@@ -201,6 +215,7 @@ private:
             if (!std::ranges::all_of(from, [](float value) { return std::isfinite(value); }))
                 return fail(Code::invalid, "{}: the initial value of {} holds NaN or Inf", lanes_[0].channel().name(), layer.spec.name);
             std::ranges::copy(from, parameters.begin() + static_cast<ptrdiff_t>(offset));
+            if (layer.statistics > 0) as_variances(parameters.subspan(offset, layer.statistics));
         }
         for (AttachLane& lane : lanes_) std::fill_n(lane.gradients(), net_->layout().elements, 0.0f);
         return {};

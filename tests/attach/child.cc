@@ -95,6 +95,7 @@ private:
                       {"libraries", {{"libc", "any"}}},
                       {"modules", Json::array()}};
         if (mode_ == "data digest") hello["data_digest"] = "d1";
+        if (mode_ == "running") hello["running"].push_back({{"name", "n"}, {"channels", 3}});
         if (mode_ == "no json") return send_text(GC_ATTACH_HELLO, "hello");
         send_text(GC_ATTACH_HELLO, hello.dump());
     }
@@ -110,6 +111,7 @@ private:
         w_ = memory["tensors"][0];
         b_ = memory["tensors"][1];
         buckets_ = memory["buckets"].size();
+        if (mode_ == "running") running_ = memory["running"][0];
         images_ = reinterpret_cast<const uint8_t*>(block_ + memory["images"].get<size_t>());
         indices_ = reinterpret_cast<const uint64_t*>(block_ + memory["indices"].get<size_t>());
         labels_ = reinterpret_cast<const int32_t*>(block_ + memory["labels"].get<size_t>());
@@ -121,6 +123,11 @@ private:
         unsigned state = mode_ == "unseeded" ? static_cast<unsigned>(::getpid()) : 7;
         for (size_t i = 0; i < pixels_ * classes_; ++i)
             gradients_[w_ + i] = 0.02f * static_cast<float>(::rand_r(&state) % 1001 - 500) / 500;
+        for (size_t c = 0; c < 3 && running_ > 0; ++c) {
+            const float mean = 0.3f + 1.7f * static_cast<float>(c);
+            gradients_[running_ + c] = mean;
+            gradients_[running_ + 3 + c] = mean * mean + 1e-3f;
+        }
         if (mode_ == "bad start") gradients_[b_] = std::numeric_limits<float>::quiet_NaN();
         send_text(GC_ATTACH_READY, "");
     }
@@ -186,7 +193,7 @@ private:
     const std::string mode_;
     const int socket_ = std::atoi(::getenv("GRADCAST_ATTACH"));
     int fds_[2] = {-1, -1};
-    size_t pixels_ = 0, classes_ = 0, bytes_ = 0, w_ = 0, b_ = 0, buckets_ = 0;
+    size_t pixels_ = 0, classes_ = 0, bytes_ = 0, w_ = 0, b_ = 0, buckets_ = 0, running_ = 0;
     float mean_ = 0, std_ = 1;
     int lane_ = 0, count_ = 0;
     bool own_ = false;

@@ -75,13 +75,13 @@ TEST_F(SystemAttach, AnExampleGivesOneDigest) {
     EXPECT_EQ(digest(run(coded, 4, "four")), digest(alone));
 
     // Its folder is verified, by the program that it names, where somebody allows that.
-    const std::string refused = ctl({"verify", cluster.folder + "/two/node-1"});
+    const std::string refused = ctl({"verify", cluster.folder + "/two"});
     EXPECT_TRUE(has(refused, "would start a command") && has(refused, "--allow-command")) << refused;
-    const std::string verified = ctl({"verify", cluster.folder + "/two/node-1", "--allow-command", "--lanes", "1"});
+    const std::string verified = ctl({"verify", cluster.folder + "/two", "--allow-command", "--lanes", "1"});
     EXPECT_TRUE(verified.starts_with("0 ")) << verified;
 
     // Its model is read in Python.
-    const std::string exported = ctl({"export", cluster.folder + "/one/node-1/final.h5", "model.safetensors"});
+    const std::string exported = ctl({"export", cluster.folder + "/one/final.h5", "model.safetensors"});
     EXPECT_TRUE(exported.starts_with("0 ")) << exported;
     const std::string reads = fmt::format(
         "cd '{}' && PYTHONPATH='{}/tools/python' {} -c 'import gradcast; print(sorted((name, t.shape) for name, t in "

@@ -18,6 +18,7 @@
 #include "runtime/core/isa.h"
 #include "runtime/daemon/job_run.h"
 #include "runtime/job/file/command.h"
+#include "runtime/job/file/engine_config.h"
 #include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/event_file.h"
@@ -58,7 +59,7 @@ Status keep_results(const std::string& job, const std::string& folder, std::vect
 }
 
 const std::vector<std::string> results_of_a_job = {"job.toml", "job.json",        "log",       "steps.jsonl",
-                                                   "final.h5", "transcript.json", "replay.log"};
+                                                   "final.h5", "transcript.json", "replay.log",  start_file};
 
 /// Keeps the newest checkpoint of an unfinished job, and the folder of a node that has it or its first part.  Returns how it goes on, for
 /// people; "": there is no checkpoint.
@@ -72,7 +73,7 @@ std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const
     const auto& [of, parts] = *all.rbegin();
     const auto& [steps, cells] = of;
     const auto file = [&](uint32_t cell) { return checkpoint_path("", {steps, cell, cells}).substr(1); };
-    Status status = keep_results(parts.at(0), folder, {"job.toml", "job.json", "log", "steps.jsonl"});
+    Status status = keep_results(parts.at(0), folder, {"job.toml", "job.json", "log", "steps.jsonl", start_file});
     for (const auto& [cell, from] : parts)
         if (status.ok()) status = keep_results(from, folder, {file(cell)});
     if (!status.ok()) return status.what;

@@ -314,17 +314,27 @@ private:
         GC_TRY(spread_views());
         return resumed(context);
     }
-    /// All ranks begin with the initial values of the first one, whose scales are of them.
+    /// All ranks begin with the initial values of the first one, whose scales are of them.  It has the state already: where another rank is
+    /// lost meanwhile, the next view gets the state from it.
     Status spread_initial(Context& context) {
+        const auto has_them = [&] {
+            context.state = context.digest(0, parts_.model_digest());
+            has_state();
+        };
         const bool first = session_->self() == 0;
+        if (first) has_them();
         if (session_->view().n() > 1) {
             standing_.algorithm_bytes = algorithm_->state().size();
             if (first) GC_TRY(state_send(context, *session_, session_->others(), parts_, *algorithm_, &standing_));
             else GC_TRY(state_receive(context, *session_, 0, parts_, *algorithm_, &standing_));
         }
-        GC_TRY(context.digest(0, parts_.model_digest(), &context.state));
-        has_state();
-        return safetensors_write(config_.folder + '/' + start_file, model_.described(), parts_.compute.net->parameters());
+        if (!first) has_them();
+        return {};
+    }
+    /// An audit begins with them.
+    void keep_initial() {
+        const Status kept = safetensors_write(config_.folder + '/' + start_file, model_.described(), parts_.compute.net->parameters());
+        if (!kept.ok()) report_.warn(fmt::format("{}; the job cannot be verified from its beginning", kept.what));
     }
     void has_state() {
         has_state_ = true;
@@ -332,6 +342,7 @@ private:
     }
     void first_step(Context& context) {
         if (std::exchange(begun_, true)) return;
+        if (context.step == 0 && parts_.initial_values_differ() && config_.until == 0) keep_initial();
         checkpoints_.begin(context.step);
         ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
         if (views_) views_->watch(context.host);
