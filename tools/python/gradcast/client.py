@@ -95,9 +95,20 @@ class Client:
         """
         return self._begin("/v1/jobs", job, nodes, count, base)
 
-    def resume(self, job: str, text: Optional[str] = None, nodes: Sequence[str] = (), count: int = 0, base: Optional[str] = None) -> str:
-        """Resumes a job that has ended, from its newest checkpoint, and returns its id.  text: another job file, as submit() takes it."""
-        return self._begin(self._of_job(job) + "/resume", text, nodes, count, base)
+    def resume(
+        self,
+        job: str,
+        text: Optional[str] = None,
+        nodes: Sequence[str] = (),
+        count: int = 0,
+        base: Optional[str] = None,
+        allow_command: bool = False,
+    ) -> str:
+        """Resumes a job that has ended, from its newest checkpoint, and returns its id.
+
+        text: another job file, as submit() takes it.  allow_command: the program that net.command of the checkpoint's own job file names may be started.
+        """
+        return self._begin(self._of_job(job) + "/resume", text, nodes, count, base, allow_command)
 
     def cancel(self, job: str) -> Dict[str, Any]:
         """Cancels a job.  Returns its description, in which it may still run for a moment."""
@@ -147,10 +158,14 @@ class Client:
             raise ValueError("job: a job's id is missing")
         return "/v1/jobs/" + urllib.parse.quote(job, safe="")
 
-    def _begin(self, path: str, job: Optional[str], nodes: Sequence[str], count: int, base: Optional[str]) -> str:
+    def _begin(
+        self, path: str, job: Optional[str], nodes: Sequence[str], count: int, base: Optional[str], allow_command: bool = False
+    ) -> str:
         if isinstance(nodes, str):
             raise TypeError('nodes: a list of names, ["a", "b"]')
         asked: Dict[str, Any] = {"nodes": list(nodes), "count": count}
+        if allow_command:
+            asked["allow_command"] = True
         if job is not None:
             asked.update(_job_file(job, base))
         answer = self._post(path, asked)
