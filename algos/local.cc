@@ -327,6 +327,8 @@ Status Local::validate_batch(Context& context, uint32_t lane, uint32_t batch, st
     double loss = 0;
     GC_TRY(context.net->evaluate(lane, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, &right, &loss,
                                  nullptr, outputs.empty() ? nullptr : outputs.data() + uint64_t{begin} * info.classes));
+    if (right == Net::no_classes)
+        return fail(Code::invalid, "the algorithm chooses by accuracy, and the program of net.command tells no classes");
     if (!all_labels.empty()) std::copy_n(labels, count, all_labels.begin() + begin);
     right_[lane] += right;
     context.progress.advance();

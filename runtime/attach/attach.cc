@@ -1,5 +1,8 @@
 #include "runtime/attach/attach.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -18,6 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // That a process may take until it is ready: in deadlines, but not longer than start_most_us.
+constexpr uint32_t pids_least = 256;   // tasks of a process with its descendants, beside threads that compute
 constexpr uint64_t start_deadlines = 10, start_most_us = uint64_t{3600} * 1'000'000;
 
 /// What decides the bits of a process's kernels, beside the program: how many threads and which instruction set its libraries take.
@@ -36,22 +40,25 @@ std::vector<std::pair<std::string, std::string>> environment_of(const AttachConf
         return {};
     }();
     const std::string threads = fmt::format("{}", config.threads);
-    std::vector<std::pair<std::string, std::string>> all = {{"OMP_NUM_THREADS", threads},
-                                                            {"OPENBLAS_NUM_THREADS", threads},
-                                                            {"MKL_NUM_THREADS", threads},
-                                                            {"OMP_WAIT_POLICY", "passive"},
-                                                            {"ATEN_CPU_CAPABILITY", level.aten},
-                                                            {"ONEDNN_MAX_CPU_ISA", level.onednn},
-                                                            {"DNNL_MAX_CPU_ISA", level.onednn},
-                                                            {"OPENBLAS_CORETYPE", level.openblas},
-                                                            {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"},
-                                                            {"PYTHONHASHSEED", fmt::format("{}", config.seed % (uint64_t{1} << 32))},
-                                                            {"PYTHONUNBUFFERED", "1"},
-                                                            {"GRADCAST_LANE", fmt::format("{}", lane)}};
+    // The first of equal names counts: the user's.
+    std::vector<std::pair<std::string, std::string>> all;
     for (const std::string& each : config.environment) {
         const size_t equals = each.find('=');
         all.emplace_back(each.substr(0, equals), each.substr(equals + 1));
     }
+    const std::pair<const char*, std::string> ours[] = {{"OMP_NUM_THREADS", threads},
+                                                        {"OPENBLAS_NUM_THREADS", threads},
+                                                        {"MKL_NUM_THREADS", threads},
+                                                        {"OMP_WAIT_POLICY", "passive"},
+                                                        {"ATEN_CPU_CAPABILITY", level.aten},
+                                                        {"ONEDNN_MAX_CPU_ISA", level.onednn},
+                                                        {"DNNL_MAX_CPU_ISA", level.onednn},
+                                                        {"OPENBLAS_CORETYPE", level.openblas},
+                                                        {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"},
+                                                        {"PYTHONHASHSEED", fmt::format("{}", config.seed % (uint64_t{1} << 32))},
+                                                        {"PYTHONUNBUFFERED", "1"},
+                                                        {"GRADCAST_LANE", fmt::format("{}", lane)}};
+    for (const auto& [name, value] : ours) all.emplace_back(name, value);
     return all;
 }
 
@@ -61,7 +68,9 @@ void as_variances(std::span<float> statistics) {
     for (size_t c = 0; c < channels; ++c) {
         const double mean = statistics[c];
         float& held = statistics[channels + c];
-        for (float before = -1; before != held;) {
+        constexpr int rounds = 8;   // one does it but for ties of rounding
+        float before = -1;
+        for (int round = 0; round < rounds && before != held; ++round) {
             before = held;
             const auto variance = static_cast<float>(std::max(held - mean * mean, 0.0));
             held = static_cast<float>(variance + mean * mean);
@@ -69,16 +78,40 @@ void as_variances(std::span<float> statistics) {
     }
 }
 
+/// While it lives, the thread may use the CPUs of a lane alone: a process that it starts inherits them.
+class LaneCpus {
+public:
+    LaneCpus(const std::vector<uint32_t>& cpus, uint32_t lane, uint32_t threads) {
+        set_ = !cpus.empty() && ::pthread_getaffinity_np(::pthread_self(), sizeof before_, &before_) == 0;
+        if (!set_) return;
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        for (uint32_t i = 0; i < threads; ++i) CPU_SET(cpus[(uint64_t{lane} * threads + i) % cpus.size()], &own);
+        ::pthread_setaffinity_np(::pthread_self(), sizeof own, &own);   // a hint, as for lanes
+    }
+    LaneCpus(const LaneCpus&) = delete;
+    LaneCpus& operator=(const LaneCpus&) = delete;
+    ~LaneCpus() {
+        if (set_) ::pthread_setaffinity_np(::pthread_self(), sizeof before_, &before_);
+    }
+
+private:
+    cpu_set_t before_;
+    bool set_ = false;
+};
+
 class LaneProcesses final : public NetProcesses {
 public:
     explicit LaneProcesses(const AttachConfig& config) : config_(config), lanes_(config.lanes), deadline_us_(config.deadline_us) {}
     ~LaneProcesses() override {
+        for (AttachLane& lane : lanes_) lane.close();   // all end side by side
         for (AttachLane& lane : lanes_) lane.end();
     }
 
     Status open() {
         const ProcessChannel::Wait wait = starting();
-        for (uint32_t lane = 0; lane < lanes_.size(); ++lane)
+        for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+            const LaneCpus cpus(config_.cpus, lane, config_.threads);
             GC_TRY(lanes_[lane].start({.command = config_.command,
                                        .folder = config_.folder,
                                        .environment = environment_of(config_, lane),
@@ -86,8 +119,10 @@ public:
                                        .output =
                                            [this, lane](std::string_view line) {
                                                if (config_.output) config_.output(lane, line);
-                                           }},
+                                           },
+                                       .pids_max = pids_least + 2 * config_.threads},
                                       start_text(lane), wait));
+        }
         for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
             ProcessHello hello;
             GC_TRY(lanes_[lane].hello(wait, &hello));
@@ -114,7 +149,9 @@ public:
         samples_max_ = config.samples_max;
         for (const uint32_t size : block_sizes_) samples_max_ = std::max(samples_max_, size);
         places_ = block_places(samples_max_, uint64_t{spec_.C} * spec_.H * spec_.W, layout.elements);
-        auto made = std::make_unique<AttachedNet>(AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_}, std::move(layout), config);
+        NetConfig whole = config;
+        whole.samples_max = samples_max_;
+        auto made = std::make_unique<AttachedNet>(AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_}, std::move(layout), whole);
         net_ = made.get();
         *net = std::move(made);
         return {};

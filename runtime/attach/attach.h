@@ -27,9 +27,10 @@ struct AttachConfig {
     // Samples, as DataInfo has them.
     uint32_t C = 1, H = 1, W = 1, classes = 2;
     float target_scale = 0;
-    std::vector<float> mean, std;   // [C]
-    bool own_samples = false;       // the program has the samples, and gets indices
-    uint32_t samples_max = 1;       // of a block or an evaluation's batch
+    std::vector<float> mean, std;      // [C]
+    bool own_samples = false;          // the program has the samples, and gets indices
+    std::vector<uint32_t> cpus = {};   // processes are pinned to these in turn, `threads` each; empty: they are not
+    uint32_t samples_max = 1;          // of a block or an evaluation's batch
     uint64_t deadline_us = 30'000'000;
     /// Gets what the processes print, line by line; on threads of this folder, one call at a time for each process.
     std::function<void(uint32_t lane, std::string_view line)> output = {};

@@ -38,9 +38,15 @@ Status ProcessChannel::start(ProcessConfig config) {
     return Process::start(config, &process_);
 }
 
-void ProcessChannel::end() {
+void ProcessChannel::close() {
     socket_.close();
-    if (process_) process_->end(end_us);
+    closed_us_ = clock_us();
+}
+
+void ProcessChannel::end() {
+    if (closed_us_ == 0) close();
+    const uint64_t waited_us = clock_us() - closed_us_;
+    if (process_) process_->end(end_us - std::min(waited_us, end_us));
     process_.reset();
 }
 
@@ -98,17 +104,17 @@ Status ProcessChannel::send_text(gc_attach_kind kind, std::string_view text, con
 
 Status ProcessChannel::receive(const Wait& wait, AttachMessage* message, size_t* bytes) {
     for (;;) {
+        if (wait.stopped && wait.stopped()) return fail(Code::cancelled, "stopped while {} computed", name_);
+        const uint64_t now_us = clock_us();
+        if (now_us >= wait.until_us)
+            return failure(Code::deadline, "{} has not answered for {:.1f} s, which is as long as it may take (job.deadline)", name_,
+                           static_cast<double>(now_us - asked_us_) / 1e6);
         // What comes with a message of a process, as descriptors, is dropped by the kernel.
         const ssize_t got = ::recv(socket_.get(), message, sizeof *message, MSG_DONTWAIT | MSG_TRUNC);
         if (got == 0) return ended();
         if (got < 0 && errno == ECONNRESET) return ended();
         if (got < 0 && errno != EAGAIN && errno != EINTR) return fail_sys(errno, "cannot receive from {}", name_);
         if (got < 0) {
-            if (wait.stopped && wait.stopped()) return fail(Code::cancelled, "stopped while {} computed", name_);
-            const uint64_t now_us = clock_us();
-            if (now_us >= wait.until_us)
-                return failure(Code::deadline, "{} has not answered for {:.1f} s, which is as long as it may take (job.deadline)", name_,
-                               static_cast<double>(now_us - asked_us_) / 1e6);
             pollfd ready{socket_.get(), POLLIN, 0};
             ::poll(&ready, 1, static_cast<int>(std::min(look_us, wait.until_us - now_us) / 1000 + 1));
             continue;
@@ -133,6 +139,7 @@ Status ProcessChannel::receive_text(gc_attach_kind kind, const Wait& wait, std::
         if (message.kind != static_cast<uint32_t>(kind))
             return wrong(fmt::format("message {} instead of {}", message.kind, static_cast<int>(kind)));
         if (text->size() + bytes > GC_ATTACH_WHOLE_MAX) return wrong(fmt::format("a text of more than {} bytes", GC_ATTACH_WHOLE_MAX));
+        if (bytes == 0 && message.text.head.more != 0) return wrong("an empty piece of a text");
         text->append(message.text.text, bytes);
     } while (message.text.head.more != 0);
     return {};

@@ -36,7 +36,9 @@ public:
 
     /// Starts the process.  config: all but its socket.
     Status start(ProcessConfig config);
-    /// The process has two seconds to end by itself; then it is killed.
+    /// The process is to end: it has two seconds for that.
+    void close();
+    /// Waits for its end; then it is killed.
     void end();
 
     /// In pieces; `fds` go with the last one.
@@ -69,6 +71,7 @@ private:
     Fd socket_;
     std::unique_ptr<Process> process_;
     std::atomic<bool> failed_{false};   // a flag: it orders nothing
+    uint64_t closed_us_ = 0;            // when the socket was closed
     uint64_t asked_us_ = 0;             // when the last message was sent
 };
 

@@ -5,6 +5,7 @@
 
 #include "nn/graph/layers.h"
 #include "runtime/attach/wire.h"
+#include "runtime/core/digest.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/version.h"
 
@@ -89,10 +90,18 @@ Status hello_parse(std::string_view text, ProcessHello* hello) {
     if (libraries.is_object())
         for (const auto& [name, version] : libraries.items())
             if (version.is_string()) hello->libraries.emplace_back(one_line(name), one_line(version.get<std::string>()));
-    for (size_t i = 0; modules.is_array() && i < std::min(modules.size(), modules_max); ++i)
+    if (modules.is_array() && modules.size() > modules_max) return wrong("{} modules are more than {}", modules.size(), modules_max);
+    for (size_t i = 0; modules.is_array() && i < modules.size(); ++i)
         if (const Json& path = member(modules[i], "path"), &sha = member(modules[i], "sha256"); path.is_string() && sha.is_string())
             hello->modules.emplace_back(path.get<std::string>(), sha.get<std::string>());
     return {};
+}
+
+std::string hello_digest(const ProcessHello& hello) {
+    std::string all;
+    for (const LayerSpec& layer : hello.layers) all += layer_text(layer) + "\n";
+    for (const auto& [path, sha] : hello.modules) all += sha + "\n";   // not the path: it may be another at each node
+    return sha256_hex(std::as_bytes(std::span(all)));
 }
 
 std::string hello_difference(const ProcessHello& a, const ProcessHello& b) {

@@ -19,6 +19,8 @@ struct ProcessHello {
 };
 /// Of a text from outside.  Error: Code::invalid; what is wrong with it, without the process's name.
 Status hello_parse(std::string_view text, ProcessHello* hello);
+/// SHA-256, in hex, of tensors and modules: equal on two nodes means the same net from the same sources.
+std::string hello_digest(const ProcessHello& hello);
 /// The first thing that two processes of one job have otherwise, as a part of a sentence; empty: they are alike.
 std::string hello_difference(const ProcessHello& a, const ProcessHello& b);
 

@@ -8,6 +8,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/rng.h"
+#include "runtime/core/thread.h"
 
 namespace gradcast {
 namespace {
@@ -99,34 +100,50 @@ Status kernel_set_measure(const KernelSetConfig& config, uint64_t* digest, uint6
     *digest = *block_us = 0;
     const Layout& layout = config.net.layout();
     const auto stopped = [&] { return config.stop && config.stop->load(std::memory_order_relaxed); };
-    const auto compute = [&](uint32_t lane, uint32_t block, const Samples& samples, DigestSink* sink) -> Status {
-        if (stopped()) return fail(Code::cancelled, "stopped while the job is prepared");
-        const uint64_t begin_us = clock_us();
-        GC_TRY(config.net.block(lane, {0, block}, samples, *sink));
-        *block_us = std::max(*block_us, clock_us() - begin_us);
+    /// What a lane computes: a block, another one, and the first again.
+    struct Computed {
+        explicit Computed(const Layout& layout) : once(layout), other(layout), again(layout) {}
+        DigestSink once, other, again;
+        uint64_t block_us = 0;
+        Status status;
+    };
+    const auto compute = [&](uint32_t lane, const Samples& samples, Computed* computed) -> Status {
+        for (const auto& [block, sink] : {std::pair{0u, &computed->once}, {1u, &computed->other}, {0u, &computed->again}}) {
+            if (stopped()) return fail(Code::cancelled, "stopped while the job is prepared");
+            const uint64_t begin_us = clock_us();
+            GC_TRY(config.net.block(lane, {0, block}, samples, *sink));
+            computed->block_us = std::max(computed->block_us, clock_us() - begin_us);
+        }
         return {};
     };
     const auto measure = [&]() -> Status {
         for (const uint32_t size : config.sizes) {
             const Noise noise(config, size);
-            DigestSink first(layout);
+            std::vector<Computed> all(config.lanes, Computed(layout));
+            std::vector<Thread> threads(config.lanes - 1);
+            const auto run = [&](uint32_t lane) { all[lane].status = compute(lane, noise.samples(), &all[lane]); };
+            Status started;
+            for (uint32_t lane = 1; lane < config.lanes && started.ok(); ++lane)
+                started = threads[lane - 1].start([&run, lane] { run(lane); });
+            run(0);
+            for (Thread& thread : threads)
+                if (thread.joinable()) thread.join();
+            GC_TRY(started);
             for (uint32_t lane = 0; lane < config.lanes; ++lane) {
-                DigestSink once(layout), other(layout), again(layout);
-                GC_TRY(compute(lane, 0, noise.samples(), &once));
-                GC_TRY(compute(lane, 1, noise.samples(), &other));
-                GC_TRY(compute(lane, 0, noise.samples(), &again));
-                if (lane == 0) first.groups = once.groups, first.loss_sum = once.loss_sum;
-                const bool repeats = again.digest() == once.digest();
-                if (repeats && once.digest() == first.digest()) continue;
+                const Computed& computed = all[lane];
+                GC_TRY(computed.status);
+                *block_us = std::max(*block_us, computed.block_us);
+                const bool repeats = computed.again.digest() == computed.once.digest();
+                if (repeats && computed.once.digest() == all[0].once.digest()) continue;
                 return fail(
                     Code::invalid,
                     "{} computes other bits {}: {} of a block of {} samples differs. Let it use deterministic algorithms "
                     "(torch.use_deterministic_algorithms(True)), draw random numbers from the seeds of gradcast alone, and keep nothing "
                     "from one block to the next",
                     config.command, repeats ? fmt::format("in lane {}", lane) : "the second time",
-                    repeats ? difference(first, once) : difference(once, again), size);
+                    repeats ? difference(all[0].once, computed.once) : difference(computed.once, computed.again), size);
             }
-            *digest = splitmix64(*digest) + first.digest();
+            *digest = splitmix64(*digest) + all[0].once.digest();
         }
         return {};
     };

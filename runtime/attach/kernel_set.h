@@ -20,7 +20,7 @@ struct KernelSetConfig {
     std::string command;           // for messages
     const std::atomic<bool>* stop = nullptr;
 };
-/// As NetProcesses::measure().  On the calling thread.
+/// As NetProcesses::measure().  All lanes side by side, each on a thread.
 Status kernel_set_measure(const KernelSetConfig& config, uint64_t* digest, uint64_t* block_us);
 
 }   // namespace gradcast

@@ -19,6 +19,9 @@ class AttachLane {
 public:
     /// Starts the process, and sends START with this text.
     Status start(ProcessConfig process, std::string_view text, const ProcessChannel::Wait& wait);
+    /// The process is to end.
+    void close() { channel_.close(); }
+    /// Until it has ended.
     void end() { channel_.end(); }
     Status hello(const ProcessChannel::Wait& wait, ProcessHello* hello);
     /// Makes the block's memory and sends MEMORY with this text.

@@ -1,12 +1,16 @@
 #include "runtime/attach/net.h"
 
+#include <algorithm>
+
 #include "nn/graph/layers.h"
 #include "runtime/core/clock.h"
 
 namespace gradcast {
 
 AttachedNet::AttachedNet(const Parts& parts, Layout layout, const NetConfig& config)
-    : parts_(parts), layout_(std::move(layout)), seed_(config.seed), samples_max_(config.samples_max), pieces_(sum_pieces(layout_)) {}
+    : parts_(parts), layout_(std::move(layout)), seed_(config.seed), samples_max_(config.samples_max), pieces_(sum_pieces(layout_)) {
+    if (!config.block_sizes.empty()) block_max_ = *std::ranges::max_element(config.block_sizes);
+}
 
 Status AttachedNet::block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) {
     GC_ASSERT(lane < parts_.lanes.size() && samples.count <= samples_max_);
@@ -22,7 +26,10 @@ Status AttachedNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* ri
     if (outputs) return fail(Code::unsupported, "the outputs of a net of net.command are its process's own");
     if (!samples.places) GC_TRY(samples_check(parts_.spec, samples));
     gc_attach_loss found;
-    GC_TRY(parts_.lanes[lane].evaluate(samples, {clock_us() + parts_.deadline_us.load(std::memory_order_relaxed)}, &found, predicted));
+    // A batch may be larger than a block, for which the deadline is.
+    const uint64_t deadlines = (samples.count + block_max_ - 1) / block_max_;
+    GC_TRY(parts_.lanes[lane].evaluate(samples, {clock_us() + deadlines * parts_.deadline_us.load(std::memory_order_relaxed)}, &found,
+                                       predicted));
     const bool classes = found.right != UINT32_MAX;
     for (uint32_t i = 0; predicted && i < samples.count; ++i)
         if (!classes || predicted[i] < 0 || static_cast<uint32_t>(predicted[i]) >= parts_.spec.classes) predicted[i] = 0;

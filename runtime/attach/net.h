@@ -37,6 +37,7 @@ private:
     const Layout layout_;
     const uint64_t seed_;
     const uint32_t samples_max_;
+    uint32_t block_max_ = 1;   // samples of the largest block
     std::vector<SumPiece> pieces_;
     std::atomic<StepId> cancelled_{no_step};
 };

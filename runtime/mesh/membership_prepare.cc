@@ -148,7 +148,9 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
         }
         if (part.start_digest != first.start_digest) {
             give_up(at,
-                    fail(Code::conflict, "node {} starts from another file than node {} (net.start, digest {} and {}): copy it again",
+                    fail(Code::conflict,
+                         "node {} starts from another file than node {} (net.start, or the sources of net.command; digest {} and {}): copy "
+                         "it again",
                          members[rank].name, members[0].name, part.start_digest, first.start_digest),
                     actions);
             return;

@@ -114,10 +114,19 @@ TEST_F(AttachedJob, GoesOnWithoutANodeWhoseProcessHasEnded) {
 }
 
 TEST_F(AttachedJob, WorkersThatLearnAloneUseTheProcesses) {
-    const std::string local = job("good", "[algorithm]\nkind = \"ma\"\nworkers = 4\nlocal_epochs = 0.2\n");
-    const std::string alone = run(local, 1).digest();
-    EXPECT_EQ(alone.size(), 64u) << alone;
-    EXPECT_EQ(run(local, 2).digest(), alone);
+    for (const char* kind : {"ma", "admm", "diloco"}) {
+        const std::string local = job("unseeded", fmt::format("[algorithm]\nkind = \"{}\"\nworkers = 3\nlocal_epochs = 0.2\n", kind));
+        const Run several = run(local, 2);
+        ASSERT_TRUE(several.status.ok()) << kind << ": " << several.status.what;
+        const Run alone = run(replaced(local, "[net]\n", fmt::format("[net]\nstart = \"{}/{}\"\n", several.folders[1], start_file)), 1);
+        EXPECT_EQ(several.digest(), alone.digest()) << kind;
+    }
+}
+
+TEST_F(AttachedJob, BlocksMayBeLargerThanABatchOfAnEvaluation) {
+    JobStatus status;
+    const Status result = run_one(replaced(job(), "batch = 24\nblocks = 5", "batch = 150\nblocks = 1"), 1, &status);
+    EXPECT_TRUE(result.ok()) << result.what;
 }
 
 TEST_F(AttachedJob, AProgramMayHaveTheSamples) {

@@ -230,6 +230,8 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
     if (!folder.data_digest.empty() && engine->data_digest() != folder.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", folder.path, folder.data_digest,
                     data_names(folder.job), engine->data_digest());
+    if (!engine->data_compared())
+        result->notes.push_back("the program says no data_digest: whether it had the same samples is not compared");
     Comparison comparison(folder, *result);
     GC_TRY(comparison.open(config.scratch + "/steps.jsonl"));
 

@@ -88,7 +88,8 @@ public:
     const std::string& kernel_set() const override { return parts_.kernel_set; }
     const char* kernels() const override { return parts_.compute.net->kernels(); }
     const std::string& data_digest() const override { return parts_.data_digest; }
-    const std::string& start_digest() const override { return parts_.start_digest; }
+    bool data_compared() const override { return parts_.data_compared; }
+    const std::string& start_digest() const override { return parts_.begins_with; }
     Buffer memory() const override { return parts_.arena.whole(); }
     uint64_t deadline_us() const override { return parts_.deadline_us; }
     void deadline(uint64_t deadline_us) override {
@@ -314,21 +315,16 @@ private:
         GC_TRY(spread_views());
         return resumed(context);
     }
-    /// All ranks begin with the initial values of the first one, whose scales are of them.  It has the state already: where another rank is
-    /// lost meanwhile, the next view gets the state from it.
+    /// All ranks begin with the initial values of the first one, whose scales are of them.  The job does not survive the loss of a node
+    /// meanwhile.
     Status spread_initial(Context& context) {
-        const auto has_them = [&] {
-            context.state = context.digest(0, parts_.model_digest());
-            has_state();
-        };
-        const bool first = session_->self() == 0;
-        if (first) has_them();
         if (session_->view().n() > 1) {
-            standing_.algorithm_bytes = algorithm_->state().size();
-            if (first) GC_TRY(state_send(context, *session_, session_->others(), parts_, *algorithm_, &standing_));
-            else GC_TRY(state_receive(context, *session_, 0, parts_, *algorithm_, &standing_));
+            const StateSource source{0, state_runs_whole(parts_.state_sizes())};
+            GC_TRY(state_move(context, *session_, parts_, {&source, 1}, [](Rank rank, uint32_t) { return rank != 0; }, {}));
+            parts_.refresh();
         }
-        if (!first) has_them();
+        context.state = context.digest(0, parts_.model_digest());
+        has_state();
         return {};
     }
     /// An audit begins with them.
@@ -564,7 +560,11 @@ private:
         std::vector<BatchResult> results(parts_.evaluator->batches());
         GC_TRY(evaluation([&] { return parts_.evaluator->run(*parts_.compute.net, parts_.lanes, 0, 1, results, parts_.progress); }));
         double right = 0;
-        for (const BatchResult& each : results) right += static_cast<double>(each.right);
+        for (const BatchResult& each : results) {
+            if (each.right == Net::no_classes)
+                return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, and the program no classes");
+            right += static_cast<double>(each.right);
+        }
         tried_.emplace_back(worker, right / static_cast<double>(parts_.test->info().count));
         return {};
     }

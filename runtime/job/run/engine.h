@@ -24,8 +24,10 @@ public:
     virtual const std::string& kernel_set() const = 0;
     virtual const char* kernels() const = 0;   // its name, as Net::kernels()
     virtual const std::string& data_digest() const = 0;
-    virtual const std::string& start_digest() const = 0;   // of the file that parameters begin from; empty: the seed's
-    virtual bool datagrams() const = 0;                    // some exchange of the job may go by datagrams
+    virtual bool data_compared() const = 0;   // as JobParts
+    /// Of the file that parameters begin from, and of the sources of a program of net.command; empty: neither.
+    virtual const std::string& start_digest() const = 0;
+    virtual bool datagrams() const = 0;   // some exchange of the job may go by datagrams
     virtual Buffer memory() const = 0;
     virtual uint64_t deadline_us() const = 0;          // D, as this node needs it: the job file's, or 8 block times
     virtual void deadline(uint64_t deadline_us) = 0;   // as all members have agreed; before run()

@@ -230,6 +230,7 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
          .mean = info.mean,
          .std = info.std,
          .own_samples = train->of_program(),
+         .cpus = config.cpus,
          .samples_max = std::max(*std::ranges::max_element(sizes), test || algorithm->gathers ? evaluation_batch : 1),
          .deadline_us = job.deadline_us,
          .output = [log = report.log()](uint32_t lane, std::string_view line) { log.info("lane {}: {}", lane, line); },
@@ -248,8 +249,8 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
         GC_TRY(start_processes(config, report));
         spec = processes->spec();
         const std::string& data = processes->hello().data_digest;
-        if (train->of_program() && data.empty())
-            report.warn("the program says no data_digest, so whether the nodes have the same samples is not compared");
+        data_compared = !train->of_program() || !data.empty();
+        if (!data_compared) report.warn("the program says no data_digest, so whether the nodes have the same samples is not compared");
         if (train->of_program()) {
             const std::string all = fmt::format("{} {} {}", data, job.samples, job.test_samples);
             data_digest = sha256_hex(std::as_bytes(std::span(all)));
@@ -403,6 +404,8 @@ Status JobParts::ready(const EngineConfig& config, Report& report) {
     else if (loader && !train->of_program()) GC_TRY(loader_start(*loader));
     GC_TRY(lanes.open(compute.device ? std::min(config.lanes, compute.device->lane_count()) : config.lanes,
                       [cpus = config.cpus](uint32_t lane) { lane_start(lane, cpus); }));
+    begins_with = start_digest;
+    if (processes) begins_with += (start_digest.empty() ? "" : " ") + hello_digest(processes->hello());
     return probe(config, report);
 }
 

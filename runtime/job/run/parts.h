@@ -124,7 +124,9 @@ struct JobParts {
     uint64_t deadline_us = 0;            // the job's, or what ready() raised it to; then as agreed
     std::string kernel_set;              // as Engine::kernel_set()
     std::string data_digest;
-    std::string start_digest;   // of the file that parameters begin from; empty: the seed's
+    bool data_compared = true;   // false: the samples are a program's, which says nothing of them
+    std::string begins_with;     // start_digest; with net.command that of the program's sources behind it
+    std::string start_digest;    // of the file that parameters begin from; empty: the seed's
 
 private:
     bool exact_ = false;   // local problems are solved in double, whose means take two sums

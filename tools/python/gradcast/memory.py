@@ -91,7 +91,7 @@ class Memory:
             raise AttachError(f"MEMORY of gradcastd: {key} is not a list of {len(wanted)} places")
         parts = []
         for first, (name, elements) in zip(firsts, wanted):
-            if not isinstance(first, int) or first < 0 or first % ALIGNMENT or first + elements > self.elements:
+            if not isinstance(first, int) or first < 0 or (key == "tensors" and first % ALIGNMENT) or first + elements > self.elements:
                 raise AttachError(f"MEMORY of gradcastd: {name} begins at {first!r}, which is not a place of {elements} elements")
             parts.append(Part(name, first, elements))
         return parts

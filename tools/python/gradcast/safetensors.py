@@ -13,7 +13,8 @@ _KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8",
 def load(path: str) -> Dict[str, Any]:
     """The tensors of a safetensors file, by name, as numpy arrays; BF16 as float32.
 
-    torch.from_numpy() makes tensors of them: model.load_state_dict({name: torch.from_numpy(a) for name, a in load(path).items()}).
+    torch.from_numpy() makes tensors of them: model.load_state_dict({name: torch.from_numpy(a) for name, a in load(path).items()}).  The file of an
+    attached model has what was trained and running statistics: strict=False where the model has frozen parameters or other buffers.
     A file that is none raises ValueError, which names it.
     """
     import numpy
