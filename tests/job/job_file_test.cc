@@ -288,12 +288,12 @@ TEST(JobFile, AProgramComputesTheNet) {
         return mistakes_of(changed("preset = \"lenet5\"", fmt::format("command = [\"a\"]\nenvironment = {}\n#", environment)));
     };
     EXPECT_EQ(mistake("3"),
-              std::vector<std::string>{"job.toml:13: net.environment: is a whole number, not a table of texts, as {NAME = \"value\"}"});
-    EXPECT_EQ(mistake("{A = 3}"), std::vector<std::string>{"job.toml:13: net.environment: \"A\" is a whole number, not text in quotes"});
-    EXPECT_EQ(mistake("{\"A=B\" = \"c\"}"), std::vector<std::string>{"job.toml:13: net.environment: \"A=B\" is no name of a variable"});
-    EXPECT_EQ(mistake("{A = \"c\\u0000\"}"), std::vector<std::string>{"job.toml:13: net.environment: holds a zero byte"});
+              std::vector<std::string>{"job.toml:14: net.environment: is a whole number, not a table of texts, as {NAME = \"value\"}"});
+    EXPECT_EQ(mistake("{A = 3}"), std::vector<std::string>{"job.toml:14: net.environment: \"A\" is a whole number, not text in quotes"});
+    EXPECT_EQ(mistake("{\"A=B\" = \"c\"}"), std::vector<std::string>{"job.toml:14: net.environment: \"A=B\" is no name of a variable"});
+    EXPECT_EQ(mistake("{A = \"c\\u0000\"}"), std::vector<std::string>{"job.toml:14: net.environment: holds a zero byte"});
     EXPECT_EQ(mistakes_of(changed("preset = \"lenet5\"", "command = \"a\"")),
-              std::vector<std::string>{"job.toml:12: net.command: is text, not a list of texts, as [\"conv2\", \"fc1\"]"});
+              std::vector<std::string>{"job.toml:13: net.command: is text, not a list of texts, as [\"conv2\", \"fc1\"]"});
 }
 
 // What an algorithm takes is not asked of one that is misspelt.

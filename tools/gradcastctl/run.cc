@@ -58,8 +58,8 @@ Status keep_results(const std::string& job, const std::string& folder, std::vect
     return {};
 }
 
-const std::vector<std::string> results_of_a_job = {"job.toml", "job.json",        "log",       "steps.jsonl",
-                                                   "final.h5", "transcript.json", "replay.log",  start_file};
+const std::vector<std::string> results_of_a_job = {"job.toml", "job.json",        "log",        "steps.jsonl",
+                                                   "final.h5", "transcript.json", "replay.log", start_file};
 
 /// Keeps the newest checkpoint of an unfinished job, and the folder of a node that has it or its first part.  Returns how it goes on, for
 /// people; "": there is no checkpoint.

@@ -16,6 +16,6 @@ $(BUILD)/launcher: tools/dist/launcher.cc runtime/core/archive.h | $(BUILD)/.dir
 	$(call say,link,$@)
 	$(Q)$(CXX) -std=c++20 -Os -Wall -Wextra -Wshadow $(STRICT) -I. -static -s -o $@ $<
 # Its folder, which tests/dist runs.
-$(BUILD)/dist.made: $(PROGRAMS) $(BUILD)/launcher tools/dist/tree tools/dist/FIRST.md tools/gradcast-lab $(PAGES) $(wildcard tools/python/gradcast/*)
+$(BUILD)/dist.made: $(PROGRAMS) $(BUILD)/launcher tools/dist/tree tools/dist/first-page tools/gradcast-lab $(PAGES) $(wildcard tools/python/gradcast/*)
 	$(call say,tree,$(BUILD)/dist)
 	$(Q)MAKE='$(MAKE)' tools/dist/tree $(BUILD) >$@.new && mv $@.new $@
