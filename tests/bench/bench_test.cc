@@ -262,7 +262,7 @@ TEST(SystemBench, RecoveryTimesCheckpointsAndDeaths) {
     const fs::path folder = fs::path(testing::TempDir()) / fmt::format("gc-recovery-{}", ::getpid());
     fs::create_directories(folder);
     Result result =
-        shell("TMPDIR=" + folder.string() + " timeout 200 bench/recovery --tiny --out " + (folder / "recovery.json").string() + " 2>&1");
+        shell("TMPDIR=" + folder.string() + " timeout 600 bench/recovery --tiny --out " + (folder / "recovery.json").string() + " 2>&1");
     ASSERT_EQ(result.code, 0) << result.out;
     std::ifstream in(folder / "recovery.json");
     const nlohmann::json report = nlohmann::json::parse(in, nullptr, false);
