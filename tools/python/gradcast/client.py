@@ -291,7 +291,7 @@ def _state(description: Dict[str, Any]) -> str:
 
 
 def _words(error: Exception) -> str:
-    return "the answer took too long" if isinstance(error, TimeoutError) else (str(error) or type(error).__name__)
+    return "the answer took too long" if isinstance(error, (TimeoutError, sockets.timeout)) else (str(error) or type(error).__name__)
 
 
 def _job_file(job: str, base: Optional[str]) -> Dict[str, Any]:
