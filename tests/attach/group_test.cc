@@ -105,10 +105,13 @@ TEST(ControlGroup, MemoryIsBounded) {
 
 /// A folder that looks like /proc and /sys.
 struct Machine {
-    explicit Machine(const std::string& name) : root(testing::TempDir() + "/" + name) {
+    explicit Machine(const std::string& name) : root(fmt::format("{}gc-group-{}-{}", testing::TempDir(), ::getpid(), name)) {
         std::filesystem::remove_all(root);
         std::filesystem::create_directories(root + "/proc/self");
     }
+    Machine(const Machine&) = delete;
+    Machine& operator=(const Machine&) = delete;
+    ~Machine() { std::filesystem::remove_all(root); }
     void write(const std::string& path, const std::string& text) const {
         std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
         std::ofstream(root + path) << text;
