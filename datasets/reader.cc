@@ -195,13 +195,13 @@ void DataSet::labels(std::span<const uint64_t> indices, int32_t* labels) const {
 }
 
 Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out) const {
-    if (of_program_) std::fill_n(images, indices.size(), uint8_t{0});
-    for (size_t at = 0; at < indices.size() && !of_program_;) {
+    labels(indices, labels_out);
+    if (of_program_) return std::fill_n(images, indices.size(), uint8_t{0}), Status{};
+    for (size_t at = 0; at < indices.size();) {
         Run next = run(indices.subspan(at));
         GC_TRY(run_read(next, images + at * sample_bytes()));
         at += next.count;
     }
-    labels(indices, labels_out);
     return {};
 }
 

@@ -6,12 +6,16 @@
 
 namespace gradcast {
 
-std::span<const LayerKind* const> layer_kinds() {
+namespace {
+
 #define GC_LAYER(kind) &kind##_kind,
-    static constexpr const LayerKind* all[] = {GC_LAYER_KINDS(GC_LAYER)};
+constexpr const LayerKind* all_kinds[] = {GC_LAYER_KINDS(GC_LAYER) & tensor_kind, &running_kind, &process_kind};
 #undef GC_LAYER
-    return all;
-}
+constexpr size_t process_kinds = 3;   // at its end
+
+}   // namespace
+
+std::span<const LayerKind* const> layer_kinds() { return std::span(all_kinds).first(std::size(all_kinds) - process_kinds); }
 
 std::vector<std::string> layer_kind_names() {
     std::vector<std::string> names;
@@ -19,24 +23,16 @@ std::vector<std::string> layer_kind_names() {
     return names;
 }
 
-namespace {
-
-constexpr const LayerKind* process_kinds[] = {&tensor_kind, &running_kind, &process_kind};
-
-}   // namespace
-
 const LayerKind* layer_kind_find(std::string_view name) {
-    for (const std::span<const LayerKind* const> kinds : {layer_kinds(), std::span<const LayerKind* const>(process_kinds)})
-        for (const LayerKind* kind : kinds)
-            if (name == kind->name) return kind;
+    for (const LayerKind* kind : all_kinds)
+        if (name == kind->name) return kind;
     return nullptr;
 }
 
 const LayerKey* layer_key_find(std::string_view name) {
-    for (const std::span<const LayerKind* const> kinds : {layer_kinds(), std::span<const LayerKind* const>(process_kinds)})
-        for (const LayerKind* kind : kinds)
-            for (const LayerKey* key : kind->keys)
-                if (name == key->name) return key;
+    for (const LayerKind* kind : all_kinds)
+        for (const LayerKey* key : kind->keys)
+            if (name == key->name) return key;
     return nullptr;
 }
 

@@ -43,6 +43,12 @@ struct Layer {
     uint32_t input = none, other = none;   // number of the layer whose output it takes (none: the net's input), and that add adds
     uint32_t takers = 0;                   // how many layers take its output
     uint64_t parameters() const { return weights + biases; }
+    /// Of weight_shape: of a tensor without the padding that `weights` counts.
+    uint64_t weight_elements() const {
+        uint64_t product = 1;
+        for (const uint64_t size : weight_shape) product *= size;
+        return product;
+    }
     bool is(const LayerKind& which) const { return kind == &which; }
     /// Of a key of its kind: as given, or the default.
     double value(std::string_view key) const { return layer_value(spec, key); }

@@ -7,22 +7,11 @@ namespace {
 
 constexpr double size_max = static_cast<double>(layer_elements_max);
 
-constexpr LayerKey size_key(const char* name) {
-    return {.name = name,
-            .type = LayerKey::Type::integer,
-            .value = 1,
-            .min = 1,
-            .max = size_max,
-            .help = "elements along an axis of a tensor",
-            .of_job_files = false};
+constexpr LayerKey key(const char* name, double min, double max, const char* help) {
+    return {.name = name, .type = LayerKey::Type::integer, .value = 1, .min = min, .max = max, .help = help, .of_job_files = false};
 }
-constexpr LayerKey axes{.name = "axes",
-                        .type = LayerKey::Type::integer,
-                        .value = 1,
-                        .min = 0,
-                        .max = tensor_axes_max,
-                        .help = "axes of a tensor",
-                        .of_job_files = false};
+constexpr LayerKey size_key(const char* name) { return key(name, 1, size_max, "elements along an axis of a tensor"); }
+constexpr LayerKey axes = key("axes", 0, tensor_axes_max, "axes of a tensor");
 constexpr LayerKey sizes[tensor_axes_max] = {size_key("size0"), size_key("size1"), size_key("size2"), size_key("size3"),
                                              size_key("size4"), size_key("size5"), size_key("size6"), size_key("size7")};
 constexpr const LayerKey* tensor_keys[] = {&axes, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &sizes[4], &sizes[5], &sizes[6], &sizes[7]};
@@ -40,13 +29,7 @@ Status tensor_shape(const NetSpec&, Layer& layer) {
     return {};
 }
 
-constexpr LayerKey channels{.name = "channels",
-                            .type = LayerKey::Type::integer,
-                            .value = 1,
-                            .min = 1,
-                            .max = 1 << 20,
-                            .help = "of running statistics",
-                            .of_job_files = false};
+constexpr LayerKey channels = key("channels", 1, 1 << 20, "of running statistics");
 constexpr const LayerKey* running_keys[] = {&channels};
 
 Status running_shape(const NetSpec&, Layer& layer) {

@@ -12,7 +12,6 @@
 #include "runtime/attach/kernel_set.h"
 #include "runtime/attach/net.h"
 #include "runtime/core/clock.h"
-#include "runtime/core/memory_room.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
@@ -20,8 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// That a process may take until it is ready: in deadlines, but not longer than start_most_us.
 constexpr uint32_t pids_least = 256;   // tasks of a process with its descendants, beside threads that compute
+// That a process may take until it is ready: in deadlines, but not longer than start_most_us.
 constexpr uint64_t start_deadlines = 10, start_most_us = uint64_t{3600} * 1'000'000;
 
 /// What decides the bits of a process's kernels, beside the program: how many threads and which instruction set its libraries take.
@@ -41,11 +40,7 @@ std::vector<std::pair<std::string, std::string>> environment_of(const AttachConf
     }();
     const std::string threads = fmt::format("{}", config.threads);
     // The first of equal names counts: the user's.
-    std::vector<std::pair<std::string, std::string>> all;
-    for (const std::string& each : config.environment) {
-        const size_t equals = each.find('=');
-        all.emplace_back(each.substr(0, equals), each.substr(equals + 1));
-    }
+    std::vector<std::pair<std::string, std::string>> all = config.environment;
     const std::pair<const char*, std::string> ours[] = {{"OMP_NUM_THREADS", threads},
                                                         {"OPENBLAS_NUM_THREADS", threads},
                                                         {"MKL_NUM_THREADS", threads},
@@ -242,11 +237,7 @@ private:
     Status initial() {
         const std::span<float> parameters = net_->parameters();
         for (const Layer& layer : layers_) {
-            uint64_t elements = layer.statistics;
-            if (layer.kind->tensor) {
-                elements = 1;
-                for (const uint64_t size : layer.weight_shape) elements *= size;
-            }
+            const uint64_t elements = layer.kind->tensor ? layer.weight_elements() : layer.statistics;
             const uint64_t offset = layer.kind->tensor ? layer.offset : layer.statistics_offset;
             const std::span<const float> from(lanes_[0].gradients() + offset, elements);
             if (!std::ranges::all_of(from, [](float value) { return std::isfinite(value); }))

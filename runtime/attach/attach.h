@@ -18,12 +18,12 @@ namespace gradcast {
 constexpr char taken_purpose[] = "taken";
 
 struct AttachConfig {
-    std::vector<std::string> command;       // program and arguments
-    std::string folder;                     // working directory
-    std::vector<std::string> environment;   // "NAME=value"
-    uint32_t threads = 1;                   // of a process
-    uint32_t lanes = 1;                     // processes
-    uint64_t seed = 1;                      // of the job
+    std::vector<std::string> command;                               // program and arguments
+    std::string folder;                                             // working directory
+    std::vector<std::pair<std::string, std::string>> environment;   // name, value
+    uint32_t threads = 1;                                           // of a process
+    uint32_t lanes = 1;                                             // processes
+    uint64_t seed = 1;                                              // of the job
     // Samples, as DataInfo has them.
     uint32_t C = 1, H = 1, W = 1, classes = 2;
     float target_scale = 0;

@@ -84,12 +84,8 @@ Status hello_parse(std::string_view text, ProcessHello* hello) {
     for (const Json& each : tensors) GC_TRY(tensor(each, names, &hello->layers.emplace_back()));
     for (size_t i = 0; moving.is_array() && i < moving.size(); ++i) GC_TRY(running(moving[i], names, &hello->layers.emplace_back()));
     if (const Json& digest = member(root, "data_digest"); digest.is_string()) hello->data_digest = one_line(digest.get<std::string>());
-    hello->tensors = static_cast<uint32_t>(tensors.size());
     hello->layers.push_back({.kind = process_kind.name, .name = "(process)"});
-    const Json &libraries = member(root, "libraries"), &modules = member(root, "modules");
-    if (libraries.is_object())
-        for (const auto& [name, version] : libraries.items())
-            if (version.is_string()) hello->libraries.emplace_back(one_line(name), one_line(version.get<std::string>()));
+    const Json& modules = member(root, "modules");
     if (modules.is_array() && modules.size() > modules_max) return wrong("{} modules are more than {}", modules.size(), modules_max);
     for (size_t i = 0; modules.is_array() && i < modules.size(); ++i)
         if (const Json& path = member(modules[i], "path"), &sha = member(modules[i], "sha256"); path.is_string() && sha.is_string())

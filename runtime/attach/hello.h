@@ -11,11 +11,9 @@
 namespace gradcast {
 
 struct ProcessHello {
-    std::vector<LayerSpec> layers;   // a tensor each, then a `running` each, then `process`
-    uint32_t tensors = 0;
-    std::string data_digest;                                      // of the samples that the program has; empty: it says none
-    std::vector<std::pair<std::string, std::string>> libraries;   // name, version
-    std::vector<std::pair<std::string, std::string>> modules;     // path, SHA-256 in hex
+    std::vector<LayerSpec> layers;                              // a tensor each, then a `running` each, then `process`
+    std::string data_digest;                                    // of the samples that the program has; empty: it says none
+    std::vector<std::pair<std::string, std::string>> modules;   // path, SHA-256 in hex
 };
 /// Of a text from outside.  Error: Code::invalid; what is wrong with it, without the process's name.
 Status hello_parse(std::string_view text, ProcessHello* hello);

@@ -23,8 +23,7 @@ void fill(const std::vector<Layer>& layers, std::span<float> parameters) {
             for (uint64_t i = 0; i < layer.statistics; ++i) parameters[layer.statistics_offset + i] = i < channels ? 0.0f : 1.0f;
         }
         if (!layer.kind->tensor) continue;
-        uint64_t elements = 1;
-        for (const uint64_t size : layer.weight_shape) elements *= size;
+        const uint64_t elements = layer.weight_elements();
         const bool several = layer.weight_shape.size() > 1;
         const double fan_in = several ? static_cast<double>(elements) / static_cast<double>(layer.weight_shape[0]) : 1;
         const double std = several ? std::sqrt(2 / fan_in) : 0.1, mean = several ? 0 : 0.5;

@@ -28,6 +28,7 @@ namespace {
 constexpr uint64_t kill_us_max = 5'000'000, death_us_max = 2'000'000;
 constexpr int round_ms = 1000;          // the thread reaps orphans so often
 constexpr int round_blind_ms = 50;      // where the kernel has no pidfd, an exit is looked for so often
+constexpr size_t read_max = 65536;      // bytes at a time
 constexpr size_t drain_max = 1 << 20;   // bytes read after an exit: a descendant may print on and on
 
 std::string signal_text(int signal) {
@@ -124,19 +125,24 @@ Status Process::execute() {
 }
 
 bool Process::read_some(Fd& from, ProcessOutput::Stream stream) {
-    char bytes[65536];
+    char bytes[read_max];
     const ssize_t got = from ? ::read(from.get(), bytes, sizeof bytes) : 0;
     if (got > 0) output_.push(stream, std::string_view(bytes, static_cast<size_t>(got)), clock_us());
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) from.close();   // no process has the other end
     return got > 0;
 }
 
+/// Reads what the pipes hold.
+void Process::drain() {
+    for (size_t read = 0; read < drain_max && read_some(out_, ProcessOutput::Stream::out);) read += read_max;
+    for (size_t read = 0; read < drain_max && read_some(error_, ProcessOutput::Stream::error);) read += read_max;
+}
+
 /// The process has exited: what it has printed is in the pipes.
 void Process::exited() {
     siginfo_t how;
     if (!has_exited(pid_, &how)) return;
-    for (size_t read = 0; read < drain_max && read_some(out_, ProcessOutput::Stream::out);) read += 65536;
-    for (size_t read = 0; read < drain_max && read_some(error_, ProcessOutput::Stream::error);) read += 65536;
+    drain();
     std::string text = how.si_pid != pid_          ? "has exited"   // its status was taken elsewhere
                        : how.si_code == CLD_EXITED ? fmt::format("exited with status {}", how.si_status)
                                                    : signal_text(how.si_status);
@@ -172,8 +178,7 @@ void Process::run() {
         reaped_us = clock_us();
         Descendants::reap();
     }
-    for (size_t read = 0; read < drain_max && read_some(out_, ProcessOutput::Stream::out);) read += 65536;
-    for (size_t read = 0; read < drain_max && read_some(error_, ProcessOutput::Stream::error);) read += 65536;
+    drain();
     output_.finish(clock_us());
     if (!left_.empty() && config_.output) config_.output(left_);
 }

@@ -75,6 +75,7 @@ private:
     void run();   // the thread
     Status execute();
     bool read_some(Fd& from, ProcessOutput::Stream stream);
+    void drain();
     void exited();
     void kill_all();
     bool wait_exited(uint64_t limit_us) const;

@@ -254,9 +254,8 @@ Finding clock_synchronised() {
 
 std::string command_warning(const DaemonConfig& config) {
     return fmt::format(
-        "programs of jobs are started as the daemon's user ({}), so who may submit jobs with net.command (the role admin, and the group of "
-        "the "
-        "control socket) can read the cluster key {} and do what this user may: let nobody in whom you would not give the key",
+        "programs of jobs are started as the daemon's user ({}), so who may submit jobs with net.command (the role admin, and the group "
+        "of the control socket) can read the cluster key {} and do what this user may: let nobody in whom you would not give the key",
         user_name(), config.key);
 }
 

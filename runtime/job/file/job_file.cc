@@ -160,10 +160,8 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
             return fmt::format("{} is above {}", is, option.bound(option.max));
         if (option.below && value.number == option.max) return fmt::format("{} is not below {}", is, option.bound(option.max));
     }
-    value.texts.push_back(value.text);
-    for (const std::string& text : value.texts)
-        if (text.find('\0') != std::string::npos) return "holds a zero byte";
-    value.texts.pop_back();
+    const auto has_zero = [](const std::string& text) { return text.find('\0') != std::string::npos; };
+    if (has_zero(value.text) || std::ranges::any_of(value.texts, has_zero)) return "holds a zero byte";
     option.set(target, value);
     return {};
 }
@@ -305,6 +303,15 @@ Status job_read(const std::string& path, JobConfig* config) {
     std::string base = folder;
     ::free(folder);
     return job_parse(text, path, base, config);
+}
+
+std::vector<std::pair<std::string, std::string>> JobConfig::variables() const {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (const std::string& each : environment) {
+        const size_t equals = each.find('=');
+        all.emplace_back(each.substr(0, equals), each.substr(equals + 1));
+    }
+    return all;
 }
 
 std::string data_names(const JobConfig& config) {

@@ -47,6 +47,8 @@ struct JobConfig {
     uint32_t threads = 1;                   // of each of its processes
     std::vector<std::string> environment;   // of them, "NAME=value", sorted
     bool attached() const { return !command.empty(); }
+    /// Of `environment`: name and value.
+    std::vector<std::pair<std::string, std::string>> variables() const;
     Precision precision = Precision::f32;
     std::string device = "cpu";   // see Computer::open()
     bool resident = true;         // false: GPUs keep no copy of the data set

@@ -9,9 +9,7 @@ std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
     for (const Layer& layer : layers) {
         const std::string& name = layer.spec.name;
         if (layer.kind->tensor) {
-            uint64_t elements = 1;
-            for (const uint64_t size : layer.weight_shape) elements *= size;
-            tensors.push_back({name, layer.weight_shape, layer.offset, elements});
+            tensors.push_back({name, layer.weight_shape, layer.offset, layer.weight_elements()});
             continue;
         }
         if (layer.weights) tensors.push_back({name + ".weight", layer.weight_shape, layer.offset, layer.weights});

@@ -65,10 +65,7 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
         }
     if (job.attached() && options.here) {
         parts.about = "net.command";
-        std::vector<std::pair<std::string, std::string>> environment;
-        for (const std::string& each : job.environment)
-            environment.emplace_back(each.substr(0, each.find('=')), each.substr(each.find('=') + 1));
-        if (const Status status = process_check(job.command, job.base, environment); !status.ok()) return mistake(status);
+        if (const Status status = process_check(job.command, job.base, job.variables()); !status.ok()) return mistake(status);
     }
     if (!config.job.start.empty() && !job.attached()) {
         parts.about = "net.start";

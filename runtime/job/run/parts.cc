@@ -214,11 +214,11 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
     const DataInfo& info = train->info();
     if (!config.commands)
         return fail(Code::invalid, "no program of a job is started here: `commands = true` in gradcastd.toml allows it to this daemon");
-    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    const std::vector<uint32_t> sizes = sizes_computed();
     return NetProcesses::open(
         {.command = job.command,
          .folder = job.base,
-         .environment = job.environment,
+         .environment = job.variables(),
          .threads = job.threads,
          .lanes = std::max(config.lanes, 1u),
          .seed = job.seed,
@@ -267,7 +267,7 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
         return fail(Code::invalid, "layer {}: it draws what it drops, and dane needs gradients without that", layer_name(layer));
     }
     about = "job.blocks";
-    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    const std::vector<uint32_t> sizes = sizes_computed();
     return blocks_check(layers, *std::min_element(sizes.begin(), sizes.end()));
 }
 
@@ -328,7 +328,7 @@ Status JobParts::examine_data(const EngineConfig& config, bool verify, Report& r
 Status JobParts::plan_examined(const EngineConfig& config, const std::string& device, Report& report) {
     const JobConfig& job = config.job;
     const DataInfo& info = train->info();
-    const std::vector<uint32_t> sizes = local ? local->block_sizes() : block_sizes;
+    const std::vector<uint32_t> sizes = sizes_computed();
     const std::set<uint32_t> distinct(sizes.begin(), sizes.end());
     uint32_t lane_count = std::max(config.lanes, 1u);
     std::string why;

@@ -131,6 +131,8 @@ struct JobParts {
 private:
     bool exact_ = false;   // local problems are solved in double, whose means take two sums
     Status open_data(const EngineConfig& config, bool verify, Report& report);
+    /// Of the blocks that the net computes.
+    std::vector<uint32_t> sizes_computed() const { return local ? local->block_sizes() : block_sizes; }
     Status check_net(const EngineConfig& config, Report& report);
     Status start_processes(const EngineConfig& config, Report& report);
     Status check_stages(const EngineConfig& config);
