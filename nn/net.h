@@ -255,8 +255,8 @@ Status net_cpu_order(const NetSpec& spec, NetOrder* order);
 Status net_gpu_order(const NetSpec& spec, NetOrder* order);
 
 /// Fixes the instruction set of this process's kernels, once and before the first net is planned: bits differ between levels.  In float
-/// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/cpu/README.md).  Error: this CPU lacks it, or
-/// it comes too late.  Not called: the best that this CPU has.
+/// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/cpu/README.md).  common computes in float and
+/// has no layer of oneDNN.  Error: this CPU lacks it, or it comes too late.  Not called: the best that this CPU has.
 Status nn_isa(Isa isa);
 /// As it was fixed, or the best that this CPU has.
 Isa nn_isa();

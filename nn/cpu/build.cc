@@ -164,6 +164,12 @@ dnnl_memory_desc_t Build::side_by_side(uint32_t samples, const Shape& shape) {
 }
 
 Status Build::describe(const char* what, const void* op, const_dnnl_primitive_desc_t hint, Pd* pd) {
+    if (nn_isa() == Isa::common)
+        return fail(
+            Code::unsupported,
+            "layer {}: isa = \"common\" has no kernel for its {} pass, because oneDNN computes it and its bits depend on the CPU: take "
+            "another isa, the same at all nodes",
+            layer->spec.name, what);
     dnnl_primitive_desc_t made = nullptr;
     dnnl_status_t status = dnnl_primitive_desc_create(&made, op, attributes().get(), engine_, hint);
     if (status != dnnl_success)

@@ -1,5 +1,7 @@
 #include "nn/cpu/conv16.h"
 
+#include <algorithm>
+
 namespace gradcast {
 
 namespace portable {
@@ -15,6 +17,7 @@ extern const Conv16Kernels conv16_kernels;
 const Conv16Kernels& conv16_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return portable::conv16_kernels;
+        case Isa::common: return conv16_kernels(std::min(isa_best(), Isa::avx512));
         case Isa::avx2: return avx2::conv16_kernels;
         case Isa::avx512:
         case Isa::avx512_bf16:

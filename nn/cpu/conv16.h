@@ -1,6 +1,6 @@
 // Convolutions over 16 samples side by side: x [N/16, C, H, W, 16], y [N/16, K, P, Q, 16], stride 1, no padding, so P = H - R + 1.  A
 // vector holds one pixel of 16 samples (or of 8 or 4), so the number of channels need not be a multiple of anything.  Three builds of one
-// file, with fused multiply-add where there is: each has bits of its own (nn_isa).
+// file.  Those with fused multiply-add, avx2 and avx512, give the same bits.
 #pragma once
 #include <cstdint>
 

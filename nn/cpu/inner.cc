@@ -1,5 +1,7 @@
 #include "nn/cpu/inner.h"
 
+#include <algorithm>
+
 namespace gradcast {
 
 namespace portable {
@@ -18,6 +20,7 @@ InnerKernels inner_kernels();
 const InnerKernels& inner_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return portable::inner_kernels;
+        case Isa::common: return inner_kernels(std::min(isa_best(), Isa::avx512));
         case Isa::avx2: return avx2::inner_kernels;
         case Isa::avx512:
         case Isa::avx512_bf16: return avx512::inner_kernels;

@@ -1,5 +1,5 @@
-// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Three builds of one file, and AMX; each is a kernel set of its own
-// (nn_isa).  A sample's y and dx do not depend on the other samples.  Terms whose x (forward_packed) or dy (backward) is 0 may be left out,
+// Inner products in canonical order: x [N, C], w [K, C], y [N, K].  Three builds of one file, of which avx2 and avx512 give the same bits,
+// and AMX.  A sample's y and dx do not depend on the other samples.  Terms whose x (forward_packed) or dy (backward) is 0 may be left out,
 // so 0 times Inf or NaN may count as 0.
 #pragma once
 #include <cstdint>

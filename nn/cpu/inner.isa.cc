@@ -14,13 +14,12 @@ namespace {
 
 // A tile: rows by vectors, and in forward() samples by outputs.
 #if defined(__AVX512F__)
-constexpr uint32_t rows = 6, columns = 4, samples = 6;
+constexpr uint32_t rows = 6, columns = 4, samples = 6, outputs = 4;
 #elif defined(__AVX2__)
-constexpr uint32_t rows = 6, columns = 2, samples = 2;
+constexpr uint32_t rows = 6, columns = 2, samples = 2, outputs = 3;
 #else
-constexpr uint32_t rows = 4, columns = 2, samples = 1;
+constexpr uint32_t rows = 4, columns = 2, samples = 1, outputs = 2;
 #endif
-constexpr uint32_t outputs = 4;
 constexpr uint32_t strip = columns * width, together = 128;   // a strip: [together][strip]
 
 constexpr uint32_t cached = 128 * 1024;   // weights that fit the second-level cache
@@ -53,46 +52,51 @@ struct Some {
 
 // ---- forward, without packing ---------------------------------------------------------------------------------------------------------
 
+constexpr uint32_t lanes = 16, parts = lanes / width;   // of a dot product: every build adds in the order of 16 lanes
+
+/// The sums of lanes that are `width` or more apart, as lane_sums() adds those that are less.
+template <uint32_t half = parts / 2>
+V parts_sum(V (&v)[parts]) {
+    GC_UNROLL for (uint32_t i = 0; i < half; ++i) v[i] += v[i + half];
+    if constexpr (half > 1) return parts_sum<half / 2>(v);
+    else return v[0];
+}
+
 /// y of `height` samples and `count` outputs, at most `outputs` of them.
 template <uint32_t height, bool fetch>
 void dots(float* y, const float* x, const float* w, const float* bias, uint32_t count, const InnerShape& s) {
-    typedef float Results __attribute__((vector_size(outputs * sizeof(float))));
     constexpr uint32_t sums = (height * outputs + width - 1) / width * width;
-    const uint64_t C = s.C, whole = C / width * width;
+    const uint64_t C = s.C, whole = C / lanes * lanes;
     const float* row[outputs];   // at the edge some twice, which are not stored
     for (uint32_t i = 0; i < outputs; ++i) row[i] = w + least(i, count - 1) * C;
-    V sum[sums] = {};
-    for (uint64_t c = 0; c < whole; c += width) {
+    V sum[height * outputs][parts] = {};
+    auto add = [&](uint32_t part, auto get) {
         V weight[outputs];
-        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) {
-            weight[i] = load(row[i] + c);
-            if (fetch) __builtin_prefetch(row[i] + outputs * C + c);
-        }
+        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) weight[i] = get(row[i]);
         GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
-            const V value = load(x + j * C + c);
-            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
+            const V value = get(x + j * C);
+            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i][part], weight[i], value);
+        }
+    };
+    for (uint64_t c = 0; c < whole; c += lanes) {
+        if (fetch) GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) __builtin_prefetch(row[i] + outputs * C + c);
+        GC_UNROLL for (uint32_t part = 0; part < parts; ++part)
+            add(part, [at = c + part * width](const float* from) { return load(from + at); });
+    }
+    if (const auto left = static_cast<uint32_t>(C - whole)) {
+        GC_UNROLL for (uint32_t part = 0; part < parts; ++part) {
+            const uint32_t first = part * width;
+            add(part, [at = whole + first, some = Some{left > first ? least(left - first, width) : 0}](const float* from) {
+                return some.load(from + at);
+            });
         }
     }
-    if (const Some some{static_cast<uint32_t>(C - whole)}; some.count) {
-        V weight[outputs];
-        GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) weight[i] = some.load(row[i] + whole);
-        GC_UNROLL for (uint32_t j = 0; j < height; ++j) {
-            const V value = some.load(x + j * C + whole);
-            GC_UNROLL for (uint32_t i = 0; i < outputs; ++i) multiply_add(sum[j * outputs + i], weight[i], value);
-        }
-    }
-    float results[sums], biases[outputs] = {};
-    GC_UNROLL for (uint32_t i = 0; i < sums; i += width) store(results + i, lane_sums(sum + i));
-    if (bias && count == outputs) __builtin_memcpy(biases, bias, sizeof biases);   // a constant size needs no call
-    else if (bias) __builtin_memcpy(biases, bias, count * sizeof(float));
-    for (uint32_t j = 0; j < height; ++j, y += s.K) {
-        Results result, each;
-        __builtin_memcpy(&result, results + j * outputs, sizeof result);
-        __builtin_memcpy(&each, biases, sizeof each);
-        result += each;
-        if (count == outputs) __builtin_memcpy(y, &result, sizeof result);
-        else __builtin_memcpy(y, &result, count * sizeof(float));
-    }
+    V whole_sum[sums] = {};
+    GC_UNROLL for (uint32_t i = 0; i < height * outputs; ++i) whole_sum[i] = parts_sum(sum[i]);
+    float results[sums];
+    GC_UNROLL for (uint32_t i = 0; i < sums; i += width) store(results + i, lane_sums(whole_sum + i));
+    for (uint32_t j = 0; j < height; ++j)
+        for (uint32_t i = 0; i < count; ++i) y[uint64_t{j} * s.K + i] = results[j * outputs + i] + (bias ? bias[i] : 0.0f);
 }
 
 template <size_t... i>

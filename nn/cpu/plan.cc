@@ -1,7 +1,6 @@
 // How the net is put together before the first step: its programs, which blocks are computed together, and its memory.
-#include <dnnl_debug.h>
-
 #include <algorithm>
+#include <atomic>
 
 #include "nn/cpu/net.h"
 #include "nn/graph/fusions.h"
@@ -201,7 +200,12 @@ Status net_cpu_order(const NetSpec& spec, NetOrder* order) {
 
 Status net_cpu_ready(Net& net, bool initial) { return static_cast<cpu::CpuNet&>(net).ready(initial); }
 
+namespace {
+std::atomic<bool> common_chosen;   // oneDNN has no such level
+}
+
 Isa nn_isa() {
+    if (common_chosen) return Isa::common;
     const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
     return std::min(isa_best(), isa >= dnnl_cpu_isa_avx512_core_amx    ? Isa::amx
                                 : isa >= dnnl_cpu_isa_avx512_core_bf16 ? Isa::avx512_bf16
@@ -216,14 +220,17 @@ Status nn_isa(Isa isa) {
     dnnl_cpu_isa_t wanted = dnnl_cpu_isa_sse41;
     switch (isa) {
         case Isa::portable: break;
+        case Isa::common:
         case Isa::avx2: wanted = dnnl_cpu_isa_avx2; break;
         case Isa::avx512: wanted = dnnl_cpu_isa_avx512_core; break;
         case Isa::avx512_bf16: wanted = dnnl_cpu_isa_avx512_core_bf16; break;
         case Isa::amx: wanted = dnnl_cpu_isa_avx512_core_amx; break;
     }
-    if (dnnl_set_max_cpu_isa(wanted) == dnnl_success || dnnl_get_effective_cpu_isa() == wanted) return {};
-    return fail(Code::unsupported, "isa {} comes too late: this process already computes with {}", isa_name(isa),
-                dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()));
+    const bool common = isa == Isa::common;
+    if (dnnl_set_max_cpu_isa(wanted) == dnnl_success) common_chosen = common;
+    else if (dnnl_get_effective_cpu_isa() != wanted || common != common_chosen)
+        return fail(Code::unsupported, "isa {} comes too late: this process already computes with {}", isa_name(isa), isa_name(nn_isa()));
+    return {};
 }
 
 }   // namespace gradcast

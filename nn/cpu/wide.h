@@ -1,7 +1,7 @@
 // Convolutions of many channels, stride 1, kernels 1x1, 3x3 and 5x5: x [N, C/16, H, W, 16], y [N, K/16, P, Q, 16], so C and K are multiples
 // of 16.  3x3 and 5x5 are Winograd's: a tile of 4x4 outputs and its inputs become values of polynomials at 6 or 8 points each way, and each
-// pair of points is a matrix product over channels.  Three builds of one file; 1x1 is for AMX alone.  Each is a kernel set of its own
-// (nn_isa).  A sample's y and dx do not depend on the other samples.
+// pair of points is a matrix product over channels.  Three builds of one file, of which avx2 and avx512 give the same
+// bits; 1x1 is for AMX alone.  A sample's y and dx do not depend on the other samples.
 #pragma once
 #include <cstdint>
 

@@ -31,6 +31,7 @@ std::vector<std::pair<std::string, std::string>> environment_of(const AttachConf
     const auto level = [isa = nn_isa()]() -> Level {
         switch (isa) {
             case Isa::portable: return {"default", "SSE41", "Nehalem"};
+            case Isa::common:
             case Isa::avx2: return {"avx2", "AVX2", "Haswell"};
             case Isa::avx512: return {"avx512", "AVX512_CORE", "SkylakeX"};
             case Isa::avx512_bf16: return {"avx512", "AVX512_CORE_BF16", "SkylakeX"};

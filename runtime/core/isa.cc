@@ -23,6 +23,7 @@ bool has_amx() {
 const char* isa_name(Isa isa) {
     switch (isa) {
         case Isa::portable: return "portable";
+        case Isa::common: return "common";
         case Isa::avx2: return "avx2";
         case Isa::avx512: return "avx512";
         case Isa::avx512_bf16: return "avx512-bf16";
@@ -47,13 +48,15 @@ Status isa_parse(std::string_view name, Isa* isa) {
         *isa = isa_best();
         return {};
     }
-    for (Isa each : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
+    for (Isa each : {Isa::portable, Isa::common, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
         if (name != isa_name(each)) continue;
-        if (each > isa_best()) return fail(Code::unsupported, "isa = \"{}\": this CPU has {} at most", name, isa_name(isa_best()));
+        if (each > isa_best())
+            return fail(Code::unsupported, "isa = \"{}\"{}: this CPU has {} at most", name, each == Isa::common ? ", which needs AVX2" : "",
+                        isa_name(isa_best()));
         *isa = each;
         return {};
     }
-    return fail(Code::invalid, "isa = \"{}\": one of auto, portable, avx2, avx512, avx512-bf16, amx", name);
+    return fail(Code::invalid, "isa = \"{}\": one of auto, portable, common, avx2, avx512, avx512-bf16, amx", name);
 }
 
 }   // namespace gradcast

@@ -344,8 +344,8 @@ constexpr Option options[] = {
      "true: this node starts the programs of jobs that have net.command, as the daemon's own user; who may submit such a job, by the "
      "socket or with the role admin, then has the cluster key",
      read_commands},
-    {"isa", "\"auto\"", "instruction set of the kernels: auto, portable, avx2, avx512, avx512-bf16, amx; members of a job must agree",
-     read_isa},
+    {"isa", "\"auto\"",
+     "instruction set of the kernels: auto, portable, common, avx2, avx512, avx512-bf16, amx; members of a job must agree", read_isa},
     {"link", "\"auto\"", "auto, uring_tcp, epoll_tcp", read_link},
     {"log", "\"info\"", "the least important lines that are logged: debug, info, warn, error", read_log},
 };

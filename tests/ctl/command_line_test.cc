@@ -138,7 +138,7 @@ TEST_F(Ctl, ShellsCompleteCommandsFlagsAndValues) {
     EXPECT_EQ(completes("gradcastctl list --output ''"), "text json\n");
     EXPECT_EQ(completes("gradcastctl submit --nodes ''"), "\n");   // then files, by the shell
     for (const char* command : {"run", "verify"})
-        EXPECT_EQ(completes(fmt::format("gradcastctl {} --isa ''", command)), "auto portable avx2 avx512 avx512-bf16 amx\n");
+        EXPECT_EQ(completes(fmt::format("gradcastctl {} --isa ''", command)), "auto portable common avx2 avx512 avx512-bf16 amx\n");
     EXPECT_EQ(completes("gradcastctl import cif"), "cifar10 cifar100\n");
     EXPECT_EQ(completes("gradcastctl help pres"), "presets\n");
     EXPECT_EQ(completes("gradcastctl help dra"), "drain\n");

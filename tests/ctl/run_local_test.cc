@@ -259,7 +259,7 @@ TEST_F(SystemLocal, TwoDaemonsTrainAndNothingIsLeft) {
     outcome = run("run job.toml --local 2 --isa portable --keep portable");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_NE(read("portable/steps.jsonl").find("\"kernels\":\"portable\""), std::string::npos) << read("portable/steps.jsonl");
-    EXPECT_TRUE(run("run job.toml --local 2 --isa z80").says("--isa = \"z80\": one of auto, portable, avx2"));
+    EXPECT_TRUE(run("run job.toml --local 2 --isa z80").says("--isa = \"z80\": one of auto, portable, common, avx2"));
 
     // The same bits with another number of daemons, and the default place for what is kept.
     outcome = run("run job.toml --local 1 -o json");

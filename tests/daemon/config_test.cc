@@ -149,7 +149,7 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"cpus = [\"0\"]", "d.toml:1: cpus: each must be a number"},
         {"cpus = [100000]", "d.toml:1: cpus: CPU 100000 is not available"},
         {"cpus = [0, 0]", "d.toml:1: cpus: 0 is listed twice"},
-        {"isa = \"sse\"", "d.toml:1: isa = \"sse\": one of auto, portable, avx2, avx512, avx512-bf16, amx"},
+        {"isa = \"sse\"", "d.toml:1: isa = \"sse\": one of auto, portable, common, avx2, avx512, avx512-bf16, amx"},
         {"link = \"rdma\"", "d.toml:1: link = \"rdma\": one of auto, uring_tcp, epoll_tcp"},
         {"key = false", "d.toml:1: key: must be a text in quotes"},
         {"state = 1", "d.toml:1: state: must be a text"},

@@ -52,7 +52,7 @@ CLI::Validator job_states() { return CLI::IsMember({"preparing", "running", "don
 
 std::string isa_type() {
     std::vector<std::string> words = {"auto"};
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) words.emplace_back(isa_name(isa));
+    for (Isa isa : {Isa::portable, Isa::common, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) words.emplace_back(isa_name(isa));
     return type_of_words(words);
 }
 

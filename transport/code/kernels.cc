@@ -13,6 +13,7 @@ extern const WordKernels kernels_portable, kernels_avx2, kernels_avx512;   // ke
 const WordKernels& word_kernels(Isa isa) {
     switch (isa) {
         case Isa::portable: return kernels_portable;
+        case Isa::common: return word_kernels(std::min(isa_best(), Isa::avx512));
         case Isa::avx2: return kernels_avx2;
         case Isa::avx512:
         case Isa::avx512_bf16:

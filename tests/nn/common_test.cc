@@ -1,0 +1,89 @@
+// The kernel set `common`: one result on every CPU with AVX2 or AVX-512, and no layer of oneDNN.
+#include <fmt/format.h>
+
+#include "tests/nn/rig.h"
+
+namespace gradcast {
+namespace {
+
+/// Three steps of two blocks of unequal size.
+uint64_t trained(const NetSpec& spec) {
+    Rig rig(spec, sizes({20, 33}, 1), {.kind = "adam", .lr = 0.01});
+    for (StepId step = 0; step < 3; ++step) {
+        std::vector<float> sum(rig.net->layout().elements);
+        for (uint32_t b = 0; b < 2; ++b) {
+            const Data data(spec, b ? 33 : 20, static_cast<uint32_t>(2 * step + b));
+            Gather found(rig.net->layout());
+            EXPECT_TRUE(rig.net->block(0, {step, b}, data.samples, found).ok());
+            for (size_t i = 0; i < sum.size(); ++i) sum[i] += found.gradient[i];
+        }
+        rig.step(step, sum, 53);
+    }
+    return rig.net->digest() + rig.optimiser->digest(rig.net->layout().elements);
+}
+
+NetSpec preset(const char* name, uint32_t C, uint32_t size) {
+    NetSpec spec;
+    EXPECT_TRUE(preset_find(name, C, size, size, 10, &spec).ok());
+    return spec;
+}
+/// Dot products of every remainder of 16 lanes, in pieces and whole.
+NetSpec dots() {
+    return {.C = 1, .H = 5, .W = 7, .pad = 0, .classes = 11, .layers = {fc(37), relu(), fc(24), norm(), fc(50), fc(11), loss()}};
+}
+
+void trains(Isa isa, const NetSpec& spec) {
+    if (!nn_isa(isa).ok()) std::exit(2);
+    fmt::print(stderr, "{:016x}", trained(spec));
+    std::exit(testing::Test::HasFailure());
+}
+
+// What these digests are, an AVX2 CPU and an AVX-512 CPU have to agree on.  The instruction set is fixed once a process.
+TEST(CommonDeathTest, HasTheDigestsOfEveryLevelWithFusedMultiplyAdd) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    const std::tuple<const char*, NetSpec, const char*> nets[] = {{"lenet5", preset("lenet5", 1, 28), "07a9c70af2a0ea1c"},
+                                                                  {"mlp", preset("mlp", 1, 28), "743c0164d49eff05"},
+                                                                  {"cnn", preset("cnn", 3, 32), "5fcecffdaa095305"},
+                                                                  {"dots", dots(), "79487aa285e93cb7"}};
+    for (const auto& [name, spec, digest] : nets)
+        for (Isa isa : {Isa::common, Isa::avx2, Isa::avx512})
+            if (isa <= isa_best()) {
+                EXPECT_EXIT(trains(isa, spec), testing::ExitedWithCode(0), digest) << name << " " << isa_name(isa);
+            }
+}
+
+void says_why(const NetSpec& spec, NetConfig config) {
+    if (!nn_isa(Isa::common).ok() || nn_isa() != Isa::common) std::exit(2);
+    Arena arena;
+    std::unique_ptr<Net> net;
+    const Status status = net_cpu_plan(spec, config, arena, &net);
+    fmt::print(stderr, "{}", status.what);
+    std::exit(status.code == Code::unsupported ? 0 : 1);
+}
+
+TEST(CommonDeathTest, RefusesWhatOneDnnComputes) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    if (isa_best() < Isa::avx2) GTEST_SKIP() << "this CPU has no AVX2";
+    EXPECT_EXIT(says_why(everything(), sizes({4}, 1)), testing::ExitedWithCode(0),
+                "layer conv1: isa = \"common\" has no kernel for its forward pass, because oneDNN computes it .* take another isa");
+    NetConfig half = sizes({16}, 1);
+    half.precision = Precision::bf16;
+    EXPECT_EXIT(says_why(preset("mlp", 1, 28), half), testing::ExitedWithCode(0), "precision bf16 needs AVX512-BF16 or AMX");
+}
+
+void comes_late() {
+    if (!nn_isa(Isa::avx2).ok()) std::exit(2);
+    (void)trained(dots());
+    const Status status = nn_isa(Isa::common);
+    fmt::print(stderr, "{}", status.what);
+    std::exit(status.ok() || nn_isa() != Isa::avx2);
+}
+
+TEST(CommonDeathTest, ComesTooLateBehindANetOfAnotherLevel) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    if (isa_best() < Isa::avx2) GTEST_SKIP() << "this CPU has no AVX2";
+    EXPECT_EXIT(comes_late(), testing::ExitedWithCode(0), "isa common comes too late: this process already computes with avx2");
+}
+
+}   // namespace
+}   // namespace gradcast
