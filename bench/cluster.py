@@ -41,8 +41,9 @@ def random_data(folder, train, test, shape=(28, 28)):
 class Cluster:
     """A daemon in each of n hosts of a lab, or on loopback; each computes on one core, assigned in turn."""
 
-    def __init__(self, n, rate, local):
-        self.n, self.local, self.daemons = n, local, []
+    def __init__(self, n, rate, local, commands=False):
+        """commands: jobs may start programs."""
+        self.n, self.local, self.daemons, self.commands = n, local, [], commands
         self.rate = "" if local or not rate else f'rate = "{rate}"\n'   # of gradcastd.toml
         self.name = f"paper{os.getpid()}"
         self.folder = tempfile.mkdtemp(prefix="gradcast-paper-")
@@ -85,6 +86,7 @@ class Cluster:
                 file.write(
                     f'name = "host-{i:02}"\nmembers = [{members}]\ninterface = "{"127.0.0.1" if self.local else "eth0"}"\nkey = "../key"\n'
                     f'state = "state"\nsocket = "socket"\ncpus = [{cores[i % len(cores)]}]\n{self.rate}'
+                    f"commands = {str(self.commands).lower()}\n"
                 )
             self.daemons.append(self.launch(i))
         end = time.time() + 60

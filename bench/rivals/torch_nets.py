@@ -1,7 +1,11 @@
 """The networks of nn/presets.cc and of bench/steps.py in PyTorch, for the scripts beside this one."""
+import os
+import sys
+
+import torch
 from torch import nn
 
-samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32)}   # channels, height and width
+samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32)}   # channels, height and width
 
 
 class Residual(nn.Sequential):
@@ -41,4 +45,30 @@ def model(net):
             *unit(3, 64), *unit(64, 128), nn.MaxPool2d(2), Residual(*unit(128, 128), *unit(128, 128)),
             *unit(128, 256), nn.MaxPool2d(2), *unit(256, 512), nn.MaxPool2d(2), Residual(*unit(512, 512), *unit(512, 512)),
             nn.MaxPool2d(4), nn.Flatten(), nn.Linear(512, 10))
+    if net in ("gpt", "resnet18"):   # the examples of the Python package
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "python", "examples"))
+        sys.dont_write_bytecode = True
+        if net == "gpt":
+            from gpt import Gpt
+
+            return Gpt()
+        from resnet18 import ResNet18
+
+        return ResNet18()
     raise SystemExit(f"no net '{net}': {', '.join(samples)}")
+
+
+def random_samples(net, count):
+    """x and y of that many samples."""
+    if net == "gpt":
+        tokens = torch.randint(256, (count, 65))
+        return tokens[:, :-1], tokens[:, 1:]
+    C, H = samples[net]
+    return torch.rand(count, C, H, H), torch.arange(count) % 10
+
+
+def loss_of(net, out, y):
+    """The sum over samples of each sample's mean over its positions."""
+    if net == "gpt":
+        return nn.functional.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
+    return nn.functional.cross_entropy(out, y, reduction="sum")
