@@ -36,6 +36,22 @@ struct Plus {
 struct First {
     __device__ float operator()(float a, float) const { return a; }
 };
+struct CudaFunctions {
+    static __device__ float exp(float x) { return expf(x); }
+    static __device__ float tanh(float x) { return tanhf(x); }
+    static __device__ curves::Normal normal(float x) {
+        constexpr float root_half = 0x1.6a09e6p-1f;
+        return {0.5f * erfcf(-root_half * x), curves::density_at_0 * expf(-0.5f * (x * x))};
+    }
+};
+template <Curve which>
+struct Value {
+    __device__ float operator()(float a, float) const { return gradcast::curve<which, CudaFunctions>(a).value; }
+};
+template <Curve which>
+struct Slope {
+    __device__ float operator()(float a, float b) const { return a * gradcast::curve<which, CudaFunctions>(b).slope; }
+};
 template <typename F, typename Y, typename A, int width>
 __global__ void each_kernel(F f, Y* y, const A* a, const A* b, uint64_t packs) {
     const uint64_t i = thread_number();
@@ -108,6 +124,26 @@ Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows
 
 Status relu(cudaStream_t stream, Values y, Values x, uint64_t count) { return each(stream, Rectify{}, y, x, x, count); }
 Status relu_backward(cudaStream_t stream, Values dx, Values dy, Values y, uint64_t count) { return each(stream, Mask{}, dx, dy, y, count); }
+
+namespace {
+template <template <Curve> typename Of>
+Status each_curve(cudaStream_t stream, Curve which, Values y, Values a, Values b, uint64_t count) {
+    switch (which) {
+        case Curve::gelu: return each(stream, Of<Curve::gelu>{}, y, a, b, count);
+        case Curve::gelu_tanh: return each(stream, Of<Curve::gelu_tanh>{}, y, a, b, count);
+        case Curve::silu: return each(stream, Of<Curve::silu>{}, y, a, b, count);
+        case Curve::sigmoid: return each(stream, Of<Curve::sigmoid>{}, y, a, b, count);
+        case Curve::tanh: return each(stream, Of<Curve::tanh>{}, y, a, b, count);
+    }
+    return {};
+}
+}   // namespace
+Status curve(cudaStream_t stream, Curve which, Values y, Values x, uint64_t count) {
+    return each_curve<Value>(stream, which, y, x, x, count);
+}
+Status curve_backward(cudaStream_t stream, Curve which, Values dx, Values dy, Values x, uint64_t count) {
+    return each_curve<Slope>(stream, which, dx, dy, x, count);
+}
 Status add(cudaStream_t stream, Values y, Values a, Values b, uint64_t count) { return each(stream, Plus{}, y, a, b, count); }
 Status copy(cudaStream_t stream, Values y, Values x, uint64_t count) { return each(stream, First{}, y, x, x, count); }
 

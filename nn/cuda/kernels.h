@@ -4,6 +4,7 @@
 #pragma once
 #include <span>
 
+#include "nn/curves.h"
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
 #include "runtime/core/cuda/device.h"
@@ -45,6 +46,9 @@ Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows
 Status relu(cudaStream_t stream, Values y, Values x, uint64_t count);
 /// dx = y > 0 ? dy : 0;  dx may be dy.
 Status relu_backward(cudaStream_t stream, Values dx, Values dy, Values y, uint64_t count);
+/// y = f(x);  dx = dy f'(x), dx may be dy.  Exponentials, tanh and the normal distribution are CUDA's.
+Status curve(cudaStream_t stream, Curve which, Values y, Values x, uint64_t count);
+Status curve_backward(cudaStream_t stream, Curve which, Values dx, Values dy, Values x, uint64_t count);
 /// y = a + b; y may be one of them.
 Status add(cudaStream_t stream, Values y, Values a, Values b, uint64_t count);
 Status copy(cudaStream_t stream, Values y, Values x, uint64_t count);   // also converts between float and bf16

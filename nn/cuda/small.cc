@@ -1,8 +1,9 @@
-// Layers of one or two kernels: ReLU, residual sum, dropout, pooling, losses.
+// Layers of one or two kernels: ReLU, functions of each element, residual sum, dropout, pooling, losses.
 #include <algorithm>
 #include <cmath>
 
 #include "nn/cuda/build.h"
+#include "nn/graph/curves.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast::cuda {
@@ -22,6 +23,23 @@ Status relu(Build& b) {
             [=](const Frame& f) { return relu_backward(f.stream, f.values(x.gradient), f.values(y.gradient), f.values(y.value), count); });
     return {};
 }
+
+// y = f(x), dx = dy f'(x).
+static Status curve(Build& b) {
+    const Curve which = curve_of(*b.layer);
+    const uint64_t count = b.rows(b.layer->in) * b.layer->in.C;
+    const Activation x = b.activation, y = b.activation = b.flows(x.learns);
+    b.operations->forward.emplace_back([=](const Frame& f) { return curve(f.stream, which, f.values(y.value), f.values(x.value), count); });
+    if (b.training && x.learns)
+        b.operations->data.emplace_back([=](const Frame& f) {
+            return curve_backward(f.stream, which, f.values(x.gradient), f.values(y.gradient), f.values(x.value), count);
+        });
+    return {};
+}
+Status gelu(Build& b) { return curve(b); }
+Status silu(Build& b) { return curve(b); }
+Status sigmoid(Build& b) { return curve(b); }
+Status tanh(Build& b) { return curve(b); }
 
 // y = x + other.  dx is dy, in place; other's gradient is a copy.
 Status add(Build& b) {

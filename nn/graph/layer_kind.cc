@@ -67,15 +67,29 @@ std::string layer_text(const LayerSpec& spec) {
     if (const LayerKind* kind = layer_kind_find(spec.kind))
         for (const LayerKey* key : kind->keys)
             if (const double* value = spec.values.find(key->name); value && *value != key->value)
-                text += fmt::format(" {}={}", key->name, *value);
+                text += fmt::format(" {}={}", key->name, layer_value_text(*key, *value));
     return text;
+}
+
+std::string layer_value_text(const LayerKey& key, double value) {
+    return key.type == LayerKey::Type::word ? key.words()[static_cast<size_t>(value)] : fmt::format("{}", value);
 }
 
 bool layer_set(LayerSpec& spec, std::string_view name, double value) {
     const LayerKey* key = layer_key_find(name);
-    if (!key || !key->in_range(value)) return false;
+    if (!key || key->type == LayerKey::Type::word || !key->in_range(value)) return false;
     if (key->type != LayerKey::Type::number && value != std::floor(value)) return false;
     spec.values.set(name, value);
+    return true;
+}
+
+bool layer_set(LayerSpec& spec, std::string_view name, std::string_view word) {
+    const LayerKey* key = layer_key_find(name);
+    if (!key || key->type != LayerKey::Type::word) return false;
+    const std::vector<std::string> words = key->words();
+    const auto at = std::find(words.begin(), words.end(), word);
+    if (at == words.end()) return false;
+    spec.values.set(name, static_cast<double>(at - words.begin()));
     return true;
 }
 
@@ -93,6 +107,7 @@ bool layer_parse(std::string_view text, LayerSpec* spec) {
         double number = 0;
         if (key == "name") spec->name = value;
         else if (key == "from") spec->from = value;
+        else if (layer_set(*spec, key, value)) continue;
         else if (const auto [at, error] = std::from_chars(value.data(), value.data() + value.size(), number);
                  error != std::errc() || at != value.data() + value.size() || !layer_set(*spec, key, number))
             return false;

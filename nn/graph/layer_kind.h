@@ -15,7 +15,7 @@ struct Layer;
 
 /// One key of a layer in a job file or a model file.
 struct LayerKey {
-    enum class Type : uint8_t { integer, flag, number };
+    enum class Type : uint8_t { integer, flag, number, word };
     const char* name;
     Type type;
     double value;         // where it is not given
@@ -23,6 +23,7 @@ struct LayerKey {
     bool below = false;   // max itself is not allowed
     const char* help;     // without the kinds that have it
     bool of_job_files = true;
+    std::vector<std::string> (*words)() = nullptr;   // of a word, whose value is its number among them, 0 .. max
 
     bool in_range(double is) const { return is >= min && is <= max && !(below && is == max); }
 };
@@ -36,11 +37,20 @@ struct OnnxOperator {
         float value;
         const LayerKey* key = nullptr;   // its value in the layer, in place of `value`
     };
-    const char* type = nullptr;   // null: there is none, and a net with the layer is not exported
+    /// One of several operators that compute a layer.  An operand is the number of an earlier step, whose result it is, or one of these.
+    struct Step {
+        static constexpr int input = -1, constant = -2, none = -3;   // of the layer; `value`; no second operand
+        const char* type;
+        int first, second = none;
+        float value = 0;
+    };
+    const char* type = nullptr;   // null: `steps`, or there is none and a net with the layer is not exported
     bool passes = false;          // evaluations leave the value as it is, so it needs none
     Input input = Input::any;     // the output has the same form
     bool windowed = false;        // kernel_shape, strides and pads
     std::span<const Attribute> attributes = {};
+    std::span<const Step> (*steps)(const Layer& layer) = nullptr;   // the last one's result is the layer's
+    bool exists() const { return type || steps || passes; }
 };
 
 struct LayerKind {
@@ -72,6 +82,10 @@ struct LayerKind {
     GC_LAYER(average_pool)          \
     GC_LAYER(global_average_pool)   \
     GC_LAYER(relu)                  \
+    GC_LAYER(gelu)                  \
+    GC_LAYER(silu)                  \
+    GC_LAYER(sigmoid)               \
+    GC_LAYER(tanh)                  \
     GC_LAYER(dropout)               \
     GC_LAYER(batch_norm)            \
     GC_LAYER(add)                   \
@@ -108,7 +122,10 @@ double layer_value(const LayerSpec& spec, std::string_view key);
 std::string layer_text(const LayerSpec& spec);
 /// Of a text from outside.  False: it is not of that form, or a key is unknown or out of range.
 bool layer_parse(std::string_view text, LayerSpec* spec);
-/// Sets a value from outside.  False: no kind has the key, or the value is not one of its.
+/// Sets a value from outside: a number, or one of LayerKey::words.  False: no kind has the key, or the value is not one of its.
 bool layer_set(LayerSpec& spec, std::string_view key, double value);
+bool layer_set(LayerSpec& spec, std::string_view key, std::string_view word);
+/// As files have it: a number, or one of LayerKey::words.
+std::string layer_value_text(const LayerKey& key, double value);
 
 }   // namespace gradcast

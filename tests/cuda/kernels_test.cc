@@ -74,6 +74,26 @@ TEST_F(CudaKernels, BiasesNeedNoAlignment) {
             }
 }
 
+TEST_F(CudaKernels, CurvesAreThoseOfTheCpu) {
+    std::vector<float> values = normals(rows * 3 + 1, 1);   // no whole number of packs
+    for (float& each : values) each *= 4;
+    const std::vector<float> gradients = normals(values.size(), 2);
+    for (const bool bf16 : {false, true})
+        for (const Curve which : {Curve::gelu, Curve::gelu_tanh, Curve::silu, Curve::sigmoid, Curve::tanh}) {
+            const Array x(values, bf16), dy(gradients, bf16), y(values.size(), bf16);
+            ASSERT_TRUE(ok(curve(nullptr, which, y, x, values.size())));
+            ASSERT_TRUE(ok(curve_backward(nullptr, which, dy, dy, x, values.size())));
+            const std::vector<float> in = x.read(), out = y.read(), slopes = dy.read(), before = Array(gradients, bf16).read();
+            std::vector<float> want(in.size()), dx(in.size());
+            curve_kernels(which).forward(want.data(), in.data(), in.size());
+            curve_kernels(which).backward(dx.data(), before.data(), in.data(), in.size());
+            for (size_t i = 0; i < in.size(); ++i) {
+                ASSERT_NEAR(out[i], want[i], 1e-6 + (bf16 ? 0x1p-8 * std::fabs(want[i]) : 0)) << in[i];
+                ASSERT_NEAR(slopes[i], dx[i], 1e-6 * (1 + std::fabs(before[i])) + (bf16 ? 0x1p-8 * std::fabs(dx[i]) : 0)) << in[i];
+            }
+        }
+}
+
 TEST_F(CudaKernels, DropoutDrawsAsTheCpu) {
     constexpr uint32_t samples = 400, pixels = 7, drop = 20000, block = 3;
     constexpr uint64_t number = 12345;

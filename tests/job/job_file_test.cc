@@ -99,6 +99,10 @@ TEST(JobFile, LayersAreNamedAsTheHelpSays) {
                        .layers = {{.kind = "conv", .values = {{"outputs", 2}, {"kernel", 3}}},
                                   {.kind = "batch_norm"},
                                   {.kind = "relu"},
+                                  {.kind = "gelu"},
+                                  {.kind = "silu"},
+                                  {.kind = "sigmoid"},
+                                  {.kind = "tanh"},
                                   {.kind = "add", .from = "norm1"},
                                   {.kind = "max_pool", .values = {{"kernel", 2}}},
                                   {.kind = "average_pool", .values = {{"kernel", 2}}},
@@ -363,9 +367,13 @@ TEST(JobFile, Layers) {
     EXPECT_EQ(found[3], "job.toml:10: net.layers.kernell: is not known: did you mean kernel?");
     ASSERT_EQ(mistakes_of(head + "[[net.layers]]\nkind = \"max_pool\"\nname = \"a\"\nkernel = 3\nceil = true\n"
                                  "[[net.layers]]\nkind = \"dropout\"\nrate = 0.5\nfrom = \"a\"\n"
-                                 "[[net.layers]]\nkind = \"conv\"\nbias = false\n",
+                                 "[[net.layers]]\nkind = \"conv\"\nbias = false\n"
+                                 "[[net.layers]]\nkind = \"gelu\"\napproximate = \"tanh\"\n",
                           &job),
               std::vector<std::string>{});
+    EXPECT_EQ(layer_text(job.layers[3]), "gelu approximate=tanh");
+    EXPECT_EQ(mistakes_of(head + "[[net.layers]]\nkind = \"gelu\"\napproximate = \"erf\"\n"),
+              std::vector<std::string>{"job.toml:9: net.layers.approximate: \"erf\" is not one of none, tanh"});
     EXPECT_EQ(layer_value(job.layers[0], "ceil"), 1);
     EXPECT_EQ(layer_value(job.layers[2], "bias"), 0);
     EXPECT_EQ(layer_value(job.layers[1], "rate"), 0.5);

@@ -63,6 +63,10 @@ class Net(nn.Module):
                 x = x.mean((2, 3), keepdim=True)
             elif kind == "relu":
                 x = F.relu(x)
+            elif kind == "gelu":
+                x = F.gelu(x, approximate=o["approximate"])
+            elif kind in ("silu", "sigmoid", "tanh"):
+                x = {"silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}[kind](x)
             elif kind == "add":
                 x = x + outputs[o["from"]]
             else:
@@ -159,9 +163,10 @@ def of_onnx(path, x):
         elif kind == "Reshape":
             y = one.reshape([one.shape[i] if side == 0 else side for i, side in enumerate(inputs[1].tolist())])
         else:
-            y = {"Relu": F.relu, "Add": lambda one, *other: one + other[0], "Flatten": lambda one: one.flatten(a["axis"]),
+            y = {"Relu": F.relu, "Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Erf": torch.erf, "Mul": torch.mul,
+                 "Add": lambda one, *other: one + other[0], "Flatten": lambda one: one.flatten(a["axis"]),
                  "GlobalAveragePool": lambda one: one.mean((2, 3), keepdim=True)}[kind](*inputs)
-            assert kind != "Add" or inputs[0].shape == inputs[1].shape
+            assert kind != "Add" or inputs[1].dim() == 0 or inputs[0].shape == inputs[1].shape
         values[node[2][0]] = y
     return values[ends[1]]
 

@@ -15,7 +15,7 @@
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/model/tensors.h"
 #include "tests/datasets/support.h"
-#include "tests/nn/rig.h"
+#include "tests/nn/nets.h"
 
 namespace gradcast {
 namespace {
@@ -112,7 +112,8 @@ TEST(SlowModels, GiveTheSameLogitsElsewhere) {
                                                     {"nin", preset("nin", 3, 32)},
                                                     {"resnet9", preset("resnet9", 3, 32)},
                                                     {"everything", everything()},
-                                                    {"mixed", mixed}};
+                                                    {"mixed", mixed},
+                                                    {"curves", differences()[0].spec}};
     TestFolder folder;
     for (const auto& [name, spec] : nets) {
         auto file = [&, which = name](const char* end) { return folder.file(fmt::format("{}.{}", which, end)); };

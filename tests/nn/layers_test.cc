@@ -89,8 +89,13 @@ TEST(Layers, AsText) {
     LayerSpec read;
     ASSERT_TRUE(layer_parse(layer_text(spec), &read));
     EXPECT_EQ(layer_text(read), layer_text(spec));
+    EXPECT_EQ(layer_text({.kind = "gelu"}), "gelu");
+    ASSERT_TRUE(layer_parse("gelu approximate=tanh", &(read = LayerSpec{})));
+    EXPECT_EQ(layer_value(read, "approximate"), 1);
+    EXPECT_EQ(layer_text(read), "gelu approximate=tanh");
     for (const char* wrong : {"", "conv outputs", "conv outputs=-1", "conv outputs=1.5", "conv outputs=99999999", "conv outputs=1x",
-                              "conv colour=1", "dropout rate=1", "dropout rate=nan", "conv bias=2", "conv  kernel=1"})
+                              "conv colour=1", "dropout rate=1", "dropout rate=nan", "conv bias=2", "conv  kernel=1", "gelu approximate=1",
+                              "gelu approximate=erf", "conv kernel=tanh"})
         EXPECT_FALSE(layer_parse(wrong, &(read = LayerSpec{}))) << wrong;
 }
 
@@ -105,7 +110,8 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     EXPECT_EQ(mistake({max_pool(0), fc(10), loss()}), "layer pool1: kernel and stride must be at least 1");
     EXPECT_EQ(mistake({max_pool(2, 2, 2), fc(10), loss()}), "layer pool1: pad 2 must be below its kernel 2x2");
     const std::string kinds =
-        "one of conv, inner_product, max_pool, average_pool, global_average_pool, relu, dropout, batch_norm, add, softmax_cross_entropy, "
+        "one of conv, inner_product, max_pool, average_pool, global_average_pool, relu, gelu, silu, sigmoid, tanh, dropout, batch_norm, "
+        "add, softmax_cross_entropy, "
         "squared_loss";
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "tangent"}, loss()}), "layer 2 has the unknown kind \"tangent\": " + kinds);
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "max_pol"}, loss()}),

@@ -23,7 +23,7 @@ CASES = {
                                        ("inner_product", 20, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 12, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
     "mlp": ((1, 7, 9, 0, 10, 13), [("inner_product", 40, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 33, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 21, 0, 1, 0),
                                    ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
-    # An optional sixth element has options: ceil, bias, name, from.
+    # An optional sixth element has options: ceil, bias, name, from, approximate.
     "average_pool": ((2, 12, 14, 0, 6, 5), [("conv", 5, 3, 1, 1), ("average_pool", 0, 3, 2, 1, {"ceil": 1}), ("conv", 19, 2, 1, 0), ("relu", 0, 0, 1, 0),
                                             ("max_pool", 0, 3, 2, 0, {"ceil": 1}), ("conv", 6, 2, 1, 1), ("global_average_pool", 0, 0, 1, 0)]),
     "batch_norm": ((3, 9, 8, 1, 5, 9), [("conv", 7, 3, 1, 0, {"bias": 0}), ("batch_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0), ("conv", 17, 2, 2, 0), ("batch_norm", 0, 0, 1, 0),
@@ -34,6 +34,9 @@ CASES = {
     "shortcut_first": ((2, 8, 7, 0, 4, 6), [("conv", 9, 3, 1, 1), ("relu", 0, 0, 1, 0, {"name": "a"}), ("conv", 18, 1, 2, 0, {"name": "s"}), ("conv", 7, 1, 1, 0, {"from": "a"}),
                                             ("relu", 0, 0, 1, 0), ("conv", 7, 3, 2, 1), ("relu", 0, 0, 1, 0), ("conv", 18, 1, 1, 0), ("add", 0, 0, 1, 0, {"from": "s"}),
                                             ("relu", 0, 0, 1, 0), ("inner_product", 4, 0, 1, 0)]),
+    "curves": ((2, 9, 8, 1, 5, 6), [("conv", 7, 3, 1, 0), ("gelu", 0, 0, 1, 0, {"approximate": "none"}), ("conv", 17, 2, 2, 0), ("sigmoid", 0, 0, 1, 0),
+                                    ("conv", 19, 2, 1, 1), ("silu", 0, 0, 1, 0), ("inner_product", 23, 0, 1, 0), ("gelu", 0, 0, 1, 0, {"approximate": "tanh"}),
+                                    ("inner_product", 11, 0, 1, 0), ("tanh", 0, 0, 1, 0), ("inner_product", 5, 0, 1, 0)]),
 }
 LOSSES = {"residual": "squared_loss"}   # default: softmax_cross_entropy
 RATES = {"residual": 0.00390625}
@@ -64,6 +67,10 @@ def forward(layers, parameters, x, statistics=None):
             x = F.adaptive_avg_pool2d(x, 1)
         elif kind == "relu":
             x = F.relu(x)
+        elif kind == "gelu":
+            x = F.gelu(x, approximate=o["approximate"])
+        elif kind in ("silu", "sigmoid", "tanh"):
+            x = {"silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}[kind](x)
         elif kind == "add":
             x = x + outputs[o["from"]]
         elif kind == "batch_norm":

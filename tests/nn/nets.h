@@ -143,8 +143,17 @@ inline void expect_errors_end_a_block(AnyRig& rig) {
 inline NetSpec of(uint32_t C, uint32_t H, uint32_t W, uint32_t pad, uint32_t classes, std::vector<LayerSpec> layers) {
     return {.C = C, .H = H, .W = W, .pad = pad, .classes = classes, .layers = std::move(layers)};
 }
+inline LayerSpec curve(const char* kind) { return {.kind = kind}; }
+inline LayerSpec gelu_tanh() { return {.kind = "gelu", .values = {{"approximate", 1}}}; }
+
 inline std::vector<Difference> differences() {
     return {
+        Difference{"curves",
+                   of(3, 9, 8, 0, 4,
+                      {conv(19, 3), curve("gelu"), conv(6, 2), curve("sigmoid"), conv(5, 2), gelu_tanh(), fc(13), curve("silu"), fc(7),
+                       curve("tanh"), fc(4), loss()}),
+                   5, false},
+        Difference{"curves_first", of(2, 6, 5, 0, 4, {curve("sigmoid"), fc(9), curve("gelu"), add("fc1"), fc(4), loss()}), 5, false},
         Difference{"inner_product", of(3, 5, 3, 0, 4, {fc(13), fc(4), loss()}), 5, false},
         Difference{"conv", of(3, 11, 9, 0, 5, {conv(7, 3, 2, 1), conv(17, 2), fc(5), loss()}), 4, false},
         Difference{"conv_to_loss", of(2, 6, 6, 0, 3, {conv(20, 4), conv(3, 3), loss()}), 9, false},

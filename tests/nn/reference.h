@@ -10,8 +10,8 @@
 
 namespace gradcast {
 
-constexpr const char* reference_names[] = {"inner_product", "conv",         "conv_narrow", "max_pool", "lenet5",
-                                           "mlp",           "average_pool", "batch_norm",  "residual", "shortcut_first"};
+constexpr const char* reference_names[] = {"inner_product", "conv",       "conv_narrow", "max_pool",       "lenet5", "mlp",
+                                           "average_pool",  "batch_norm", "residual",    "shortcut_first", "curves"};
 
 template <typename T>
 std::vector<T> reference_read(std::ifstream& file, uint64_t count) {
@@ -66,6 +66,9 @@ void expect_reference(const char* name) {
                 layer.values.set(key, value);
             }
             for (std::string key, value; words.good() && words >> key >> value;) {
+                if (key == "approximate") {
+                    EXPECT_TRUE(layer_set(layer, key, std::string_view(value)));
+                }
                 if (key == "ceil" || key == "bias") layer.values.set(key, value == "1");
                 if (key == "name") layer.name = value;
                 if (key == "from") layer.from = value;

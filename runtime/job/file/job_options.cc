@@ -365,17 +365,19 @@ std::vector<const char*> users(const JobOption& option) {
 /// The keys of layers, as their kinds have them.
 void add_layer_keys(std::vector<JobOption>& all) {
     for (const auto& [key, kinds] : layer_keys()) {
-        const bool flag = key->type == LayerKey::Type::flag;
+        constexpr Kind of_type[] = {Kind::integer, Kind::flag, Kind::number, Kind::name};
+        const Kind kind = of_type[static_cast<size_t>(key->type)];
+        const std::string value = layer_value_text(*key, key->value);
         all.push_back({.section = "net.layers",
                        .key = key->name,
-                       .kind = flag                                   ? Kind::flag
-                               : key->type == LayerKey::Type::integer ? Kind::integer
-                                                                      : Kind::number,
-                       .value = kept(flag ? key->value != 0 ? "true" : "false" : fmt::format("{}", key->value)),
+                       .kind = kind,
+                       .value = kept(kind == Kind::flag   ? key->value != 0 ? "true" : "false"
+                                     : kind == Kind::name ? fmt::format("\"{}\"", value)
+                                                          : value),
                        .min = key->min,
                        .max = key->max,
                        .above = false,
-                       .names = nullptr,
+                       .names = key->words,
                        .help = help_of(kinds, key->help),
                        .field = {},
                        .below = key->below});
@@ -439,6 +441,7 @@ std::span<const JobOption> job_options() {
 void JobOption::set(JobTarget target, const JobValue& is) const {
     if (field.set) field.set(target, is);
     else if (field.optimiser) std::visit([&](auto member) { put(target.job->optimiser.*member, is); }, field.optimiser->member);
+    else if (kind == Kind::name) (void)layer_set(*target.layer, key, std::string_view(is.text));   // one of names()
     else target.layer->values.set(key, kind == Kind::number ? is.number : static_cast<double>(is.integer));
 }
 

@@ -104,7 +104,26 @@ private:
             const double is = each.key ? layer.value(each.key->name) : static_cast<double>(each.value);
             attributes.push_back(each.real ? real(each.name, static_cast<float>(is)) : number(each.name, static_cast<int64_t>(is)));
         }
+        if (op.steps) return {steps(op.steps(layer), inputs[0], name), flattened};
         return {node(op.type, inputs, name + ".output", attributes), flattened};
+    }
+
+    std::string steps(std::span<const OnnxOperator::Step> all, const std::string& x, const std::string& name) {
+        auto output = [&](size_t step) { return step + 1 == all.size() ? name + ".output" : fmt::format("{}.step{}", name, step); };
+        for (size_t i = 0; i < all.size(); ++i) {
+            const OnnxOperator::Step& step = all[i];
+            std::vector<std::string> inputs;
+            for (const int operand : {step.first, step.second}) {
+                if (operand == OnnxOperator::Step::none) continue;
+                inputs.push_back(operand == OnnxOperator::Step::input      ? x
+                                 : operand == OnnxOperator::Step::constant ? fmt::format("{}.constant{}", name, i)
+                                                                           : output(static_cast<size_t>(operand)));
+                if (operand == OnnxOperator::Step::constant)
+                    graph_.message(5, tensor_of<float>(inputs.back(), type_float, std::vector<uint64_t>{}, std::span(&step.value, 1)));
+            }
+            node(step.type, inputs, output(i));
+        }
+        return output(all.size() - 1);
     }
 
     Value flat(const Value& x, const Layer& layer) {
@@ -194,7 +213,7 @@ Status onnx_write(const std::string& path, const Model& model, std::span<const f
     std::vector<Layer> layers;
     GC_TRY(layers_check(model.net, &layers));
     for (const Layer& layer : layers)
-        if (!layer.kind->onnx.type && !layer.kind->onnx.passes)
+        if (!layer.kind->onnx.exists())
             return fail(Code::unsupported, "{}: ONNX has no operator for layer {}, a {}: export to safetensors", path, layer.spec.name,
                         layer.kind->name);
     Message file, operators;

@@ -41,6 +41,7 @@ std::string layers_json(const std::vector<Layer>& layers) {
             const double value = layer.value(key->name);
             if (key->type == LayerKey::Type::flag) each[key->name] = value != 0;
             else if (key->type == LayerKey::Type::integer) each[key->name] = static_cast<uint64_t>(value);
+            else if (key->type == LayerKey::Type::word) each[key->name] = layer_value_text(*key, value);
             else each[key->name] = value;
         }
         all.push_back(std::move(each));
@@ -361,7 +362,11 @@ public:
             *to = json[key].get<std::string>();
         }
         for (const auto& [key, value] : json.items()) {
-            if (value.is_string()) continue;
+            if (key == "name" || key == "kind" || key == "from") continue;
+            if (value.is_string()) {
+                if (!layer_set(*spec, key, std::string_view(value.get_ref<const std::string&>()))) return false;
+                continue;
+            }
             if (!value.is_number() && !value.is_boolean()) return false;
             if (!layer_set(*spec, key, value.is_boolean() ? value.get<bool>() : value.get<double>())) return false;
         }
