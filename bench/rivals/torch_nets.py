@@ -1,4 +1,5 @@
 """The networks of nn/presets.cc and of bench/steps.py in PyTorch, for the scripts beside this one."""
+import importlib
 import os
 import sys
 
@@ -6,6 +7,15 @@ import torch
 from torch import nn
 
 samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32)}   # channels, height and width
+
+
+examples = {"gpt": "Gpt", "resnet18": "ResNet18"}   # nets that are examples of the Python package: module -> class
+
+
+def example(net):
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "python", "examples"))
+    return importlib.import_module(net)
 
 
 class Residual(nn.Sequential):
@@ -45,23 +55,15 @@ def model(net):
             *unit(3, 64), *unit(64, 128), nn.MaxPool2d(2), Residual(*unit(128, 128), *unit(128, 128)),
             *unit(128, 256), nn.MaxPool2d(2), *unit(256, 512), nn.MaxPool2d(2), Residual(*unit(512, 512), *unit(512, 512)),
             nn.MaxPool2d(4), nn.Flatten(), nn.Linear(512, 10))
-    if net in ("gpt", "resnet18"):   # the examples of the Python package
-        sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "python", "examples"))
-        sys.dont_write_bytecode = True
-        if net == "gpt":
-            from gpt import Gpt
-
-            return Gpt()
-        from resnet18 import ResNet18
-
-        return ResNet18()
+    if net in examples:
+        return getattr(example(net), examples[net])()
     raise SystemExit(f"no net '{net}': {', '.join(samples)}")
 
 
 def random_samples(net, count):
     """x and y of that many samples."""
     if net == "gpt":
-        tokens = torch.randint(256, (count, 65))
+        tokens = torch.randint(256, (count, example(net).CONTEXT + 1))
         return tokens[:, :-1], tokens[:, 1:]
     C, H = samples[net]
     return torch.rand(count, C, H, H), torch.arange(count) % 10
@@ -70,5 +72,5 @@ def random_samples(net, count):
 def loss_of(net, out, y):
     """The sum over samples of each sample's mean over its positions."""
     if net == "gpt":
-        return nn.functional.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
+        return example(net).loss(out, y)
     return nn.functional.cross_entropy(out, y, reduction="sum")
