@@ -1,15 +1,14 @@
 // The net of processes, without a job: what it computes, and what a process does wrong.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <mutex>
-#include <thread>
 
 #include "nn/graph/layers.h"
 #include "runtime/attach/attach.h"
 #include "runtime/core/clock.h"
 #include "tests/attach/child.h"
+#include "tests/attach/watched.h"
 
 namespace gradcast {
 namespace {
@@ -100,7 +99,7 @@ TEST_F(AttachedNetTest, HasTheTensorsOfTheProcess) {
         std::lock_guard lock(mutex_);
         return lines_;
     };
-    for (int tries = 0; said().empty() && tries < 1000; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(wait_for([&] { return !said().empty(); }));
     EXPECT_EQ(said(), std::vector<std::string>{"lane 0 of 1, seed 11"});
 }
 
