@@ -1,6 +1,6 @@
 #include "algos/logistic_kernels.h"
 
-#include "runtime/core/isa.h"
+#include "runtime/core/isa_build.h"
 
 namespace gradcast {
 namespace portable {
@@ -13,9 +13,6 @@ namespace avx512 {
 extern const LogisticKernels logistic;
 }
 
-const LogisticKernels& logistic_kernels() {
-    const Isa isa = isa_best();
-    return isa >= Isa::avx512 ? avx512::logistic : isa == Isa::avx2 ? avx2::logistic : portable::logistic;
-}
+const LogisticKernels& logistic_kernels() { return isa_build(isa_best(), portable::logistic, avx2::logistic, avx512::logistic); }
 
 }   // namespace gradcast

@@ -1,6 +1,6 @@
 #include "nn/curves.h"
 
-#include "runtime/core/isa.h"
+#include "runtime/core/isa_build.h"
 
 namespace gradcast {
 
@@ -14,12 +14,8 @@ namespace avx512 {
 extern const CurveKernels curve_kernels[curve_count];
 }
 
-const CurveKernels& curve_kernels(Curve which) {
-    const Isa isa = isa_best();
-    const CurveKernels* const all = isa >= Isa::avx512 ? avx512::curve_kernels
-                                    : isa == Isa::avx2 ? avx2::curve_kernels
-                                                       : portable::curve_kernels;
-    return all[static_cast<size_t>(which)];
+const CurveKernels& curve_kernels(Curve which, Isa isa) {
+    return isa_build(isa, portable::curve_kernels, avx2::curve_kernels, avx512::curve_kernels)[static_cast<size_t>(which)];
 }
 
 }   // namespace gradcast

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "runtime/core/elementary.h"
+#include "runtime/core/isa.h"
 
 #ifdef __CUDACC__
 #define GC_OF_DEVICE __host__ __device__
@@ -114,14 +115,13 @@ GC_OF_DEVICE constexpr curves::Point curve(float x) {
     }
 }
 
-/// Loops over them on the CPU, in three builds of one file with the same bits.
+/// Loops over them on the CPU, in three builds of one file with the same bits, so by default the fastest of this CPU is taken.
 struct CurveKernels {
     /// y = f(x); y may be x.
     void (*forward)(float* y, const float* x, uint64_t count);
     /// dx = dy f'(x); dx may be dy.
     void (*backward)(float* dx, const float* dy, const float* x, uint64_t count);
 };
-/// The fastest of this CPU.
-const CurveKernels& curve_kernels(Curve which);
+const CurveKernels& curve_kernels(Curve which, Isa isa = isa_best());
 
 }   // namespace gradcast

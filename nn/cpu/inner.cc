@@ -1,6 +1,6 @@
 #include "nn/cpu/inner.h"
 
-#include <algorithm>
+#include "runtime/core/isa_build.h"
 
 namespace gradcast {
 
@@ -18,18 +18,11 @@ InnerKernels inner_kernels();
 }
 
 const InnerKernels& inner_kernels(Isa isa) {
-    switch (isa) {
-        case Isa::portable: return portable::inner_kernels;
-        case Isa::common: return inner_kernels(std::min(isa_best(), Isa::avx512));
-        case Isa::avx2: return avx2::inner_kernels;
-        case Isa::avx512:
-        case Isa::avx512_bf16: return avx512::inner_kernels;
-        case Isa::amx: {   // made on a CPU that has it
-            static const InnerKernels tiled = amx::inner_kernels();
-            return tiled;
-        }
+    if (isa == Isa::amx) {   // made on a CPU that has it
+        static const InnerKernels tiled = amx::inner_kernels();
+        return tiled;
     }
-    return portable::inner_kernels;
+    return isa_build(isa, portable::inner_kernels, avx2::inner_kernels, avx512::inner_kernels);
 }
 
 }   // namespace gradcast

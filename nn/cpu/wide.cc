@@ -1,6 +1,6 @@
 #include "nn/cpu/wide.h"
 
-#include <algorithm>
+#include "runtime/core/isa_build.h"
 
 namespace gradcast {
 
@@ -18,15 +18,8 @@ extern const WideKernels wide_kernels;
 }
 
 const WideKernels& wide_kernels(Isa isa) {
-    switch (isa) {
-        case Isa::portable: return portable::wide_kernels;
-        case Isa::common: return wide_kernels(std::min(isa_best(), Isa::avx512));
-        case Isa::avx2: return avx2::wide_kernels;
-        case Isa::avx512:
-        case Isa::avx512_bf16: return avx512::wide_kernels;
-        case Isa::amx: return amx::wide_kernels;
-    }
-    return portable::wide_kernels;
+    if (isa == Isa::amx) return amx::wide_kernels;
+    return isa_build(isa, portable::wide_kernels, avx2::wide_kernels, avx512::wide_kernels);
 }
 
 }   // namespace gradcast

@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include "runtime/core/isa_build.h"
 #include "runtime/core/status.h"
 
 namespace gradcast {
@@ -16,7 +17,7 @@ namespace avx512 {
 extern const Digest64 digest64;
 }
 
-Digest64 digest64_of(Isa isa) { return isa >= Isa::avx512 ? avx512::digest64 : isa == Isa::avx2 ? avx2::digest64 : portable::digest64; }
+Digest64 digest64_of(Isa isa) { return isa_build(isa, portable::digest64, avx2::digest64, avx512::digest64); }
 
 uint64_t digest64(std::span<const uint32_t> words, uint64_t first) {
     static const Digest64 best = digest64_of(isa_best());

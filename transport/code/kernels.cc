@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/core/isa_build.h"
 #include "transport/code/codec.h"
 #include "transport/code/field.h"
 
@@ -10,17 +11,7 @@ namespace gradcast {
 
 extern const WordKernels kernels_portable, kernels_avx2, kernels_avx512;   // kernels.isa.cc
 
-const WordKernels& word_kernels(Isa isa) {
-    switch (isa) {
-        case Isa::portable: return kernels_portable;
-        case Isa::common: return word_kernels(std::min(isa_best(), Isa::avx512));
-        case Isa::avx2: return kernels_avx2;
-        case Isa::avx512:
-        case Isa::avx512_bf16:
-        case Isa::amx: return kernels_avx512;
-    }
-    GC_ASSERT(false && "isa");
-}
+const WordKernels& word_kernels(Isa isa) { return isa_build(isa, kernels_portable, kernels_avx2, kernels_avx512); }
 
 namespace {
 
