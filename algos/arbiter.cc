@@ -84,16 +84,15 @@ Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* recor
     context_.net->cancel(Net::no_step);
     Status status;
     for (uint32_t block = conflict.first_block; status.ok() && block < conflict.end_block; ++block) {
-        const DataInfo& info = context_.data.info();
         std::vector<uint64_t> indices(context_.sampler.block_size(block));
         std::vector<uint8_t> images(indices.size() * context_.data.sample_bytes());
         std::vector<int32_t> labels(indices.size());
+        std::vector<std::byte> targets(indices.size() * context_.data.info().targets_bytes());
         context_.sampler.block({at, block}, indices);
-        status = context_.data.read(indices, images.data(), labels.data());
+        status = context_.data.read(indices, images.data(), labels.data(), targets.data());
         if (!status.ok()) break;
         const auto count = static_cast<uint32_t>(indices.size());
-        status = context_.net->block(
-            0, {at, block}, {images.data(), labels.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+        status = context_.net->block(0, {at, block}, context_.data.samples(count, images.data(), labels.data(), targets.data()), sink);
     }
     if (at != context_.step) exchange_states();
     GC_TRY(status);

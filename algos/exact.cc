@@ -30,6 +30,9 @@ public:
     Status plan(const AlgorithmPlan& plan) override {
         const NetSpec& spec = plan.net.spec();
         const bool one_layer = spec.layers.size() == 2 && spec.layers[0].kind == inner_product_kind.name;
+        if (spec.element != Element::u8 || spec.targets > 0)
+            return fail(Code::invalid, "algorithm.solver: exact takes images with labels, not {} with {}: take sgd",
+                        element_name(spec.element), spec.targets > 0 ? "targets" : "labels");
         if (one_layer && spec.target_scale != 0 && layer_value(spec.layers[0], "bias") == 0) problems_ = ridge_problems();
         else if (one_layer && spec.target_scale == 0) problems_ = logistic_problems();
         else return fail(Code::invalid, "algorithm.solver: exact is for the nets ridge and logistic: take sgd");

@@ -105,6 +105,7 @@ void Local::plan(Net& net, uint32_t lanes, Arena& arena) {
     for (Room& room : rooms_) {
         arena.plan("samples", most * data_.sample_bytes(), &room.images);
         arena.plan("samples", most * sizeof(int32_t), &room.labels);
+        arena.plan("samples", most * data_.info().targets_bytes(), &room.targets);
         room.places.resize(most), room.indices.resize(most), room.epochs.resize(most);
     }
     arena.plan("gradients of blocks", config_.blocks * elements_ * sizeof(float), &gradients_);
@@ -128,12 +129,11 @@ Status Local::gradient_of(Context& context, uint32_t lane, BlockId id, uint32_t 
     Room& room = rooms_[lane];
     const std::span indices = std::span(room.indices).first(count);
     auto* images = room.images.as<uint8_t>();
-    auto* labels = room.labels.as<int32_t>();
-    GC_TRY(data_.read(indices, images, labels));
+    GC_TRY(data_.read(indices, images, room.labels.as<int32_t>(), room.targets.host));
     for (uint32_t i = 0; augmented && config_.augment.any() && i < count; ++i)
         augment(config_.augment, info, room.epochs[i], indices[i], images + i * data_.sample_bytes());
     Sink sink(context, gradients_.as<float>() + slot * elements_, &losses_[slot]);
-    return context.net->block(lane, id, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, sink);
+    return context.net->block(lane, id, room.samples(data_, count), sink);
 }
 
 /// Computes `count` blocks side by side: blocks(lane, number).
@@ -306,11 +306,10 @@ Status Local::gradient(Context& context, uint32_t worker, double share, std::spa
 }
 
 Status Local::sample(uint32_t worker, uint64_t n, Samples* sample) {
-    const DataInfo& info = data_.info();
     Room& room = rooms_[0];
     whole_.range(first_sample(worker) + n, std::span(room.indices).first(1));
-    GC_TRY(data_.read(std::span(room.indices).first(1), room.images.as<uint8_t>(), room.labels.as<int32_t>()));
-    *sample = {room.images.as<uint8_t>(), room.labels.as<int32_t>(), 1, info.C, info.H, info.W, info.mean.data(), info.std.data()};
+    GC_TRY(data_.read(std::span(room.indices).first(1), room.images.as<uint8_t>(), room.labels.as<int32_t>(), room.targets.host));
+    *sample = room.samples(data_, 1);
     return {};
 }
 
@@ -320,13 +319,12 @@ Status Local::validate_batch(Context& context, uint32_t lane, uint32_t batch, st
     const uint32_t begin = batch * validation_batch, count = std::min(validation_batch, config_.validation - begin);
     const std::span indices = std::span(room.indices).first(count);
     whole_.range(info.count - config_.validation + begin, indices);
-    auto* images = room.images.as<uint8_t>();
     auto* labels = room.labels.as<int32_t>();
-    GC_TRY(data_.read(indices, images, labels));
+    GC_TRY(data_.read(indices, room.images.as<uint8_t>(), labels, room.targets.host));
     uint32_t right = 0;
     double loss = 0;
-    GC_TRY(context.net->evaluate(lane, {images, labels, count, info.C, info.H, info.W, info.mean.data(), info.std.data()}, &right, &loss,
-                                 nullptr, outputs.empty() ? nullptr : outputs.data() + uint64_t{begin} * info.classes));
+    GC_TRY(context.net->evaluate(lane, room.samples(data_, count), &right, &loss, nullptr,
+                                 outputs.empty() ? nullptr : outputs.data() + uint64_t{begin} * info.classes));
     if (right == Net::no_classes)
         return fail(Code::invalid, "the algorithm chooses by accuracy, and the program of net.command tells no classes");
     if (!all_labels.empty()) std::copy_n(labels, count, all_labels.begin() + begin);

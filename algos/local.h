@@ -93,8 +93,11 @@ private:
         bool statistics;
     };
     struct Room {
-        Buffer images, labels;
+        Buffer images, labels, targets;
         std::vector<uint64_t> places, indices, epochs;
+        Samples samples(const DataSet& data, uint32_t count) const {
+            return data.samples(count, images.as<uint8_t>(), labels.as<int32_t>(), targets.host);
+        }
     };
     struct Shape {   // of a mini-batch
         uint32_t samples, blocks;

@@ -29,7 +29,7 @@ const char* inflate_reason(int result) {
 
 std::string chunk_name(const Shard& shard, uint64_t chunk) {
     const uint64_t first = chunk * shard.chunk_samples, last = std::min(first + shard.chunk_samples, shard.info.count) - 1;
-    return fmt::format("{}: data set images, stored chunk {} (samples {} .. {})", shard.path, chunk, first, last);
+    return fmt::format("{}: data set {}, stored chunk {} (samples {} .. {})", shard.path, shard.samples_name, chunk, first, last);
 }
 Status chunk_error(const Shard& shard, uint64_t chunk, std::string_view what) {
     return fail(Code::data, "{}: {}: the file is damaged, import it again", chunk_name(shard, chunk), what);

@@ -23,6 +23,22 @@ Hid hdf5_open(int fd, unsigned flags) {
     return Hid(H5Fopen(path.c_str(), flags, H5P_DEFAULT));
 }
 
+hid_t hdf5_type(Element element) {
+    switch (element) {
+        case Element::u8: return H5T_STD_U8LE;
+        case Element::u16: return H5T_STD_U16LE;
+        case Element::u32: return H5T_STD_U32LE;
+        case Element::f32: return H5T_IEEE_F32LE;
+    }
+    return H5I_INVALID_HID;
+}
+
+bool hdf5_element(hid_t type, Element* element) {
+    for (const Element each : {Element::u8, Element::u16, Element::u32, Element::f32})
+        if (H5Tequal(type, hdf5_type(each)) > 0) return *element = each, true;
+    return false;
+}
+
 std::string hdf5_type_name(hid_t type) {
     const H5T_class_t kind = H5Tget_class(type);
     if (kind == H5T_STRING) return H5Tis_variable_str(type) > 0 ? "text of variable length" : "text";

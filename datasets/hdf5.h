@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/core/element.h"
+
 namespace gradcast {
 
 /// Hold one during every call into HDF5.  Closing an id is a call too, so declare the lock before the ids.  Turns off the library's own
@@ -45,6 +47,10 @@ private:
 /// Opens the HDF5 file behind an open descriptor: the same file that was checked.  `flags` as for H5Fopen.
 Hid hdf5_open(int fd, unsigned flags);
 
+/// The type of such elements in files and in memory.
+hid_t hdf5_type(Element element);
+/// False: elements of another type.  *element: of a type in files.
+bool hdf5_element(hid_t type, Element* element);
 /// "float32", "int64", "big-endian uint16", "text of variable length".
 std::string hdf5_type_name(hid_t type);
 /// The names of a data set's filters, as "shuffle and lzf"; *readable: this library has all of them.

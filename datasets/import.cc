@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cmath>
 #include <map>
+#include <span>
 
 #include "datasets/import.h"
 #include "datasets/source.h"
@@ -84,6 +85,7 @@ constexpr Kind kinds[] = {
     {"idx", 0, "IDX files", idx_sets},
     {"images", 0, "a folder of images", image_sets},
     {"npy", 0, "NumPy arrays", npy_sets},
+    {"table", 0, "a table", table_sets},
     {.name = "ridge",
      .classes = ridge_levels,
      .source = "synthetic ridge regression",
@@ -94,7 +96,9 @@ constexpr Kind kinds[] = {
 };
 
 /// A kind whose files may lack a test set.
-bool splits(const Kind& kind) { return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets; }
+bool splits(const Kind& kind) {
+    return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets || kind.read == table_sets;
+}
 
 /// Per channel, of pixels scaled to 0..1, from exact integer sums.  images [count, C, pixels].
 void mean_and_std(const uint8_t* images, uint64_t count, uint32_t C, uint64_t pixels, DataInfo* info) {
@@ -111,6 +115,23 @@ void mean_and_std(const uint8_t* images, uint64_t count, uint32_t C, uint64_t pi
         info->mean.push_back(static_cast<float>(static_cast<double>(sum) / total / 255));
         info->std.push_back(
             spread == 0 ? 1.0f : static_cast<float>(std::sqrt(static_cast<double>(spread)) / total / 255));   // 1: all pixels are equal
+    }
+}
+
+/// The same of values [count, C], as they are.  Sums are in the order of the samples.
+void mean_and_std(const float* values, uint64_t count, DataInfo* info) {
+    const uint32_t C = info->C;
+    std::vector<double> means(C), squares(C);
+    for (uint64_t i = 0; i < count * C; ++i) means[i % C] += static_cast<double>(values[i]);
+    for (double& mean : means) mean /= static_cast<double>(count);
+    for (uint64_t i = 0; i < count * C; ++i) {
+        const double off = static_cast<double>(values[i]) - means[i % C];
+        squares[i % C] += off * off;
+    }
+    for (uint32_t c = 0; c < C; ++c) {
+        const auto std = static_cast<float>(std::sqrt(squares[c] / static_cast<double>(count)));
+        info->mean.push_back(static_cast<float>(means[c]));
+        info->std.push_back(std > 0 && std::isfinite(1 / std) && std::isfinite(std) ? std : 1.0f);   // 1: all values are equal
     }
 }
 
@@ -204,7 +225,9 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
                   .std = {},
                   .source = kind->source,
                   .class_names = import.class_names.empty() ? kind->class_names : import.class_names,
-                  .target_scale = kind->target_scale};
+                  .target_scale = kind->target_scale,
+                  .element = train.element,
+                  .targets = train.targets_each};
     if (info.classes == 0)
         for (const Set* set : {&train, &test})
             for (int32_t label : set->labels) info.classes = std::max(info.classes, static_cast<uint32_t>(label) + 1);
@@ -219,8 +242,9 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     if (kind->std > 0) {
         info.mean.assign(info.C, kind->mean);
         info.std.assign(info.C, kind->std);
-    } else mean_and_std(train_images, train.count(), info.C, uint64_t{info.H} * info.W, &info);
-    if (info.target_scale == 0) note_empty(info, train, &result->notes);
+    } else if (info.element == Element::f32) mean_and_std(reinterpret_cast<const float*>(train_images), train.count(), &info);
+    else mean_and_std(train_images, train.count(), info.C, uint64_t{info.H} * info.W, &info);
+    if (!info.regression()) note_empty(info, train, &result->notes);
     if (test.count() == 0) result->notes.emplace_back("no samples to test on: --test 10% takes some of each class");
 
     GC_TRY(make_directories(config.out));
@@ -230,13 +254,17 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
         return fail(Code::data, "{}: another import is writing there: wait for its end, or take another folder", config.out);
     GC_TRY(absent());   // again, under the lock
     info.count = train.count();
-    GC_TRY(shard_write(paths[0], info, train_images, train.labels.data(), config.compress));
+    const auto write = [&](const std::string& path, const uint8_t* images, const Set& set) {
+        return info.targets > 0 ? shard_write(path, info, images, std::as_bytes(std::span(set.targets)).data(), config.compress)
+                                : shard_write(path, info, images, set.labels.data(), config.compress);
+    };
+    GC_TRY(write(paths[0], train_images, train));
     if (test.count() == 0) {
         ::unlink(paths[1].c_str());   // the old test set, with --force
         paths.pop_back();
     } else {
         info.count = test.count();
-        if (Status written = shard_write(paths[1], info, test_images, test.labels.data(), config.compress); !written.ok()) {
+        if (Status written = write(paths[1], test_images, test); !written.ok()) {
             ::unlink(paths[0].c_str());   // never leave half a data set
             return written;
         }

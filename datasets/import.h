@@ -14,8 +14,11 @@ constexpr uint32_t import_side_max = 4096;   // of ImportConfig::size
 /// One half of a data set: its labels in memory, its images on disk.
 struct Set {
     uint32_t C = 1, H = 0, W = 0;
-    Spool images;   // [count, C, H, W], in the order of labels
+    Element element = Element::u8;
+    Spool images;   // [count, C, H, W] of `element`, in the order of labels
     std::vector<int32_t> labels;
+    uint32_t targets_each = 0;    // above 0: floats in place of the label
+    std::vector<float> targets;   // [count, targets_each]
     uint64_t count() const { return labels.size(); }
 };
 
@@ -32,6 +35,7 @@ using ReadSets = Status (*)(const ImportConfig& config, uint32_t classes, Import
 Status image_sets(const ImportConfig& config, uint32_t classes, Import* import);   // import_images.cc
 Status idx_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_idx.cc
 Status npy_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_npy.cc
+Status table_sets(const ImportConfig& config, uint32_t classes, Import* import);   // import_table.cc
 
 /// Which samples ImportConfig::test takes: of n samples of a class the nearest number to n * test, at most n - 1; chosen by
 /// (seed, sample).

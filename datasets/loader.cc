@@ -35,6 +35,8 @@ public:
         image_stride_ = (block_max_ * data.sample_bytes() + 63) / 64 * 64;
         arena.plan("read-ahead", config.ahead * image_stride_, &images_);
         arena.plan("read-ahead", config.ahead * block_max_ * sizeof(int32_t), &labels_);
+        target_stride_ = (block_max_ * data.info().targets_bytes() + 63) / 64 * 64;
+        arena.plan("read-ahead", config.ahead * target_stride_, &targets_);
         indices_.resize(uint64_t{config.ahead} * block_max_);
     }
 
@@ -106,14 +108,13 @@ public:
             slot->id = id;
             lock.unlock();
             choose(*slot);
-            if (Status status = data_.read(indices(*slot), image(*slot), label(*slot)); !status.ok()) {
+            if (Status status = data_.read(indices(*slot), image(*slot), label(*slot), target(*slot)); !status.ok()) {
                 done(id);
                 return status;
             }
             change(*slot);
         }
-        const DataInfo& info = data_.info();
-        *samples = {image(*slot), label(*slot), slot->count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
+        *samples = data_.samples(slot->count, image(*slot), label(*slot), target(*slot));
         return {};
     }
 
@@ -155,6 +156,7 @@ private:
     uint64_t index(const Slot& slot) const { return static_cast<uint64_t>(&slot - slots_.data()); }
     uint8_t* image(const Slot& slot) const { return images_.as<uint8_t>() + index(slot) * image_stride_; }
     int32_t* label(const Slot& slot) const { return labels_.as<int32_t>() + index(slot) * block_max_; }
+    std::byte* target(const Slot& slot) const { return targets_.as<std::byte>() + index(slot) * target_stride_; }
     std::span<uint64_t> indices(const Slot& slot) { return std::span(indices_).subspan(index(slot) * block_max_, slot.count); }
     void choose(Slot& slot) {
         slot.count = sampler_.block_size(slot.id.block);
@@ -193,7 +195,7 @@ private:
 
     void fill_by_pread() {
         while (Slot* slot = take(true)) {
-            slot->status = data_.read(indices(*slot), image(*slot), label(*slot));
+            slot->status = data_.read(indices(*slot), image(*slot), label(*slot), target(*slot));
             finish(*slot);
         }
     }
@@ -221,7 +223,10 @@ private:
         for (uint32_t quiet_s = 0;;) {
             while (free_read_) {
                 if (!slot && !(slot = take(in_flight_ == 0))) break;
-                if (slot->prepared == 0) data_.labels(indices(*slot), label(*slot));
+                if (slot->prepared == 0) {
+                    data_.labels(indices(*slot), label(*slot));
+                    data_.targets(indices(*slot), target(*slot));
+                }
                 Read& read = *std::exchange(free_read_, free_read_->next);
                 Run run = data_.run(indices(*slot).subspan(slot->prepared));
                 read = {slot, run, image(*slot) + slot->prepared * data_.sample_bytes(), 0, nullptr};
@@ -263,9 +268,9 @@ private:
         if (result > 0) read.have += static_cast<uint64_t>(result);
         if (result == -EINTR || result == -EAGAIN || (result > 0 && read.have < read.run.bytes)) return prepare(read);   // read the rest
         Slot& slot = *read.slot;
+        const Shard& shard = data_.shards()[read.run.shard];
         if (result <= 0 && slot.status.ok())
-            slot.status =
-                shard_read_error(data_.shards()[read.run.shard], "images", read.run.sample + read.have / data_.sample_bytes(), -result);
+            slot.status = shard_read_error(shard, shard.samples_name, read.run.sample + read.have / data_.sample_bytes(), -result);
         read.next = std::exchange(free_read_, &read);
         --in_flight_;
         --slot.reads;
@@ -287,9 +292,9 @@ private:
     const LoaderConfig config_;
     const Log log_;
     const uint64_t block_max_;
-    uint64_t image_stride_ = 0;
-    Buffer images_, labels_;          // `ahead` blocks each
-    std::vector<uint64_t> indices_;   // for `ahead` blocks
+    uint64_t image_stride_ = 0, target_stride_ = 0;
+    Buffer images_, labels_, targets_;   // `ahead` blocks each
+    std::vector<uint64_t> indices_;      // for `ahead` blocks
 
     std::mutex mutex_;   // guards the members below, down to thread_
     std::condition_variable ready_, room_;

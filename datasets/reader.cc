@@ -17,18 +17,33 @@
 namespace gradcast {
 namespace {
 
+/// bytes [count, target_bytes]
+Status targets_bytes_read(const Shard& shard, int fd, std::byte* bytes) {
+    const uint64_t all = shard.info.count * shard.target_bytes;
+    for (uint64_t at = 0; at < all;) {
+        ssize_t got = ::pread(fd, bytes + at, all - at, static_cast<off_t>(shard.targets_offset + at));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return shard_read_error(shard, shard.targets_name, at / shard.target_bytes, got < 0 ? errno : 0);
+        at += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
+/// Appends those of the shard.
+Status targets_read(const Shard& shard, int fd, std::vector<std::byte>* targets) {
+    const size_t before = targets->size(), its = shard.info.count * shard.target_bytes;
+    GC_TRY(memory_room_for(3 * (before + its), shard.path + ": its targets"));
+    targets->resize(before + its);
+    return targets_bytes_read(shard, fd, targets->data() + before);
+}
+
 Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
     // A vector that grows has the old values beside the new ones, which are twice as many at most.
-    GC_TRY(memory_room_for(shard.info.count * shard.label_bytes + 3 * sizeof(uint16_t) * (labels->size() + shard.info.count),
+    GC_TRY(memory_room_for(shard.info.count * shard.target_bytes + 3 * sizeof(uint16_t) * (labels->size() + shard.info.count),
                            shard.path + ": its labels"));
-    std::vector<uint8_t> bytes(shard.info.count * shard.label_bytes);
-    for (size_t at = 0; at < bytes.size();) {
-        ssize_t got = ::pread(fd, bytes.data() + at, bytes.size() - at, static_cast<off_t>(shard.labels_offset + at));
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return shard_read_error(shard, "labels", at / shard.label_bytes, got < 0 ? errno : 0);
-        at += static_cast<size_t>(got);
-    }
-    auto label_of = [&](uint64_t i) -> uint32_t { return shard.label_bytes == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8; };
+    std::vector<uint8_t> bytes(shard.info.count * shard.target_bytes);
+    GC_TRY(targets_bytes_read(shard, fd, std::as_writable_bytes(std::span(bytes)).data()));
+    auto label_of = [&](uint64_t i) -> uint32_t { return shard.target_bytes == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8; };
     uint32_t least = UINT32_MAX, most = 0;
     for (uint64_t i = 0; i < shard.info.count; ++i) {
         least = std::min(least, label_of(i));
@@ -49,9 +64,15 @@ std::string digest_text(const Shard& shard) {
     for (float mean : info.mean) text += fmt::format(" {:a}", mean);
     for (float std : info.std) text += fmt::format(" {:a}", std);
     if (info.target_scale > 0) text += fmt::format(" {:a}", info.target_scale);
-    for (const std::string& digest : shard.image_digests) text += " " + digest;
-    for (const std::string& digest : shard.label_digests) text += " " + digest;
+    if (info.element != Element::u8) text += fmt::format(" {}", element_name(info.element));
+    if (info.targets > 0) text += fmt::format(" {} {}", info.targets, element_name(info.target_element));
+    for (const std::string& digest : shard.sample_digests) text += " " + digest;
+    for (const std::string& digest : shard.target_digests) text += " " + digest;
     return text + "\n";
+}
+/// "3 f32 targets", for messages.
+std::string targets_text(const DataInfo& info) {
+    return info.targets == 0 ? "labels" : fmt::format("{} {} targets", info.targets, element_name(info.target_element));
 }
 std::string sha256_of(const std::string& text) { return sha256_hex(std::as_bytes(std::span(text))); }
 
@@ -101,11 +122,14 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
             return fail(Code::data,
                         "{}: samples of {} x {} x {} in {} classes, but {} has {} x {} x {} in {}: shards of one data set are alike", path,
                         its.C, its.H, its.W, its.classes, first, ours.C, ours.H, ours.W, ours.classes);
+        else if (its.element != ours.element || its.targets != ours.targets || its.target_element != ours.target_element)
+            return fail(Code::data, "{}: samples of {} with {}, but {} has {} with {}: shards of one data set are alike", path,
+                        element_name(its.element), targets_text(its), first, element_name(ours.element), targets_text(ours));
         else if (its.mean != ours.mean || its.std != ours.std)
             return fail(Code::data, "{}: mean and std are not those of {}: shards of one data set are alike", path, first);
         if (samples > 0 && samples != its.count)
             return fail(Code::data, "{}: line {}: {} has {} samples instead of {}", name, line, path, its.count, samples);
-        GC_TRY(labels_read(shard, fd.get(), &result->labels_));
+        GC_TRY(its.targets > 0 ? targets_read(shard, fd.get(), &result->targets_) : labels_read(shard, fd.get(), &result->labels_));
         digests += text;
         result->first_.push_back(result->info_.count);
         result->info_.count += its.count;
@@ -115,7 +139,7 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
     if (!manifest.digest.empty() && manifest.digest != sha256_of(digests))
         return fail(Code::data, "{}: the digest of its shards is {} instead of {}: they are not those of the manifest", name,
                     sha256_of(digests), manifest.digest);
-    if (classes > 0 && result->info_.target_scale > 0)
+    if (classes > 0 && result->info_.regression())
         return fail(Code::invalid, "classes = {}: {} is a regression, which has none", classes, name);
     if (uint32_t has = result->info_.classes; classes > has)
         return fail(Code::invalid, "classes = {} is more than the {} of {}", classes, has, name);
@@ -134,9 +158,9 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
 
 const Shard* data_shared(const DataSet& a, const DataSet& b) {
     std::set<std::vector<std::string>> digests;
-    for (const Shard& shard : a.shards()) digests.insert(shard.image_digests);
+    for (const Shard& shard : a.shards()) digests.insert(shard.sample_digests);
     for (const Shard& shard : b.shards())
-        if (digests.contains(shard.image_digests)) return &shard;
+        if (digests.contains(shard.sample_digests)) return &shard;
     return nullptr;
 }
 
@@ -165,7 +189,7 @@ Run DataSet::run(std::span<const uint64_t> indices) const {
         std::min({uint64_t{indices.size()}, shards_[shard].info.count - sample, std::max((uint64_t{1} << 30) / bytes, uint64_t{1})});
     uint32_t count = 1;
     while (count < most && indices[count] < info_.count && place(indices[count]) == index + count) ++count;
-    return {shard, count, sample, shards_[shard].images_offset + sample * bytes, count * bytes};
+    return {shard, count, sample, shards_[shard].samples_offset + sample * bytes, count * bytes};
 }
 
 /// Repeats after short reads and signals.
@@ -175,7 +199,7 @@ Status DataSet::run_read(const Run& run, uint8_t* to) const {
     for (uint64_t at = 0; at < run.bytes;) {
         ssize_t got = ::pread(fd(run.shard), to + at, run.bytes - at, static_cast<off_t>(run.offset + at));
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return shard_read_error(shard, "images", run.sample + at / sample_bytes(), got < 0 ? errno : 0);
+        if (got <= 0) return shard_read_error(shard, shard.samples_name, run.sample + at / sample_bytes(), got < 0 ? errno : 0);
         at += static_cast<uint64_t>(got);
     }
     return {};
@@ -190,12 +214,18 @@ std::unique_ptr<DataSet> DataSet::of_program(uint64_t count) {
 }
 
 void DataSet::labels(std::span<const uint64_t> indices, int32_t* labels) const {
-    if (of_program_) return (void)std::fill_n(labels, indices.size(), 0);
+    if (labels_.empty()) return (void)std::fill_n(labels, indices.size(), 0);   // of a program, or there are targets
     for (size_t i = 0; i < indices.size(); ++i) labels[i] = labels_[indices[i]];
 }
 
-Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out) const {
+void DataSet::targets(std::span<const uint64_t> indices, std::byte* targets) const {
+    const uint64_t bytes = info_.targets_bytes();
+    for (size_t i = 0; i < indices.size() && bytes > 0; ++i) std::copy_n(&targets_[indices[i] * bytes], bytes, targets + i * bytes);
+}
+
+Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out, std::byte* targets_out) const {
     labels(indices, labels_out);
+    if (targets_out) targets(indices, targets_out);
     if (of_program_) return std::fill_n(images, indices.size(), uint8_t{0}), Status{};
     for (size_t at = 0; at < indices.size();) {
         Run next = run(indices.subspan(at));

@@ -35,7 +35,7 @@ struct DataOptions {
 };
 
 /// The samples of all shards that match a pattern, in the order of the sorted paths, or that a manifest lists (datasets/manifest.h);
-/// DataOptions::classes selects the first classes.  Labels are in memory (2 bytes a sample), images stay on disk.
+/// DataOptions::classes selects the first classes.  Labels (2 bytes a sample) and targets are in memory, images stay on disk.
 class DataSet {
 public:
     /// So many samples that a program has (data.samples): each is an index, with one byte 0 and the label 0.
@@ -46,14 +46,29 @@ public:
     /// SHA-256 over the digests of all shards: equal on two nodes means equal data.
     const std::string& digest() const { return digest_; }
     const std::vector<Shard>& shards() const { return shards_; }
-    uint64_t sample_bytes() const { return uint64_t{info_.C} * info_.H * info_.W; }
-    /// Reads these samples: images [n, C, H, W], labels [n].  Blocks; thread-safe.  Errors name file, data set and chunk.
-    Status read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels) const;
+    uint64_t sample_bytes() const { return info_.sample_bytes(); }
+    /// Reads these samples: images [n, C, H, W] of info().element; labels [n], which are 0 where samples have targets; targets
+    /// [n, info().targets_bytes()].  Blocks; thread-safe.  Errors name file, data set and chunk.
+    Status read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels, std::byte* targets = nullptr) const;
+    /// Samples of that memory, which read() has filled, as a net takes them.
+    Samples samples(uint32_t count, const uint8_t* images, const int32_t* labels, const std::byte* targets) const {
+        return {.images = images,
+                .labels = labels,
+                .count = count,
+                .C = info_.C,
+                .H = info_.H,
+                .W = info_.W,
+                .mean = info_.mean.data(),
+                .std = info_.std.data(),
+                .element = info_.element,
+                .targets = info_.targets > 0 ? targets : nullptr};
+    }
 
     // For Loader.
     /// The longest run at the front of `indices` that one read can fetch (at most 1 GiB).
     Run run(std::span<const uint64_t> indices) const;
     void labels(std::span<const uint64_t> indices, int32_t* labels) const;
+    void targets(std::span<const uint64_t> indices, std::byte* targets) const;
     int fd(uint32_t shard) const { return fds_[shard].get(); }
     /// Some images are in stored chunks: only read() can read them.
     bool chunked() const { return chunks_.used(); }
@@ -70,6 +85,7 @@ private:
     std::vector<uint64_t> first_;   // sample of each shard within all of them
     std::vector<uint64_t> kept_;    // indices of the selected samples; empty: all
     std::vector<uint16_t> labels_;
+    std::vector<std::byte> targets_;   // [info_.count, info_.targets_bytes()]
     bool of_program_ = false;
     mutable ChunkCache chunks_;
 };

@@ -26,12 +26,12 @@ Status broken(const std::string& path, const char* attribute, std::string_view w
     return fail(Code::data, "{}: not a gradcast shard: attribute {} {}; gradcastctl help shard: how one is written", path, attribute, what);
 }
 
-/// The command that stores `images` anew so that it can be read.
-std::string repack(const std::string& path, const hsize_t* dims) {
-    const hsize_t fit = stored_bytes * 16 / std::max<hsize_t>(1, dims[1] * dims[2] * dims[3]);
+/// The command that stores the samples anew so that they can be read.
+std::string repack(const std::string& path, const char* name, Element element, const hsize_t* dims) {
+    const hsize_t fit = stored_bytes * 16 / std::max<hsize_t>(1, dims[1] * dims[2] * dims[3] * element_bytes(element));
     const hsize_t samples = std::max({std::min<hsize_t>(fit, 100), dims[0] / stored_written_max + 1, hsize_t{1}});
-    return fmt::format("h5repack -f images:GZIP=6 -l images:CHUNK={}x{} '{}' '{}.new'", std::min(samples, dims[0]),
-                       fmt::join(dims + 1, dims + 4, "x"), path, path);
+    return fmt::format("h5repack -f {0}:GZIP=6 -l {0}:CHUNK={1}x{2} '{3}' '{3}.new'", name, std::min(samples, dims[0]),
+                       fmt::join(dims + 1, dims + 4, "x"), path);
 }
 
 /// Opens an attribute of type class `kind` with exactly `count` elements.
@@ -103,26 +103,37 @@ Status digests_read(hid_t data_set, const std::string& path, uint64_t count, std
     return {};
 }
 
-/// Lists the stored chunks of the images.
-Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* dims, uint64_t file_bytes, Shard* shard) {
-    auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set images {}", shard->path, what); };
+/// A data set of a shard.
+struct OpenSet {
+    Hid id;
+    int rank = 0;
+    hsize_t dims[4] = {1, 1, 1, 1};
+    Element element = Element::u8;
+    uint64_t offset = 0;   // of its first byte in the file; 0: it is in chunks
+};
+
+/// Lists the stored chunks of the samples.
+Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const char* set_name, const OpenSet& set, uint64_t file_bytes,
+                   Shard* shard) {
+    auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", shard->path, set_name, what); };
+    const hsize_t* dims = set.dims;
+    const auto repack_command = [&] { return repack(shard->path, set_name, set.element, dims); };
     int filters = H5Pget_nfilters(creation);
     size_t none = 0;
     bool readable = false;
     const std::string names = hdf5_filter_names(creation, &readable);
     if (filters > 1 || (filters == 1 && H5Pget_filter2(creation, 0, nullptr, &none, nullptr, 0, nullptr, nullptr) != H5Z_FILTER_DEFLATE))
         return wrong(fmt::format("is stored through {}, not deflate alone: {}", one_line(names),
-                                 readable ? repack(shard->path, dims) : "leave compression and shuffle out (gradcastctl help shard)"));
+                                 readable ? repack_command() : "leave compression and shuffle out (gradcastctl help shard)"));
     hsize_t sides[4];
     if (H5Pget_chunk(creation, 4, sides) != 4) return wrong("cannot be read: " + hdf5_reason());
     if (sides[0] == 0 || !std::equal(sides + 1, sides + 4, dims + 1))
-        return wrong(fmt::format("is in chunks of {}, not of whole samples: {}", fmt::join(sides, " x "), repack(shard->path, dims)));
-    uint64_t bytes = 1, count = (dims[0] - 1) / sides[0] + 1;
+        return wrong(fmt::format("is in chunks of {}, not of whole samples: {}", fmt::join(sides, " x "), repack_command()));
+    uint64_t bytes = element_bytes(set.element), count = (dims[0] - 1) / sides[0] + 1;
     for (hsize_t side : sides)
         if (__builtin_mul_overflow(bytes, side, &bytes) || bytes > shard_sample_bytes_max)
-            return wrong(fmt::format("has chunks of more than {} MiB: {}", shard_sample_bytes_max >> 20, repack(shard->path, dims)));
-    if (count > stored_read_max)
-        return wrong(fmt::format("has {} chunks, more than {}: {}", count, stored_read_max, repack(shard->path, dims)));
+            return wrong(fmt::format("has chunks of more than {} MiB: {}", shard_sample_bytes_max >> 20, repack_command()));
+    if (count > stored_read_max) return wrong(fmt::format("has {} chunks, more than {}: {}", count, stored_read_max, repack_command()));
     hsize_t has = 0;
     if (H5Dget_num_chunks(data_set, space, &has) < 0) return wrong("cannot be read: " + hdf5_reason());
     if (has != count) return wrong(fmt::format("has {} of its {} chunks: it was not written to its end", has, count));
@@ -151,49 +162,84 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const hsize_t* d
     return {};
 }
 
-/// Opens a data set: its dimensions, bytes an element (1, up to `element_bytes_max`), and the offset of its first byte, or, if a shard is
-/// given and the data set is chunked, the chunks.
-Status data_set_open(hid_t file, const std::string& path, const char* name, int rank, uint64_t element_bytes_max, uint64_t file_bytes,
-                     Shard* shard, Hid* data_set, hsize_t* dims, uint32_t* element_bytes, uint64_t* offset) {
-    auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", path, name, what); };
+/// What it may be.
+struct SetRules {
+    const char* name;
+    int ranks[2];
+    const char* dims;   // for messages
+    std::span<const Element> elements;
+    const char* elements_text;
+};
+constexpr Element pixels_alone[] = {Element::u8}, labels_alone[] = {Element::u8, Element::u16},
+                  of_samples[] = {Element::u8, Element::u16, Element::u32, Element::f32},
+                  of_targets[] = {Element::u8, Element::u16, Element::f32};
+constexpr SetRules version_1_rules[] = {
+    {"images", {4, 4}, "4, [N, C, H, W]", pixels_alone, "uint8: x.astype(\"uint8\") of values in 0 .. 255"},
+    {"labels", {1, 1}, "1, [N]", labels_alone, "uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"}};
+constexpr SetRules version_2_rules[] = {
+    {"samples", {4, 4}, "4, [N, C, H, W]", of_samples, "uint8, uint16, uint32 or float32: x.astype(\"float32\")"},
+    {"targets", {1, 2}, "1, [N] of labels, or 2, [N, K] of floats", of_targets, "uint8 or uint16 of labels, or float32"}};
+
+/// Where a shard is given and the data set is in chunks, its chunks are listed there.
+Status data_set_open(hid_t file, const std::string& path, const SetRules& rules, uint64_t file_bytes, Shard* shard, OpenSet* set) {
+    auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", path, rules.name, what); };
     // Hard links only: a soft or external link may lead to another file.
     H5L_info_t link;
-    if (H5Lget_info(file, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
-    Hid found(H5Dopen2(file, name, H5P_DEFAULT));
+    if (H5Lget_info(file, rules.name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
+    Hid found(H5Dopen2(file, rules.name, H5P_DEFAULT));
     if (!found) return wrong("cannot be opened: " + hdf5_reason());
     Hid type(H5Dget_type(found.get())), space(H5Dget_space(found.get())), creation(H5Dget_create_plist(found.get()));
     if (!type || !space || !creation) return wrong("cannot be read: " + hdf5_reason());
-    if (H5Tequal(type.get(), H5T_STD_U8LE) > 0) *element_bytes = 1;
-    else if (element_bytes_max == 2 && H5Tequal(type.get(), H5T_STD_U16LE) > 0) *element_bytes = 2;
-    else
+    if (!hdf5_element(type.get(), &set->element) || std::ranges::find(rules.elements, set->element) == rules.elements.end())
         return wrong(fmt::format("is {}, not {} (gradcastctl help shard)", hdf5_type_name(type.get()),
-                                 rank == 1                               ? "uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"
-                                 : H5Tget_class(type.get()) == H5T_FLOAT ? "uint8: (x * 255).round().astype(\"uint8\") of values in 0 .. 1"
-                                                                         : "uint8: x.astype(\"uint8\") of values in 0 .. 255"));
-    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || H5Sget_simple_extent_ndims(space.get()) != rank)
-        return wrong(fmt::format("has {} dimensions instead of {} (gradcastctl help shard)", H5Sget_simple_extent_ndims(space.get()),
-                                 rank == 1 ? "1, [N]" : "4, [N, C, H, W]"));
-    H5Sget_simple_extent_dims(space.get(), dims, nullptr);
-    if (std::find(dims, dims + rank, 0) != dims + rank) return wrong("is empty");
+                                 rules.elements.size() == 1 && H5Tget_class(type.get()) == H5T_FLOAT
+                                     ? "uint8: (x * 255).round().astype(\"uint8\") of values in 0 .. 1"
+                                     : rules.elements_text));
+    set->rank = H5Sget_simple_extent_ndims(space.get());
+    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || set->rank < rules.ranks[0] || set->rank > rules.ranks[1])
+        return wrong(fmt::format("has {} dimensions instead of {} (gradcastctl help shard)", set->rank, rules.dims));
+    const auto dims = std::span(set->dims).first(static_cast<size_t>(set->rank));
+    H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr);
+    if (std::ranges::find(dims, hsize_t{0}) != dims.end()) return wrong("is empty");
     H5D_layout_t layout = H5Pget_layout(creation.get());
     if (layout == H5D_CHUNKED && shard) {
-        GC_TRY(chunks_read(found.get(), space.get(), creation.get(), dims, file_bytes, shard));
-        *data_set = std::move(found);
-        *offset = 0;
+        GC_TRY(chunks_read(found.get(), space.get(), creation.get(), rules.name, *set, file_bytes, shard));
+        set->id = std::move(found);
         return {};
     }
     if (layout != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
-        return wrong(fmt::format("is not stored contiguously in this file: h5repack -f {0}:NONE -l {0}:CONTI '{1}' '{1}.new'", name, path));
+        return wrong(
+            fmt::format("is not stored contiguously in this file: h5repack -f {0}:NONE -l {0}:CONTI '{1}' '{1}.new'", rules.name, path));
     haddr_t address = H5Dget_offset(found.get());
     if (address == HADDR_UNDEF) return wrong("has no data: it was never written");
-    uint64_t remaining = address > file_bytes ? 0 : file_bytes - address;
-    for (uint64_t i = 0, bytes = *element_bytes; i < static_cast<uint64_t>(rank); ++i) {
-        if (__builtin_mul_overflow(bytes, dims[i], &bytes) || bytes > remaining)
+    uint64_t remaining = address > file_bytes ? 0 : file_bytes - address, bytes = element_bytes(set->element);
+    for (const hsize_t dim : dims) {
+        if (__builtin_mul_overflow(bytes, dim, &bytes) || bytes > remaining)
             return wrong(
                 fmt::format("is truncated: it begins at byte {} and goes beyond the end of the file ({} bytes)", address, file_bytes));
     }
-    *data_set = std::move(found);
-    *offset = address;
+    set->id = std::move(found);
+    set->offset = address;
+    return {};
+}
+
+/// Mean and deviation by channel.  Pixels are scaled to 0 .. 1; tokens are not scaled; other values have any scale.
+Status scale_read(hid_t file, const std::string& path, DataInfo* info) {
+    info->mean.resize(info->C);
+    info->std.resize(info->C);
+    GC_TRY(attribute_numbers(file, path, "mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info->mean)));
+    GC_TRY(attribute_numbers(file, path, "std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info->std)));
+    const bool pixels = info->element == Element::u8;
+    for (float mean : info->mean)
+        if (pixels ? !(mean >= 0 && mean <= 1) : !std::isfinite(mean))
+            return broken(path, "mean",
+                          pixels ? fmt::format("is {}, outside 0 .. 1: it is of pixels scaled to 0 .. 1", mean)
+                                 : fmt::format("is {}, not finite", mean));
+    for (float std : info->std)
+        if (!(std > 0) || (pixels ? std > 1 : !std::isfinite(1 / std)))
+            return broken(path, "std",
+                          pixels ? fmt::format("is {}, not above 0 and at most 1: it is of pixels scaled to 0 .. 1", std)
+                                 : fmt::format("is {}, not above 0", std));
     return {};
 }
 
@@ -211,53 +257,62 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     GC_TRY(attribute_number(file, path, "digest_samples", 1, UINT64_MAX, &shard->digest_samples));
     GC_TRY(attribute_string(file, path, "source", &shard->info.source));
 
-    Hid images, labels;
-    hsize_t dims[4], label_count;
-    uint32_t image_bytes;
-    GC_TRY(data_set_open(file, path, "images", 4, 1, file_bytes, shard, &images, dims, &image_bytes, &shard->images_offset));
-    GC_TRY(
-        data_set_open(file, path, "labels", 1, 2, file_bytes, nullptr, &labels, &label_count, &shard->label_bytes, &shard->labels_offset));
-    if (label_count != dims[0]) return fail(Code::data, "{}: data set labels has {} entries for {} images", path, label_count, dims[0]);
+    const SetRules* rules = version == 1 ? version_1_rules : version_2_rules;
+    shard->samples_name = rules[0].name;
+    shard->targets_name = rules[1].name;
+    OpenSet samples, targets;
+    GC_TRY(data_set_open(file, path, rules[0], file_bytes, shard, &samples));
+    GC_TRY(data_set_open(file, path, rules[1], file_bytes, nullptr, &targets));
+    const hsize_t* dims = samples.dims;
+    if (targets.dims[0] != dims[0])
+        return fail(Code::data, "{}: data set {} has {} entries for {} {}", path, rules[1].name, targets.dims[0], dims[0], rules[0].name);
     if (dims[1] > shard_side_max || dims[2] > shard_side_max || dims[3] > shard_side_max ||
-        dims[1] * dims[2] * dims[3] > shard_sample_bytes_max)
-        return fail(Code::data, "{}: data set images has samples of {} x {} x {}, above {} MiB each", path, dims[1], dims[2], dims[3],
-                    shard_sample_bytes_max >> 20);
+        dims[1] * dims[2] * dims[3] * element_bytes(samples.element) > shard_sample_bytes_max)
+        return fail(Code::data, "{}: data set {} has samples of {} x {} x {}, above {} MiB each", path, rules[0].name, dims[1], dims[2],
+                    dims[3], shard_sample_bytes_max >> 20);
+    if ((targets.rank == 2) != (targets.element == Element::f32))
+        return fail(Code::data, "{}: data set {} is {} with {} dimensions: labels are [N], floats [N, K] (gradcastctl help shard)", path,
+                    rules[1].name, element_name(targets.element), targets.rank);
+    if (targets.rank == 2 && targets.dims[1] > shard_targets_max)
+        return fail(Code::data, "{}: data set {} has {} targets a sample, more than {}", path, rules[1].name, targets.dims[1],
+                    shard_targets_max);
+    shard->samples_offset = samples.offset;
+    shard->targets_offset = targets.offset;
     DataInfo& info = shard->info;
     info.count = dims[0];
     info.classes = static_cast<uint32_t>(classes);
     info.C = static_cast<uint32_t>(dims[1]);
     info.H = static_cast<uint32_t>(dims[2]);
     info.W = static_cast<uint32_t>(dims[3]);
-    info.mean.resize(info.C);
-    info.std.resize(info.C);
+    info.element = samples.element;
+    if (targets.rank == 2) {
+        info.targets = static_cast<uint32_t>(targets.dims[1]);
+        info.target_element = targets.element;
+        if (classes != 1) return broken(path, "classes", fmt::format("is {}, but samples with float targets are of 1 class", classes));
+    }
+    shard->target_bytes = info.targets > 0 ? static_cast<uint32_t>(info.targets_bytes()) : element_bytes(targets.element);
     Hid of_channels(H5Aopen(file, "mean", H5P_DEFAULT)), extent(of_channels ? H5Aget_space(of_channels.get()) : H5I_INVALID_HID);
     const auto means = static_cast<hsize_t>(extent ? H5Sget_simple_extent_npoints(extent.get()) : 0);
     if (means != dims[1] && means == dims[3])
         return fail(Code::data,
-                    "{}: data set images is {} x {} x {} x {} for {} means, one a channel: [N, H, W, C] in place of [N, C, H, W]: "
+                    "{}: data set {} is {} x {} x {} x {} for {} means, one a channel: [N, H, W, C] in place of [N, C, H, W]: "
                     "numpy.ascontiguousarray(x.transpose(0, 3, 1, 2)) (gradcastctl help shard)",
-                    path, dims[0], dims[1], dims[2], dims[3], means);
-    GC_TRY(attribute_numbers(file, path, "mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.mean)));
-    GC_TRY(attribute_numbers(file, path, "std", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(info.std)));
-    for (float mean : info.mean)
-        if (!(mean >= 0 && mean <= 1))
-            return broken(path, "mean", fmt::format("is {}, outside 0 .. 1: it is of pixels scaled to 0 .. 1", mean));
-    for (float std : info.std)
-        if (!(std > 0 && std <= 1))
-            return broken(path, "std", fmt::format("is {}, not above 0 and at most 1: it is of pixels scaled to 0 .. 1", std));
+                    path, rules[0].name, dims[0], dims[1], dims[2], dims[3], means);
+    GC_TRY(scale_read(file, path, &info));
 
     // Both are optional.
     if (H5Aexists(file, "class_names") > 0) GC_TRY(attribute_string(file, path, "class_names", &info.class_names, class_names_max));
     if (H5Aexists(file, "target_scale") > 0) {
         GC_TRY(attribute_numbers(file, path, "target_scale", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(&info.target_scale, 1)));
         if (!std::isfinite(info.target_scale) || info.target_scale <= 0) return broken(path, "target_scale", "is not above 0");
+        if (info.targets > 0) return broken(path, "target_scale", "is of labels, but the targets are floats: leave it out");
     }
 
     uint64_t digests = (info.count - 1) / shard->digest_samples + 1;
     if (digests > digests_max)
         return broken(path, "digest_samples", fmt::format("is {}: more than {} chunks", shard->digest_samples, digests_max));
-    GC_TRY(digests_read(images.get(), path + ": data set images", digests, &shard->image_digests));
-    GC_TRY(digests_read(labels.get(), path + ": data set labels", digests, &shard->label_digests));
+    GC_TRY(digests_read(samples.id.get(), fmt::format("{}: data set {}", path, rules[0].name), digests, &shard->sample_digests));
+    GC_TRY(digests_read(targets.id.get(), fmt::format("{}: data set {}", path, rules[1].name), digests, &shard->target_digests));
     return {};
 }
 
@@ -281,12 +336,12 @@ Status truncated(const std::string& path, int from, uint64_t file_bytes, const s
     struct {
         const char* name;
         uint64_t offset, sample_bytes;
-    } sets[] = {{"images", read.images_offset, read.sample_bytes()}, {"labels", read.labels_offset, read.label_bytes}};
+    } sets[] = {{read.samples_name, read.samples_offset, read.sample_bytes()}, {read.targets_name, read.targets_offset, read.target_bytes}};
     for (const StoredChunk& chunk : read.chunks)
         if (chunk.offset + chunk.bytes > file_bytes)
             return fail(Code::data,
-                        "{}: data set images, stored chunk {}: truncated: the file ends at byte {}, the chunk at {}: import it again", path,
-                        &chunk - read.chunks.data(), file_bytes, chunk.offset + chunk.bytes);
+                        "{}: data set {}, stored chunk {}: truncated: the file ends at byte {}, the chunk at {}: import it again", path,
+                        read.samples_name, &chunk - read.chunks.data(), file_bytes, chunk.offset + chunk.bytes);
     for (const auto& each : sets) {
         if (each.offset == 0) continue;   // in chunks
         uint64_t end = each.offset + info.count * each.sample_bytes;

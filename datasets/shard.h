@@ -1,12 +1,12 @@
-// Shards: HDF5 files with `images` uint8 [N,C,H,W], contiguous or in deflated chunks, `labels` uint8 or uint16 [N] and attributes (format,
-// classes, mean, std, source, digests, optionally class_names).  The HDF5 library opens them and reports the file offsets;
-// datasets/reader.h reads the bytes.
+// Shards: HDF5 files with samples [N,C,H,W], contiguous or in deflated chunks, and with labels [N] or targets [N,K], and attributes
+// (datasets/shard_format.h).  The HDF5 library opens them and reports the file offsets; datasets/reader.h reads the bytes.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "runtime/core/element.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -14,14 +14,21 @@ namespace gradcast {
 constexpr uint64_t class_names_max = 32768;   // bytes; an HDF5 attribute holds at most 64 KiB
 constexpr uint64_t shard_side_max = 65536;    // C, H, W, classes
 constexpr uint64_t shard_sample_bytes_max = 256 << 20;
+constexpr uint64_t shard_targets_max = 65536;   // floats of a sample
 
 struct DataInfo {
     uint64_t count = 0;
     uint32_t C = 0, H = 0, W = 0, classes = 0;
-    std::vector<float> mean, std;   // [C], pixels scaled to 0..1
+    std::vector<float> mean, std;   // [C], of pixels scaled to 0..1, of other elements as they are
     std::string source;
     std::string class_names = {};   // separated by commas; empty: not known
     float target_scale = 0;         // above 0: a regression, whose target is (label - classes / 2) * target_scale
+    Element element = Element::u8;
+    uint32_t targets = 0;                    // above 0: a sample has so many targets in place of a label
+    Element target_element = Element::f32;   // f32: a regression, which has 1 class
+    uint64_t sample_bytes() const { return uint64_t{C} * H * W * element_bytes(element); }
+    uint64_t targets_bytes() const { return uint64_t{targets} * element_bytes(target_element); }   // of a sample
+    bool regression() const { return target_scale > 0 || (targets > 0 && target_element == Element::f32); }
 };
 
 /// A chunk of samples in the file.
@@ -35,13 +42,14 @@ struct StoredChunk {
 struct Shard {
     std::string path;   // for messages; a placeholder where the path is confidential
     DataInfo info;
-    uint64_t images_offset = 0, labels_offset = 0;   // contiguous layout: file offsets of the first byte
-    uint64_t chunk_samples = 0;                      // above 0: images are in chunks of this many samples, and images_offset is 0
-    std::vector<StoredChunk> chunks = {};            // each inflates to chunk_bytes(), the last one too
-    uint32_t label_bytes = 1;
-    uint64_t digest_samples = 0;                             // samples a digest covers ("chunk" in messages)
-    std::vector<std::string> image_digests, label_digests;   // SHA-256, hex
-    uint64_t sample_bytes() const { return uint64_t{info.C} * info.H * info.W; }
+    const char *samples_name = "images", *targets_name = "labels";   // of the data sets
+    uint64_t samples_offset = 0, targets_offset = 0;                 // contiguous layout: file offsets of the first byte
+    uint64_t chunk_samples = 0;                                      // above 0: samples are in chunks of so many, and samples_offset is 0
+    std::vector<StoredChunk> chunks = {};                            // each inflates to chunk_bytes(), the last one too
+    uint32_t target_bytes = 1;                                       // of a sample: 1 or 2 of a label, 4 of each float
+    uint64_t digest_samples = 0;                                     // samples a digest covers ("chunk" in messages)
+    std::vector<std::string> sample_digests, target_digests;         // SHA-256, hex
+    uint64_t sample_bytes() const { return info.sample_bytes(); }
     uint64_t chunk_bytes() const { return chunk_samples * sample_bytes(); }
 };
 /// Errors name file, data set and what is wrong ("not a gradcast shard", "truncated: …").
@@ -53,23 +61,28 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop = 
 /// Errors for readers of a shard's bytes; both name file, data set and chunk.  sys 0: the file ended too early.
 Status shard_read_error(const Shard& shard, const char* data_set, uint64_t sample, int sys);
 Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label);
-/// The same where all labels are 1 .. classes.
+Status shard_not_finite(const Shard& shard, const char* data_set, uint64_t sample);
+/// The same as shard_label_error() where all labels are 1 .. classes.
 Status shard_labels_from_1(const Shard& shard);
 
 /// Writes <path>.part and renames it; equal data give equal bytes.  images [count, C, H, W], labels [count].  compress 1 .. 9: images in
 /// chunks, deflated at this level; the digests are those of the contiguous shard.
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress = 0);
+/// The same where samples have targets: [count, info.targets_bytes()].
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* samples, const std::byte* targets, uint32_t compress = 0);
 
 struct ImportConfig {
     std::string kind;   // one of import_kinds()
     std::string from, out;
-    bool force = false;                  // replace existing shards
-    uint32_t compress = 0;               // deflate level, 1 .. 9; 0: contiguous
-    uint64_t samples = 6000, seed = 1;   // of ridge; seed also of `test`
-    double test = 0;                     // share of each class to test on, below 1; 0: as the source has it
-    uint32_t size = 0;                   // of images: side after resizing and cutting; 0: as they are
-    bool exif = true;                    // of images: turn as their EXIF orientation says
-    bool skip_bad = false;               // of images: leave out files that cannot be read
+    bool force = false;                                    // replace existing shards
+    uint32_t compress = 0;                                 // deflate level, 1 .. 9; 0: contiguous
+    uint64_t samples = 6000, seed = 1;                     // of ridge; seed also of `test`
+    double test = 0;                                       // share of each class to test on, below 1; 0: as the source has it
+    uint32_t size = 0;                                     // of images: side after resizing and cutting; 0: as they are
+    bool exif = true;                                      // of images: turn as their EXIF orientation says
+    bool skip_bad = false;                                 // of images: leave out files that cannot be read
+    std::string label = {};                                // of a table: the column of classes; or:
+    std::vector<std::string> targets = {}, without = {};   // of a table: columns of float targets; columns that are left out
 };
 struct ImportResult {
     std::vector<std::string> paths;

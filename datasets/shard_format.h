@@ -1,16 +1,24 @@
-// A shard's objects are in the root group:
+// A shard's objects are in the root group.  Version 1 has pixels and labels:
 //   images   uint8  [N, C, H, W]           attribute sha256: 64 hex digits for each run of `digest_samples` samples ("chunk");
 //                                          contiguous, or in chunks of whole samples ("stored chunk"), deflated or plain
 //   labels   uint8 or uint16 [N]           attribute sha256: the same
 //   attributes of the root: format "gradcast shard", version 1, classes, digest_samples, mean [C], std [C], source,
 //            optional: class_names, target_scale (regression)
+// Version 2 has elements of other types, or targets:
+//   samples  uint8, uint16, uint32 or float32 [N, C, H, W]     as images
+//   targets  uint8 or uint16 [N]: labels, or float32 [N, K]    as labels
+// What is little-endian in a file is so in memory: gradcast runs on x86-64.
 #pragma once
 #include <cstdint>
+
+#include "datasets/shard.h"
 
 namespace gradcast::shard_format {
 
 constexpr char format_name[] = "gradcast shard";
-constexpr uint32_t format_version = 1;
+constexpr uint32_t format_version = 2;   // the newest that is read
+/// Of what is written: the oldest version that can hold it.
+inline uint32_t format_version_of(const DataInfo& info) { return info.element == Element::u8 && info.targets == 0 ? 1 : 2; }
 constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest; more if a shard
 constexpr uint64_t digests_max = 512;        // would have more digests: an HDF5 attribute holds at most 64 KiB
 constexpr uint64_t digest_digits = 64;

@@ -50,6 +50,23 @@ struct ChunkReader {
     }
 };
 
+/// Refuses NaN and infinity.  A read may end within a float: its exponent is in its last two bytes.
+struct FiniteCheck {
+    const Shard& shard;
+    const char* name;
+    uint64_t sample_bytes;
+    uint32_t low = 0;
+    Status operator()(uint64_t at, Bytes bytes) {
+        for (size_t i = 0; i < bytes.size(); ++i) {
+            const auto byte = std::to_integer<uint32_t>(bytes[i]);
+            if ((at + i) % 4 == 2) low = byte;
+            else if ((at + i) % 4 == 3 && ((byte << 8 | low) & 0x7F80) == 0x7F80)
+                return shard_not_finite(shard, name, (at + i) / sample_bytes);
+        }
+        return {};
+    }
+};
+
 /// Compares the digests of one data set; passes its bytes to `each`, in order.
 template <typename Read, typename Each>
 Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read,
@@ -85,41 +102,51 @@ Status shard_read_error(const Shard& shard, const char* name, uint64_t sample, i
 }
 
 Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label) {
-    return fail(Code::data, "{}: data set labels, chunk {} (sample {}): label {} is not below the {} classes", shard.path,
+    return fail(Code::data, "{}: data set {}, chunk {} (sample {}): label {} is not below the {} classes", shard.path, shard.targets_name,
                 sample / shard.digest_samples, sample, label, shard.info.classes);
 }
 
+Status shard_not_finite(const Shard& shard, const char* data_set, uint64_t sample) {
+    return fail(Code::data, "{}: data set {}, chunk {} (sample {}): a value is not finite (NaN or infinity): leave the sample out",
+                shard.path, data_set, sample / shard.digest_samples, sample);
+}
+
 Status shard_labels_from_1(const Shard& shard) {
-    return fail(Code::data,
-                "{}: data set labels: they are 1 .. {}, but those of {} classes are 0 .. {}: labels - 1 (gradcastctl help shard)",
-                shard.path, shard.info.classes, shard.info.classes, shard.info.classes - 1);
+    return fail(Code::data, "{}: data set {}: they are 1 .. {}, but those of {} classes are 0 .. {}: labels - 1 (gradcastctl help shard)",
+                shard.path, shard.targets_name, shard.info.classes, shard.info.classes, shard.info.classes - 1);
 }
 
 Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
     const uint64_t sample_bytes = shard.sample_bytes();
-    auto images = [&](auto read) {
-        return verify(shard, "images", sample_bytes, shard.image_digests, std::move(read), stop, [](uint64_t, Bytes) { return Status(); });
+    const auto any = [](uint64_t, Bytes) { return Status(); };
+    FiniteCheck finite_samples{shard, shard.samples_name, sample_bytes}, finite_targets{shard, shard.targets_name, shard.target_bytes};
+    auto samples = [&](auto read) {
+        return shard.info.element == Element::f32
+                   ? verify(shard, shard.samples_name, sample_bytes, shard.sample_digests, std::move(read), stop, finite_samples)
+                   : verify(shard, shard.samples_name, sample_bytes, shard.sample_digests, std::move(read), stop, any);
     };
-    GC_TRY(shard.chunk_samples > 0 ? images(ChunkReader{shard, fd})
-                                   : images(ContiguousReader{shard, fd, "images", shard.images_offset, sample_bytes}));
+    GC_TRY(shard.chunk_samples > 0 ? samples(ChunkReader{shard, fd})
+                                   : samples(ContiguousReader{shard, fd, shard.samples_name, shard.samples_offset, sample_bytes}));
+    const ContiguousReader targets{shard, fd, shard.targets_name, shard.targets_offset, shard.target_bytes};
+    if (shard.info.targets > 0)
+        return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, finite_targets);
     // Labels are checked before their digest: a label out of range has its own message.
     uint32_t low = 0;
-    return verify(shard, "labels", shard.label_bytes, shard.label_digests,
-                  ContiguousReader{shard, fd, "labels", shard.labels_offset, shard.label_bytes}, stop, [&](uint64_t at, Bytes bytes) {
-                      if (shard.label_bytes == 1) {
-                          for (size_t i = 0; i < bytes.size(); ++i)
-                              if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
-                                  return shard_label_error(shard, at + i, label);
-                          return Status();
-                      }
-                      // A read may end within a label: its low byte is at an even offset, its high byte at the next one.
-                      for (size_t i = 0; i < bytes.size(); ++i) {
-                          uint32_t byte = std::to_integer<uint32_t>(bytes[i]);
-                          if ((at + i) % 2 == 0) low = byte;
-                          else if ((byte << 8 | low) >= shard.info.classes) return shard_label_error(shard, (at + i) / 2, byte << 8 | low);
-                      }
-                      return Status();
-                  });
+    return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, [&](uint64_t at, Bytes bytes) {
+        if (shard.target_bytes == 1) {
+            for (size_t i = 0; i < bytes.size(); ++i)
+                if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
+                    return shard_label_error(shard, at + i, label);
+            return Status();
+        }
+        // A read may end within a label: its low byte is at an even offset, its high byte at the next one.
+        for (size_t i = 0; i < bytes.size(); ++i) {
+            uint32_t byte = std::to_integer<uint32_t>(bytes[i]);
+            if ((at + i) % 2 == 0) low = byte;
+            else if ((byte << 8 | low) >= shard.info.classes) return shard_label_error(shard, (at + i) / 2, byte << 8 | low);
+        }
+        return Status();
+    });
 }
 
 }   // namespace gradcast

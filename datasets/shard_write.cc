@@ -50,15 +50,24 @@ bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_
            attribute_write(data_set.get(), "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
 }
 
-Status part_write(const std::string& part, const DataInfo& info, const uint8_t* images, std::span<const std::byte> labels,
-                  uint32_t label_bytes, uint32_t compress) {
-    uint64_t sample_bytes = uint64_t{info.C} * info.H * info.W;
+/// The data set of the samples, and that of what a net is to say about them.
+struct DataSets {
+    const char* samples_name;
+    const char* targets_name;
+    hid_t target_type;
+    std::vector<hsize_t> target_dims;
+    uint64_t target_bytes;
+};
+
+Status part_write(const std::string& part, const DataInfo& info, const DataSets& sets, const uint8_t* samples,
+                  std::span<const std::byte> targets, uint32_t compress) {
+    const uint64_t sample_bytes = info.sample_bytes();
     auto samples_each = [&](uint64_t bytes, uint64_t pieces_max) {
         return std::max({bytes / sample_bytes, (info.count + pieces_max - 1) / pieces_max, uint64_t{1}});
     };
     uint64_t digest_samples = samples_each(digest_bytes, digests_max);
     uint64_t stored_samples = std::min(samples_each(stored_bytes, stored_written_max), info.count);
-    uint32_t version = format_version;
+    const uint32_t version = format_version_of(info);
     Hdf5Lock lock;
     Hid access(H5Pcreate(H5P_FILE_ACCESS));
     H5Pset_alignment(access.get(), 1, 4096);   // for O_DIRECT
@@ -73,37 +82,57 @@ Status part_write(const std::string& part, const DataInfo& info, const uint8_t* 
                 attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
                 (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
                 (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
-                data_set_write(root, "images", H5T_NATIVE_UINT8, {info.count, info.C, info.H, info.W},
-                               std::as_bytes(std::span(images, info.count * sample_bytes)), digest_samples * sample_bytes, compress,
+                data_set_write(root, sets.samples_name, hdf5_type(info.element), {info.count, info.C, info.H, info.W},
+                               std::as_bytes(std::span(samples, info.count * sample_bytes)), digest_samples * sample_bytes, compress,
                                stored_samples) &&
-                data_set_write(root, "labels", label_bytes == 1 ? H5T_NATIVE_UINT8 : H5T_NATIVE_UINT16, {info.count}, labels,
-                               digest_samples * label_bytes) &&
+                data_set_write(root, sets.targets_name, sets.target_type, sets.target_dims, targets, digest_samples * sets.target_bytes) &&
                 H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
     // Not hdf5_reason(): the calls that closed ids have replaced it.
     if (!good || !file.close()) return fail_sys(errno, "cannot write {}", part);
     return {};
 }
 
-}   // namespace
-
-Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
+Status whole_write(const std::string& path, const DataInfo& info, const DataSets& sets, const uint8_t* samples,
+                   std::span<const std::byte> targets, uint32_t compress) {
     GC_ASSERT(compress <= 9 && info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C &&
               info.std.size() == info.C);
-    if (info.classes == 0 || info.classes > shard_side_max)
-        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
-    uint32_t label_bytes = info.classes <= 256 ? 1 : 2;
-    std::vector<std::byte> packed(info.count * label_bytes);
-    for (uint64_t i = 0; i < info.count; ++i) {
-        if (labels[i] < 0 || static_cast<uint32_t>(labels[i]) >= info.classes)
-            return fail(Code::invalid, "{}: sample {} has label {}, which is not below the {} classes", path, i, labels[i], info.classes);
-        packed[i * label_bytes] = static_cast<std::byte>(labels[i] & 255);
-        if (label_bytes == 2) packed[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
-    }
-    std::string part = path + ".part";
-    Status status = part_write(part, info, images, packed, label_bytes, compress);
+    const std::string part = path + ".part";
+    Status status = part_write(part, info, sets, samples, targets, compress);
     if (status.ok()) status = file_rename(part, path);
     if (!status.ok()) ::unlink(part.c_str());
     return status;
+}
+
+}   // namespace
+
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
+    if (info.classes == 0 || info.classes > shard_side_max)
+        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
+    uint32_t target_bytes = info.classes <= 256 ? 1 : 2;
+    std::vector<std::byte> packed(info.count * target_bytes);
+    for (uint64_t i = 0; i < info.count; ++i) {
+        if (labels[i] < 0 || static_cast<uint32_t>(labels[i]) >= info.classes)
+            return fail(Code::invalid, "{}: sample {} has label {}, which is not below the {} classes", path, i, labels[i], info.classes);
+        packed[i * target_bytes] = static_cast<std::byte>(labels[i] & 255);
+        if (target_bytes == 2) packed[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
+    }
+    const bool images_alone = format_version_of(info) == 1;
+    const DataSets sets{.samples_name = images_alone ? "images" : "samples",
+                        .targets_name = images_alone ? "labels" : "targets",
+                        .target_type = target_bytes == 1 ? H5T_STD_U8LE : H5T_STD_U16LE,
+                        .target_dims = {info.count},
+                        .target_bytes = target_bytes};
+    return whole_write(path, info, sets, images, packed, compress);
+}
+
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* samples, const std::byte* targets, uint32_t compress) {
+    GC_ASSERT(info.targets > 0);
+    const DataSets sets{.samples_name = "samples",
+                        .targets_name = "targets",
+                        .target_type = hdf5_type(info.target_element),
+                        .target_dims = {info.count, info.targets},
+                        .target_bytes = info.targets_bytes()};
+    return whole_write(path, info, sets, samples, {targets, info.count * info.targets_bytes()}, compress);
 }
 
 }   // namespace gradcast

@@ -29,13 +29,14 @@ public:
     }
     const std::string& path() const { return path_; }
     bool get(uint8_t* to, size_t bytes) { return read(to, bytes) == bytes; }
+    /// At most so many bytes; fewer: there are no more, or an error, which end() tells apart.
+    size_t read(uint8_t* to, size_t bytes);
     /// The error after get() returned false: the stream's own, or that the file ends within `within`.
     Status ended(std::string_view within) const;
     /// Checks that no byte follows and that the checksum of a compressed stream is right.
     Status end(std::string_view after);
 
 private:
-    size_t read(uint8_t* to, size_t bytes);
     size_t read_xz(uint8_t* to, size_t bytes);
     struct GzClose {
         void operator()(gzFile file) const { gzclose_r(file); }

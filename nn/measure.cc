@@ -38,13 +38,26 @@ private:
 struct MeasuredBlock {
     std::vector<uint8_t> images;
     std::vector<int32_t> labels;
+    std::vector<std::byte> targets;
     std::vector<float> mean, std;
     Block block;
     MeasuredBlock(const NetSpec& spec, uint32_t count, const Numbers& numbers)
-        : images(uint64_t{count} * spec.C * spec.H * spec.W), labels(count), mean(spec.C, 0.5f), std(spec.C, 0.25f) {
-        for (uint64_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(numbers[i]);
+        : images(uint64_t{count} * spec.C * spec.H * spec.W * element_bytes(spec.element)),
+          labels(count),
+          targets(uint64_t{count} * spec.targets * element_bytes(spec.target_element)),
+          mean(spec.C, 0.5f),
+          std(spec.C, 0.25f) {
+        const uint64_t width = element_bytes(spec.element);
+        for (uint64_t i = 0; i < images.size() / width; ++i) {   // numbers of a byte, whatever the type
+            const auto number = static_cast<uint8_t>(numbers[i]);
+            const auto value = static_cast<float>(number) / 255;
+            if (spec.element == Element::f32) std::memcpy(&images[i * width], &value, sizeof value);
+            else images[i * width] = number;
+        }
         for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(numbers[i] % spec.classes);
         block = {{0, 0}, {images.data(), labels.data(), count, spec.C, spec.H, spec.W, mean.data(), std.data()}};
+        block.samples.element = spec.element;
+        block.samples.targets = targets.empty() ? nullptr : targets.data();
     }
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <span>
 
 #include "nn/cpu/build.h"
@@ -75,6 +76,31 @@ Status loss(Build& b, Sample sample) {
                 frame.right += classes > 1 && best == label;   // one output: a regression
                 if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);
                 if (drow) drow += classes;
+            }
+        }
+        return Status{};
+    });
+    return {};
+}
+
+/// squared_loss of samples whose targets are floats.
+Status loss_of_targets(Build& b) {
+    const uint32_t outputs = b.layer->in.C;
+    Activation x;
+    GC_TRY(take_input(b, &x));
+    b.operations->forward.emplace_back([x, outputs](Frame& frame) {
+        const float* row = frame.at(x.value);
+        float* drow = x.learns ? frame.at(x.gradient) : nullptr;
+        for (size_t block = 0; block < frame.blocks.size(); ++block) {
+            const Samples& samples = frame.blocks[block].samples;
+            if (frame.outputs) std::copy_n(row, uint64_t{samples.count} * outputs, frame.outputs);   // of an evaluation, which is one block
+            if (frame.predicted) std::fill_n(frame.predicted, samples.count, 0);
+            for (uint64_t i = 0; i < uint64_t{samples.count} * outputs; ++i, ++row) {
+                float target;
+                std::memcpy(&target, samples.targets + i * sizeof target, sizeof target);
+                const float off = *row - target;
+                frame.loss[block] += static_cast<double>(off) * static_cast<double>(off);
+                if (drow) *drow++ = 2 * off;
             }
         }
         return Status{};
@@ -217,9 +243,10 @@ Status softmax_cross_entropy(Build& b) {
     });
 }
 
-// loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere, or a regression's target;  dx = 2 (x - t).
+// loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere, or a regression's targets;  dx = 2 (x - t).
 Status squared_loss(Build& b) {
     b.operations->unit = 1;
+    if (b.layer->targets > 0) return loss_of_targets(b);
     if (const float scale = b.layer->target_scale, zero = b.layer->target_zero; scale > 0) {
         return loss(b, [scale, zero](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t, double& total) {
             float off = row[0] - (static_cast<float>(label) - zero) * scale;

@@ -24,6 +24,9 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     GC_ASSERT(config.lanes == device_.lanes().size() && config.slots >= 1 && config.samples_max >= 1);
     if (config.recompute && config.slots > 1)
         return fail(Code::unsupported, "a GPU keeps the activations of a stage: take recompute = false, or device cpu");
+    if (typed(spec))
+        return fail(Code::unsupported, "a GPU takes images of bytes with labels in this version, not {} with {}: take device cpu",
+                    element_name(spec.element), spec.targets > 0 ? "targets" : "labels");
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));

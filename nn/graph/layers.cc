@@ -152,12 +152,19 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples) {
 }
 
 Status images_check(const NetSpec& spec, const Samples& samples) {
+    if (samples.element != spec.element)
+        return fail(Code::invalid, "samples of {} do not fit the net's input of {}", element_name(samples.element),
+                    element_name(spec.element));
     if (samples.C == spec.C && samples.H == spec.H && samples.W == spec.W) return {};
     return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec.C, spec.H,
                 spec.W);
 }
 
 Status labels_check(const NetSpec& spec, const Samples& samples) {
+    if ((spec.targets > 0) != (samples.targets != nullptr))
+        return fail(Code::data, "samples with {}, but the net takes {}", samples.targets ? "targets" : "labels",
+                    spec.targets > 0 ? "targets" : "labels");
+    if (spec.targets > 0) return {};
     for (uint32_t n = 0; n < samples.count; ++n)
         if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec.classes)
             return fail(Code::data, "sample {} of a block has the label {}, but the net has {} classes", n, samples.labels[n],

@@ -32,6 +32,7 @@ struct Layer {
     Shape in{}, out{};
     Window window{};
     float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
+    uint32_t targets = 0;                      // of a loss: NetSpec::targets
     uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows, that of a slice behind all weights
     std::vector<uint64_t> weight_shape = {};   // in canonical order, the last index moves fastest; empty: no weights
     uint64_t weights = 0, biases = 0;          // elements

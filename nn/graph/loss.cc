@@ -5,17 +5,18 @@ namespace gradcast {
 namespace {
 
 Status shape(const NetSpec& spec, Layer& layer) {
-    const bool regression = spec.target_scale > 0;
+    const bool regression = spec.regression();
     if (regression && !layer.kind->regression)
-        return fail(Code::invalid, "layer {}: {} is for classes, but the data are a regression (target_scale): take squared_loss",
-                    layer.spec.name, layer.spec.kind);
-    layer.out = {regression ? 1 : spec.classes, 1, 1};
+        return fail(Code::invalid, "layer {}: {} is for classes, but the data are a regression ({}): take squared_loss", layer.spec.name,
+                    layer.spec.kind, spec.targets > 0 ? "targets are floats" : "target_scale");
+    layer.targets = spec.targets;
+    layer.out = {spec.targets > 0 ? spec.targets : regression ? 1 : spec.classes, 1, 1};
     layer.target_scale = spec.target_scale;
     layer.target_zero = static_cast<float>(spec.classes / 2);
     if (layer.in == layer.out) return {};
     if (regression)
-        return fail(Code::invalid, "layer {}: its input {} does not fit a regression, which has one output ({})", layer.spec.name,
-                    shape_text(layer.in), shape_text(layer.out));
+        return fail(Code::invalid, "layer {}: its input {} does not fit a regression, which has {} ({})", layer.spec.name,
+                    shape_text(layer.in), spec.targets > 1 ? fmt::format("{} outputs", spec.targets) : "one output", shape_text(layer.out));
     return fail(Code::invalid, "layer {}: its input {} does not fit {} classes ({})", layer.spec.name, shape_text(layer.in), spec.classes,
                 shape_text(layer.out));
 }

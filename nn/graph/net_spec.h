@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/element.h"
+
 namespace gradcast {
 
 /// The values of a layer's keys that were given, by name.  Flags are 0 and 1.
@@ -58,7 +60,13 @@ struct NetSpec {
     uint32_t pad = 0;                 // zeros added on each side before the first layer (28 -> 32 is 2)
     uint32_t classes = 10;
     float target_scale = 0;   // above 0: a regression; a sample's target is (label - classes / 2) * it, and the net has one output
+    uint32_t targets = 0;     // above 0: a sample has so many targets in place of a label
+    Element target_element = Element::f32;   // f32: a regression, and the net has as many outputs
+    Element element = Element::u8;           // of a sample
+    bool regression() const { return target_scale > 0 || (targets > 0 && target_element == Element::f32); }
     std::vector<LayerSpec> layers = {};
 };
+/// Its samples are not images of bytes with labels.
+inline bool typed(const NetSpec& spec) { return spec.element != Element::u8 || spec.targets > 0; }
 
 }   // namespace gradcast

@@ -40,6 +40,7 @@ Status running_shape(const NetSpec&, Layer& layer) {
 
 Status process_shape(const NetSpec& spec, Layer& layer) {
     layer.out = layer.in;
+    layer.targets = spec.targets;
     layer.target_scale = spec.target_scale;
     layer.target_zero = static_cast<float>(spec.classes / 2);
     return {};

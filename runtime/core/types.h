@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/element.h"
+
 namespace gradcast {
 
 using Rank = uint32_t;
@@ -125,15 +127,17 @@ struct ResidentImages;   // runtime/core/device.h
 
 /// A block's samples, from a data set to a net.  The loader owns the memory (datasets/reader.h: Loader).
 struct Samples {
-    const uint8_t* images = nullptr;   // [count, C, H, W]
+    const uint8_t* images = nullptr;   // [count, C, H, W] of `element`, in this machine's byte order
     const int32_t* labels = nullptr;   // [count], 0 .. classes-1
     uint32_t count = 0;
     uint32_t C = 0, H = 0, W = 0;
-    const float* mean = nullptr;   // [C]; a pixel becomes (x / 255 - mean) / std
+    const float* mean = nullptr;   // [C]; a pixel becomes (x / 255 - mean) / std, a value (x - mean) / std
     const float* std = nullptr;    // [C]
     // In place of `images` if the net's device holds the data set:
     const SamplePlace* places = nullptr;   // [count]
     ResidentImages* resident = nullptr;
+    Element element = Element::u8;
+    const std::byte* targets = nullptr;   // [count, NetSpec::targets] of NetSpec::target_element, in place of labels; null: labels count
 };
 
 /// A block to compute; a lane computes up to together_most at a time.

@@ -244,7 +244,7 @@ TEST_P(LoaderTest, SaysWhereAReadFailed) {
         make(made, sampler, GetParam().config);
         if (truncated)
             std::filesystem::resize_file(folder.file("s1.h5"), GetParam().compress ? data->shards()[1].chunks[0].offset + 30
-                                                                                   : data->shards()[1].images_offset + 70 * 90 + 30);
+                                                                                   : data->shards()[1].samples_offset + 70 * 90 + 30);
         else ASSERT_GE(::dup2(::open("/", O_RDONLY | O_CLOEXEC), data->fd(1)), 0);   // reads of a folder fail
         made.loader->plan(0, {0, 1, 2});
         std::string errors;

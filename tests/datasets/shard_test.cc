@@ -33,9 +33,9 @@ TEST(Shard, ReadsWhatItWrote) {
         EXPECT_EQ(shard.info.mean, info.mean);
         EXPECT_EQ(shard.info.std, info.std);
         EXPECT_EQ(shard.info.source, info.source);
-        EXPECT_EQ(shard.label_bytes, info.classes > 256 ? 2u : 1u);
-        EXPECT_EQ(shard.images_offset % 4096, 0u);
-        EXPECT_EQ(shard.labels_offset % 4096, 0u);
+        EXPECT_EQ(shard.target_bytes, info.classes > 256 ? 2u : 1u);
+        EXPECT_EQ(shard.samples_offset % 4096, 0u);
+        EXPECT_EQ(shard.targets_offset % 4096, 0u);
         status = shard_verify(shard);
         EXPECT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(folder.names(), std::vector<std::string>{"a.h5"});
@@ -242,7 +242,7 @@ TEST(Confidential, AWildcardTellsNothingOfTheFilesItFinds) {
     Shard second;
     ASSERT_TRUE(shard_open(folder.file("good-name2.h5"), &second).ok());
     std::string bytes = read_file(second.path);
-    bytes[second.images_offset] ^= 1;
+    bytes[second.samples_offset] ^= 1;
     write_file(second.path, bytes);
     ASSERT_TRUE(data_open(folder.file("good-*.h5"), &data, confidential).ok());
     const std::string damaged = data_verify(*data).what;
@@ -272,14 +272,14 @@ TEST_F(BrokenShard, AnotherHdf5File) {
 
 TEST_F(BrokenShard, TruncatedAnywhere) {
     std::string whole = read_file(path);
-    for (uint64_t kept : {whole.size() - 1, good.labels_offset + 100, good.images_offset + 5000, uint64_t{3000}, uint64_t{600},
+    for (uint64_t kept : {whole.size() - 1, good.targets_offset + 100, good.samples_offset + 5000, uint64_t{3000}, uint64_t{600},
                           uint64_t{100}, uint64_t{20}}) {
         write_file(path, std::string_view(whole).substr(0, kept));
         expect_error(open(), {"bad.h5"});
     }
-    write_file(path, std::string_view(whole).substr(0, good.images_offset + 5000));
-    expect_error(open(), {"bad.h5", "images", "chunk 0", "truncated", fmt::format("byte {}", good.images_offset + 5000)});
-    write_file(path, std::string_view(whole).substr(0, good.labels_offset + 100));
+    write_file(path, std::string_view(whole).substr(0, good.samples_offset + 5000));
+    expect_error(open(), {"bad.h5", "images", "chunk 0", "truncated", fmt::format("byte {}", good.samples_offset + 5000)});
+    write_file(path, std::string_view(whole).substr(0, good.targets_offset + 100));
     expect_error(open(), {"bad.h5", "labels", "chunk 0", "(sample 100)", "truncated"});
 }
 
@@ -311,7 +311,7 @@ TEST_F(SlowBrokenShard, DamagedAnywhere) {
 }
 
 TEST_F(BrokenShard, FlippedPixelNamesTheChunk) {
-    flip(path, good.images_offset + 1200 * 1000 + 17);
+    flip(path, good.samples_offset + 1200 * 1000 + 17);
     EXPECT_TRUE(open().ok());
     expect_error(shard_verify(good), {"bad.h5", "images", "chunk 1", "873 .. 1745", "SHA-256"});
     std::unique_ptr<DataSet> data;
@@ -321,14 +321,14 @@ TEST_F(BrokenShard, FlippedPixelNamesTheChunk) {
 
 TEST_F(BrokenShard, FlippedLabelNamesTheChunk) {
     std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
-    file.seekp(static_cast<std::streamoff>(good.labels_offset + 1999));
+    file.seekp(static_cast<std::streamoff>(good.targets_offset + 1999));
     file.put(static_cast<char>((label_of(1999, 10) + 1) % 10));
     file.close();
     expect_error(shard_verify(good), {"bad.h5", "labels", "chunk 2", "1746 .. 1999", "SHA-256"});
 }
 
 TEST_F(BrokenShard, LabelOutOfRangeNamesTheSample) {
-    flip(path, good.labels_offset + 900);   // makes the label at least 16
+    flip(path, good.targets_offset + 900);   // makes the label at least 16
     auto label = fmt::format("label {}", label_of(900, 10) ^ 0x10);
     expect_error(shard_verify(good), {"bad.h5", "labels", "chunk 1", "sample 900", label, "10 classes"});
     std::unique_ptr<DataSet> data;
@@ -336,7 +336,7 @@ TEST_F(BrokenShard, LabelOutOfRangeNamesTheSample) {
     // The same with 2-byte labels.
     ASSERT_TRUE(write_shard(path, info_of(100, 1, 2, 2, 300)).ok());
     ASSERT_TRUE(shard_open(path, &good).ok());
-    flip(path, good.labels_offset + 2 * 50 + 1);
+    flip(path, good.targets_offset + 2 * 50 + 1);
     label = fmt::format("label {}", label_of(50, 300) ^ 0x1000);
     expect_error(shard_verify(good), {"bad.h5", "labels", "chunk 0", "sample 50", label, "300 classes"});
     expect_error(data_open(path, &data), {"bad.h5", "labels", "chunk 0", "sample 50", label, "300 classes"});
@@ -594,7 +594,7 @@ TEST(DataSet, SaysWhereAReadFailed) {
     ASSERT_TRUE(write_shard(path, info_of(2000, 3, 20, 20, 10)).ok());
     std::unique_ptr<DataSet> data;
     ASSERT_TRUE(data_open(path, &data).ok());
-    std::filesystem::resize_file(path, data->shards()[0].images_offset + 1000 * 1200 + 600);   // in the middle of sample 1000
+    std::filesystem::resize_file(path, data->shards()[0].samples_offset + 1000 * 1200 + 600);   // in the middle of sample 1000
     std::vector<uint64_t> indices{998, 999, 1000, 1001};
     std::vector<uint8_t> images(4 * 1200);
     std::vector<int32_t> labels(4);

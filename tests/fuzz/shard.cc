@@ -168,8 +168,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                   shard.info.std.size() == shard.info.C);
         for (const StoredChunk& chunk : shard.chunks) GC_ASSERT(chunk.offset + chunk.bytes <= image.size());
         GC_ASSERT(shard.chunk_samples > 0 ||
-                  shard.images_offset + shard.info.count * shard.info.C * shard.info.H * shard.info.W <= image.size());
-        GC_ASSERT(shard.labels_offset + shard.info.count * shard.label_bytes <= image.size());
+                  shard.samples_offset + shard.info.count * shard.info.C * shard.info.H * shard.info.W <= image.size());
+        GC_ASSERT(shard.targets_offset + shard.info.count * shard.target_bytes <= image.size());
         (void)shard_verify(shard, fd.get()).ok();
         std::unique_ptr<DataSet> all;
         if (data_open(path, &all).ok()) {

@@ -5,6 +5,7 @@
 #include "datasets/shard.h"
 #include "runtime/job/model/model_evaluate.h"
 #include "runtime/job/model/model_file.h"
+#include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/engine.h"
 #include "tests/job/jobs.h"
 
@@ -123,6 +124,93 @@ TEST_F(EngineTest, RegressionAndClassesDoNotMix) {
     Evaluation unused;
     EXPECT_EQ(std::string(model_evaluate(model, folder_ + "/ridge/classes.h5", 1, &unused).what),
               "the model " + model + " has the target_scale 0.00390625, " + folder_ + "/ridge/classes.h5 has 0 (0: classes)");
+}
+
+void expect_error(const Status& status, std::initializer_list<std::string_view> parts) {
+    ASSERT_FALSE(status.ok());
+    for (const std::string_view part : parts) EXPECT_NE(std::string_view(status.what).find(part), std::string_view::npos) << status.what;
+}
+
+/// y = 2 a - 3 b + 1 and z = a b, of a table with 240 rows.
+std::string table(const char* head, bool classes) {
+    std::string text = std::string(head) + "\n";
+    for (uint64_t n = 0; n < 240; ++n) {
+        const double a = static_cast<double>(splitmix64(2 * n) % 2000) / 1000 - 1,
+                     b = static_cast<double>(splitmix64(2 * n + 1) % 2000) / 10;
+        if (classes) text += fmt::format("{},{},{}\n", a, b, a * b > 0 ? "above" : "below");
+        else text += fmt::format("{},{},{},{}\n", a, b, 2 * a - 0.03 * b + 1, a * b / 100);
+    }
+    return text;
+}
+
+constexpr char table_job[] =
+    "[job]\nsteps = 300\nevaluate = 300\nbatch = 48\nblocks = 6\n[data]\ntrain = \"table/train.h5\"\ntest = \"table/test.h5\"\n"
+    "[net]\n[[net.layers]]\nkind = \"inner_product\"\noutputs = 32\n[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = "
+    "\"inner_product\"\noutputs = 2\n[[net.layers]]\nkind = \"squared_loss\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\n";
+
+TEST_F(EngineTest, ATableOfFloatsIsLearntToTheSameBits) {
+    ASSERT_TRUE(file_write(folder_ + "/t.csv", table("a,b,y,z", false)).ok());
+    ImportResult imported;
+    Status status = data_import(
+        {.kind = "table", .from = folder_ + "/t.csv", .out = folder_ + "/table", .test = 0.2, .targets = {"y", "z"}}, &imported);
+    ASSERT_TRUE(status.ok()) << status.what;
+    JobStatus one;
+    std::string path;
+    status = run_one(table_job, 2, &one, &path);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_LT(one.test_loss, 0.02);   // the targets' variance is above 1
+    EXPECT_EQ(one.accuracy, -1);
+
+    Model model;
+    std::vector<float> parameters;
+    ASSERT_TRUE(model_read(path, &model, &parameters).ok());
+    EXPECT_EQ(model.net.element, Element::f32);
+    EXPECT_EQ(model.net.targets, 2u);
+    const std::string tensors = folder_ + "/m.safetensors";
+    ASSERT_TRUE(safetensors_write(tensors, model, parameters).ok());
+    for (const std::string& each : {path, tensors}) {
+        Evaluation evaluation;
+        status = model_evaluate(each, folder_ + "/table/test.h5", 2, &evaluation);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_TRUE(evaluation.regression);
+        EXPECT_NEAR(evaluation.loss, one.test_loss, 1e-9);
+    }
+    Evaluation unused;
+    expect_error(model_evaluate(path, folder_ + "/test.h5", 1, &unused), {"the model", "takes samples of 2x1x1 in 1 classes"});
+
+    for (const char* exchange : {"ring", "coded-rs"}) {
+        std::vector<JobStatus> three;
+        status = run_many(fmt::format("{}[algorithm]\nexchange = \"{}\"\n", table_job, exchange), 3, &three);
+        ASSERT_TRUE(status.ok()) << exchange << ": " << status.what;
+        for (const JobStatus& each : three) {
+            EXPECT_EQ(each.digest, one.digest);
+            EXPECT_EQ(each.test_loss, one.test_loss);
+        }
+    }
+}
+
+TEST_F(EngineTest, ATableOfClassesAndWhatDoesNotFitIt) {
+    ASSERT_TRUE(file_write(folder_ + "/t.csv", table("a,b,side", true)).ok());
+    ImportResult imported;
+    Status status =
+        data_import({.kind = "table", .from = folder_ + "/t.csv", .out = folder_ + "/table", .test = 0.2, .label = "side"}, &imported);
+    ASSERT_TRUE(status.ok()) << status.what;
+    const std::string job = replaced(table_job, "squared_loss", "softmax_cross_entropy");
+    JobStatus one;
+    std::string path;
+    status = run_one(job, 2, &one, &path);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_GT(one.accuracy, 0.95);
+    auto error = [&](const std::string& text) { return run_one(text, 1, &one); };
+    expect_error(error(replaced(job, "[data]\n", "[data]\nflip = true\n")),
+                 {"data.flip: ", "has samples of f32, which are no images: leave it out"});
+    expect_error(error(replaced(job, "table/test.h5", "test.h5")), {"test.h5 has samples of 1x8x8"});
+    expect_error(error(job + "[algorithm]\nkind = \"dane\"\nsolver = \"exact\"\n"), {"algorithm.solver: exact"});
+
+    std::vector<JobStatus> workers;
+    const std::string local = job + "[algorithm]\nkind = \"ma\"\nworkers = 2\nlocal_steps = 2\n";
+    status = run_one(replaced(local, "steps = 300", "steps = 40"), 2, &one);
+    ASSERT_TRUE(status.ok()) << status.what;
 }
 
 }   // namespace

@@ -62,6 +62,18 @@ inline LayerSpec named(LayerSpec layer, const char* name, const char* from = "")
 inline LayerSpec relu() { return {.kind = "relu"}; }
 inline LayerSpec loss() { return {.kind = "softmax_cross_entropy"}; }
 
+/// A regression on floats: of samples of that type, with as many targets.
+inline NetSpec regression_on_floats(Element element, uint32_t targets = 4) {
+    return {.C = 2,
+            .H = 9,
+            .W = 8,
+            .pad = 1,
+            .classes = 1,
+            .targets = targets,
+            .element = element,
+            .layers = {conv(3, 4), relu(), conv(4, 2), relu(), fc(11), relu(), fc(targets), {.kind = "squared_loss"}}};
+}
+
 /// Every kind of layer, odd shapes, two shortcuts, one of them with a layer in it.
 inline NetSpec everything() {
     LayerSpec bare = conv(20, 3, 1, 1), late = max_pool(3, 2);
@@ -97,17 +109,31 @@ inline NetSpec everything() {
                        loss()}};
 }
 
+/// Values between 0 and 1 and float targets around 0, where the net takes such.
 struct Data {
     std::vector<uint8_t> images;
     std::vector<int32_t> labels;
-    std::vector<float> mean, std;
+    std::vector<float> mean, std, targets;
     Samples samples;
     Data(const NetSpec& spec, uint32_t count, uint32_t seed = 1)
-        : images(uint64_t{count} * spec.C * spec.H * spec.W), labels(count), mean(spec.C, 0.4f), std(spec.C, 0.3f) {
+        : images(uint64_t{count} * spec.C * spec.H * spec.W * element_bytes(spec.element)),
+          labels(count),
+          mean(spec.C, 0.4f),
+          std(spec.C, 0.3f),
+          targets(uint64_t{count} * spec.targets) {
         std::mt19937 random(seed);
-        for (uint8_t& pixel : images) pixel = static_cast<uint8_t>(random());
+        const uint32_t width = element_bytes(spec.element);
+        for (uint64_t i = 0; i < images.size(); i += width) {
+            const auto pixel = static_cast<uint8_t>(random());
+            const float value = static_cast<float>(pixel) / 255;
+            if (spec.element == Element::f32) std::memcpy(&images[i], &value, width);
+            else images[i] = pixel;
+        }
         for (int32_t& label : labels) label = static_cast<int32_t>(random() % spec.classes);
+        for (float& target : targets) target = static_cast<float>(random() % 1000) / 250 - 2;
         samples = {images.data(), labels.data(), count, spec.C, spec.H, spec.W, mean.data(), std.data()};
+        samples.element = spec.element;
+        if (spec.targets > 0) samples.targets = std::as_bytes(std::span(targets)).data();
     }
     Data(const Data&) = delete;
 };

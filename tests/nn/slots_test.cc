@@ -5,10 +5,11 @@
 namespace gradcast {
 namespace {
 
-const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything"};
+const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything", "floats"};
 
 NetSpec net_of(const std::string& name) {
     if (name == "everything") return everything();
+    if (name == "floats") return regression_on_floats(Element::f32);
     return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
 }
 
@@ -48,6 +49,7 @@ void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_
         std::ranges::fill(data[b]->images, uint8_t{0});
         std::ranges::fill(data[b]->labels, 0);
         std::ranges::fill(data[b]->mean, 9.0f);
+        std::ranges::fill(data[b]->targets, 9.0f);
     }
     for (uint32_t b = 0; b < blocks; ++b) {
         EXPECT_EQ(found[b].next, cut.net->layout().buckets.size());

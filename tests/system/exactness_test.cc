@@ -321,7 +321,7 @@ TEST_F(SystemExactness, AFlippedBitOfOneNodesDataIsFoundAndTheNodeNamed) {
         ASSERT_NE(id, "") << answer.dump();
         ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 20; })) << cluster[0].job(id).dump() << cluster[0].process->output();
         Fd file(::open(shard.path.c_str(), O_RDWR | O_CLOEXEC));
-        const auto at = static_cast<off_t>(shard.images_offset + 14 * 28 + 14);   // of the first sample, in the middle
+        const auto at = static_cast<off_t>(shard.samples_offset + 14 * 28 + 14);   // of the first sample, in the middle
         uint8_t pixel = 0;
         ASSERT_EQ(::pread(file.get(), &pixel, 1, at), 1);
         pixel ^= 0x80;

@@ -72,6 +72,9 @@ const char* shard_help() {
 static Status sheet_write(const DataSet& data, const std::vector<int32_t>& labels, const std::string& path) {
     constexpr uint64_t columns = 10, rows_max = 100, pixels_max = 64 << 20;
     const DataInfo& info = data.info();
+    if (info.element != Element::u8)
+        return fail(Code::invalid, "{}: a contact sheet shows images, and these samples are {}: leave --sheet out", data.pattern(),
+                    element_name(info.element));
     const bool by_class = info.classes <= rows_max;
     const uint64_t H = info.H + 1, W = info.W + 1;   // with a gap
     const uint64_t rows = std::min(by_class ? info.classes : columns, pixels_max / (columns * H * W));
@@ -131,16 +134,20 @@ static int command_inspect(const Options& options, const std::vector<std::string
                   {"classes", info.classes}, {"class_names", class_names_split(names)},
                   {"source", info.source},   {"mean", info.mean},
                   {"std", info.std},         {"digest", data->digest()}};
-        if (info.target_scale > 0) json["target_scale"] = info.target_scale;
+        if (info.element != Element::u8) json["element"] = element_name(info.element);
+        if (info.targets > 0) json["targets"] = {{"element", element_name(info.target_element)}, {"count", info.targets}};
+        else if (info.target_scale > 0) json["target_scale"] = info.target_scale;
         else json["count_of_class"] = counts;
         for (const Shard& shard : data->shards()) json["shards"].push_back({{"path", shard.path}, {"samples", shard.info.count}});
         fmt::print("{}\n", json_text(json, 2));
         return exit_done;
     }
     for (const Shard& shard : data->shards()) fmt::print("{}: {} samples\n", shard.path, shard.info.count);
-    fmt::print("{}\n{} samples of {} x {} x {}\n", info.source, info.count, info.C, info.H, info.W);
+    fmt::print("{}\n{} samples of {} x {} x {}{}\n", info.source, info.count, info.C, info.H, info.W,
+               info.element == Element::u8 ? "" : fmt::format(", {}", element_name(info.element)));
     fmt::print("mean {:.4f}\nstd {:.4f}\n", fmt::join(info.mean, ", "), fmt::join(info.std, ", "));
-    if (info.target_scale > 0) fmt::print("a regression: the target is (label - {}) * {}\n", info.classes / 2, info.target_scale);
+    if (info.targets > 0) fmt::print("{} targets a sample, {}\n", info.targets, element_name(info.target_element));
+    else if (info.target_scale > 0) fmt::print("a regression: the target is (label - {}) * {}\n", info.classes / 2, info.target_scale);
     else {
         auto [least, most] = std::minmax_element(counts.begin(), counts.end());
         std::string samples = *least == *most ? std::to_string(*most) : fmt::format("{} to {}", *least, *most);
@@ -189,8 +196,9 @@ void add_import(Cli& cli) {
     CLI::App* command =
         cli.add(models_group, "import", "write a data set as shards", [&] { return command_import(cli.options, f.import, f.test); });
     command->add_option("KIND", import.kind, "what the source is")->required()->type_name(type_of_words(import_kinds()));
-    command->add_option("FROM,--from", import.from,
-                        "folder of the original files, or CIFAR's archive (default of fashion-mnist: where Debian's package puts it)");
+    command->add_option(
+        "FROM,--from", import.from,
+        "folder of the original files, CIFAR's archive or a table (default of fashion-mnist: where Debian's package puts it)");
     command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
     command->add_flag("--compress{6}", import.compress, "deflated chunks, --compress=9 for the smallest")->check(CLI::Range(1, 9));
     command->add_option("--samples", import.samples, "of ridge: how many to train on")
@@ -201,6 +209,10 @@ void add_import(Cli& cli) {
     command->add_option("--size", import.size, fmt::format("of images: {}", size_help))->check(CLI::Range(uint32_t{1}, import_side_max));
     command->add_flag_callback(
         "--no-exif", [&] { import.exif = false; }, fmt::format("of images: {}", exif_help));
+    command->add_option("--label", import.label, "of table: the column of classes, by its name or number");
+    command->add_option("--target", import.targets, "of table: a column of numbers to predict; also several times")
+        ->allow_extra_args(false);
+    command->add_option("--without", import.without, "of table: a column to leave out; also several times")->allow_extra_args(false);
     command->add_flag("--skip-bad", import.skip_bad, "of images: leave out the files that cannot be read, and name them");
     command->add_flag("--force", import.force, "replace shards that are there");
     command->footer(
@@ -210,6 +222,8 @@ void add_import(Cli& cli) {
         "idx: {train,t10k}-{images-idx3,labels-idx1}-ubyte, as mnist has them, also with a dot for a hyphen, test for t10k, or a name\n"
         "    before it, as EMNIST has; .gz or .xz\n"
         "npy: images.npy, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]; labels.npy, integers [N]; test-images.npy and test-labels.npy\n"
+        "table: a CSV file (commas, semicolons or tabs; .gz, .xz), or a folder with train.csv and test.csv; a row is a sample, a column\n"
+        "    a value of it, and --label or --target what is to be learnt\n"
         "ridge: made, it needs no --from");
 }
 

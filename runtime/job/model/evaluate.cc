@@ -11,9 +11,10 @@ void Evaluator::plan(uint32_t lanes, Arena& arena) {
     for (Room& room : rooms_) {
         arena.plan("evaluation", evaluation_batch * data_.sample_bytes(), &room.images);
         arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.labels);
+        arena.plan("evaluation", evaluation_batch * data_.info().targets_bytes(), &room.targets);
         arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.predicted);
     }
-    if (data_.info().target_scale == 0) count_of_class.resize(data_.info().classes), right_of_class.resize(data_.info().classes);
+    if (!data_.info().regression()) count_of_class.resize(data_.info().classes), right_of_class.resize(data_.info().classes);
 }
 
 Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result) {
@@ -25,15 +26,16 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     for (uint32_t i = 0; i < count; ++i) indices[i] = begin + i;
     auto* images = room.images.as<uint8_t>();
     auto *labels = room.labels.as<int32_t>(), *predicted = room.predicted.as<int32_t>();
-    GC_TRY(data_.read(std::span(indices).first(count), images, labels));
+    GC_TRY(data_.read(std::span(indices).first(count), images, labels, room.targets.host));
     std::array<SamplePlace, evaluation_batch> places;
     for (uint32_t i = 0; i < count; ++i) places[i] = {begin + i, 0};
-    Samples samples{images, labels, count, info.C, info.H, info.W, mean_.data(), std_.data()};
+    Samples samples = data_.samples(count, images, labels, room.targets.host);
+    samples.mean = mean_.data(), samples.std = std_.data();
     if (data_.of_program()) samples.places = places.data();
     uint32_t right = 0;
     GC_TRY(net.evaluate(lane, samples, &right, &result->loss, predicted));
     result->right = right;
-    if (info.target_scale > 0 || data_.of_program() || right == Net::no_classes) return {};
+    if (info.regression() || data_.of_program() || right == Net::no_classes) return {};
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {
         auto label = static_cast<size_t>(labels[i]);

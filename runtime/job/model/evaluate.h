@@ -18,6 +18,17 @@ struct BatchResult {
 };
 static_assert(sizeof(BatchResult) == 16);
 
+/// Types of samples and targets, of nets or data (NetSpec, DataInfo).  Error: names both.
+template <typename A, typename B>
+Status samples_alike(const A& a, const B& b, std::string_view of_a, std::string_view of_b) {
+    const auto text = [](const auto& of) {
+        return fmt::format("{} with {}", element_name(of.element),
+                           of.targets > 0 ? fmt::format("{} {} targets", of.targets, element_name(of.target_element)) : "labels");
+    };
+    if (a.element == b.element && a.targets == b.targets && (a.targets == 0 || a.target_element == b.target_element)) return {};
+    return fail(Code::data, "{} has samples of {}, {} of {}: they must be alike", of_a, text(a), of_b, text(b));
+}
+
 class Evaluator {
 public:
     /// mean and std [C] are those of the data the net was trained on.  All outlive the evaluator.
@@ -47,7 +58,7 @@ public:
 
 private:
     struct Room {
-        Buffer images, labels, predicted;
+        Buffer images, labels, targets, predicted;
     };
     uint32_t batch_size(uint32_t number) const {
         return static_cast<uint32_t>(std::min<uint64_t>(evaluation_batch, data_.info().count - uint64_t{number} * evaluation_batch));

@@ -19,16 +19,17 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     if (info.target_scale != spec.target_scale)
         return fail(Code::data, "the model {} has the target_scale {}, {} has {} (0: classes)", path, spec.target_scale, data,
                     info.target_scale);
+    GC_TRY(samples_alike(spec, info, "the model " + path, data));
     GC_TRY(data_verify(*set));
     Evaluator evaluator(*set, of.model.mean, of.model.std);
     evaluator.plan(of.threads, of.arena);
-    if (info.target_scale == 0) evaluator.confuse();
+    if (!info.regression()) evaluator.confuse();
     GC_TRY(of.ready());
     std::vector<BatchResult> results(evaluator.batches());
     Progress progress;
     GC_TRY(evaluator.run(*of.net, of.lanes, 0, 1, results, progress));
     Evaluation done{.count = info.count,
-                    .regression = info.target_scale > 0,
+                    .regression = info.regression(),
                     .count_of_class = evaluator.count_of_class,
                     .right_of_class = evaluator.right_of_class,
                     .confusion = evaluator.confusion,

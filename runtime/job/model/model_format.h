@@ -13,6 +13,8 @@ constexpr char model_format_name[] = "gradcast model";
 constexpr uint32_t model_format_version = 5, model_elementary_version = 5;
 // 6: a part of a state.  Whole states keep version 5, which earlier versions of gradcast read.
 constexpr uint32_t model_part_version = 6;
+// 7: as 6, with the types of samples and targets, of a net that is typed().
+constexpr uint32_t model_typed_version = 7;
 
 constexpr uint64_t model_piece_bytes = 1 << 20;   // of a vector, at a time; others may use HDF5 between two pieces
 

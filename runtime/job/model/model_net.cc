@@ -14,7 +14,7 @@ Status ModelNet::open(const std::string& path, uint32_t thread_count) {
     JobConfig job;
     std::vector<JobMistake> mistakes;
     (void)job_parse(model.job, path, "", &job, &mistakes);
-    classes = tensors && model.net.target_scale == 0 ? model.net.classes : job.classes;
+    classes = tensors && !model.net.regression() ? model.net.classes : job.classes;
     threads = std::max(thread_count, 1u);
     // No block is computed: the smallest takes the least memory.
     NetConfig config{.lanes = threads, .samples_max = evaluation_batch, .block_sizes = {1}, .precision = job.precision};

@@ -164,9 +164,9 @@ Status ModelPart::describe(uint64_t file_bytes) {
     if (format != model_format_name) return contents.broken("format", fmt::format("is not \"{}\"", model_format_name));
     uint64_t &version = version_, pad, classes, sample[3];
     GC_TRY(contents.number("version", 1, UINT32_MAX, &version));
-    if (version > model_part_version)
+    if (version > model_typed_version)
         return fail(Code::data, "{}: written by a newer gradcast: format version {}, this one reads {}", path_, version,
-                    model_part_version);
+                    model_typed_version);
     GC_TRY(contents.numbers("sample", H5T_INTEGER, H5T_NATIVE_UINT64, std::span<uint64_t>(sample)));
     for (uint64_t side : sample)
         if (side == 0 || side > side_max) return contents.broken("sample", fmt::format("has a side of {}", side));
@@ -182,6 +182,17 @@ Status ModelPart::describe(uint64_t file_bytes) {
         GC_TRY(contents.numbers("target_scale", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(&model_.net.target_scale, 1)));
         if (!(model_.net.target_scale > 0) || !std::isfinite(model_.net.target_scale))
             return contents.broken("target_scale", "is not above 0");
+    }
+    if (version >= model_typed_version) {
+        std::string element, target_element;
+        uint64_t targets;
+        GC_TRY(contents.text("element", &element));
+        GC_TRY(contents.text("target_element", &target_element));
+        GC_TRY(contents.number("targets", 0, side_max, &targets));
+        if (!element_find(element, &model_.net.element)) return contents.broken("element", fmt::format("is {}", one_line(element)));
+        if (!element_find(target_element, &model_.net.target_element))
+            return contents.broken("target_element", fmt::format("is {}", one_line(target_element)));
+        model_.net.targets = static_cast<uint32_t>(targets);
     }
     model_.mean.resize(sample[0]), model_.std.resize(sample[0]);
     GC_TRY(contents.numbers("mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model_.mean)));

@@ -16,7 +16,9 @@ Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_
     rules_ = rules;
     GC_TRY(net_.open(path, threads));
     const NetSpec& spec = net_.model.net;
-    if (spec.target_scale > 0) return fail(Code::data, "the model {} is a regression: it has no classes", path);
+    if (spec.element != Element::u8)
+        return fail(Code::data, "the model {} takes samples of {}, not images", path, element_name(spec.element));
+    if (spec.regression()) return fail(Code::data, "the model {} is a regression: it has no classes", path);
     if (spec.C != 1 && spec.C != 3) return fail(Code::data, "the model {} takes samples of {} planes: an image has 1 or 3", path, spec.C);
     if (rules.size > 0 && (rules.size != spec.H || rules.size != spec.W))
         return fail(Code::invalid, "--size {}: the model {} takes images of {} x {} pixels{}", rules.size, path, spec.W, spec.H,

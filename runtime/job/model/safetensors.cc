@@ -384,6 +384,10 @@ public:
         if (!whole(value("classes"), side_max, &net.classes) || net.classes == 0) return "classes";
         if (!scale.is_number() || !(scale.get<float>() >= 0) || !std::isfinite(scale.get<float>())) return "target_scale";
         net.target_scale = scale.get<float>();
+        const Json element = value("element"), target_element = value("target_element");   // absent where pixels have labels
+        if (element.is_string() && !element_find(element.get<std::string>(), &net.element)) return "element";
+        if (target_element.is_string() && !element_find(target_element.get<std::string>(), &net.target_element)) return "target_element";
+        if (!value("targets").is_null() && !whole(value("targets"), side_max, &net.targets)) return "targets";
         if (!reals(value("mean"), net.C, &model->mean)) return "mean";
         if (!reals(value("std"), net.C, &model->std)) return "std";
         for (const float each : model->std)
@@ -422,6 +426,12 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
                               {"class_names", dump(Json(class_names_split(model.class_names)))},
                               {"kernel_set", model.kernel_set},
                               {"target_scale", fmt::format("{}", net.target_scale)}};
+    if (typed(net)) {
+        auto& metadata = header["__metadata__"];
+        metadata["element"] = dump(Json(element_name(net.element)));
+        metadata["targets"] = fmt::format("{}", net.targets);
+        metadata["target_element"] = dump(Json(element_name(net.target_element)));
+    }
     std::string data;
     for (const NetTensor& tensor : net_tensors(layers)) {
         const uint64_t begin = data.size();

@@ -544,7 +544,7 @@ private:
         BatchResult sum;
         GC_TRY(evaluation([&] { return session_->evaluate(&sum); }));
         const auto samples = static_cast<double>(parts_.test->info().count);
-        const bool classes = parts_.test->info().target_scale == 0 && sum.right <= parts_.test->info().count;   // else Net::no_classes
+        const bool classes = !parts_.test->info().regression() && sum.right <= parts_.test->info().count;   // else Net::no_classes
         if (!classes && job_.stop_at > 0)
             return fail(Code::invalid,
                         "job.stop_at is an accuracy, but the program tells no classes: give block.done() the outputs, or leave it out");

@@ -85,7 +85,7 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
     result.train = info.count;
     result.test = parts.test ? parts.test->info().count : 0;
     result.sample = {info.C, info.H, info.W};
-    result.classes = info.target_scale > 0 ? 0 : info.classes;
+    result.classes = info.regression() ? 0 : info.classes;
     for (const Layer& layer : parts.layers) result.parameters += layer.parameters();
     result.layers = std::move(parts.layers);
     result.steps = parts.steps;

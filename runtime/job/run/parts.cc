@@ -30,9 +30,13 @@ Status stopped(const EngineConfig& config) {
 }
 
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
-    if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, info.classes, spec));
+    if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, std::max(info.classes, info.targets), spec));
     else *spec = {.C = info.C, .H = info.H, .W = info.W, .pad = job.net_pad, .classes = info.classes, .layers = job.layers};
+    spec->classes = info.classes;
     spec->target_scale = info.target_scale;
+    spec->targets = info.targets;
+    spec->target_element = info.target_element;
+    spec->element = info.element;
     return {};
 }
 
@@ -70,9 +74,9 @@ Status JobParts::open_data(const EngineConfig& config, bool verify, Report& repo
     }
     about = "data.train";
     GC_TRY(open(job.train, &train));
-    if (job.stop_at > 0 && train->info().target_scale > 0)
+    if (job.stop_at > 0 && train->info().regression())
         return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job.train);
-    if (job.settings.evaluate_workers && train->info().target_scale > 0)
+    if (job.settings.evaluate_workers && train->info().regression())
         return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, but {} is a regression: leave it out", job.train);
     if (verify) GC_TRY(data_verify(*train, config.stop));
     data_digest = train->digest();
@@ -87,6 +91,7 @@ Status JobParts::open_data(const EngineConfig& config, bool verify, Report& repo
     if (a.target_scale != b.target_scale)
         return fail(Code::data, "{} has the target_scale {}, {} has {} (0: classes): they must be alike", job.test, b.target_scale,
                     job.train, a.target_scale);
+    GC_TRY(samples_alike(a, b, job.train, job.test));
     if (const Shard* both = data_shared(*train, *test))
         report.warn(fmt::format("{} is in data.train and in data.test: it tests what was trained on; name other shards in one of them",
                                 both->path));
@@ -110,7 +115,7 @@ Status JobParts::plan_workers(const EngineConfig& config) {
     if (validation >= train->info().count)
         return fail(Code::invalid, "algorithm.validation: {} samples are not fewer than the {} of {}", validation, train->info().count,
                     job.train);
-    if (validation > 0 && train->info().target_scale > 0)
+    if (validation > 0 && train->info().regression())
         return fail(Code::invalid, "algorithm.kind: {} chooses by accuracy, but {} is a regression", job.algorithm, job.train);
     const uint64_t samples = train->info().count - validation;
     if (settings.evaluate_workers && workers > workers_of_line_max)
@@ -319,6 +324,9 @@ Status JobParts::examine_data(const EngineConfig& config, bool verify, Report& r
                     UINT32_MAX);
     if (!local)
         for (uint32_t block = 0; block < job.blocks; ++block) block_sizes.push_back(sampler->block_size(block));
+    if ((job.crop > 0 || job.flip) && info.element != Element::u8)
+        return fail(Code::invalid, "data.{}: {} has samples of {}, which are no images: leave it out", job.crop > 0 ? "crop" : "flip",
+                    job.train, element_name(info.element));
     if (job.crop >= std::min(info.H, info.W))
         return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
                     job.train, info.H, info.W);

@@ -25,15 +25,15 @@ bool kernel_sets_agree(std::string_view a, std::string_view b) {
 
 Status ProbeSamples::read(const JobParts& parts) {
     const DataSet& train = *parts.train;
-    const DataInfo& info = train.info();
     const uint32_t count = parts.local ? parts.local->block_sizes().front() : parts.sampler->block_size(0);
     GC_TRY(memory_room_for(count * train.sample_bytes(), "the probe block"));
     images_.resize(count * train.sample_bytes());
     labels_.resize(count);
+    targets_.resize(count * train.info().targets_bytes());
     std::vector<uint64_t> indices(count);
     parts.sampler->range(0, indices);
-    GC_TRY(train.read(indices, images_.data(), labels_.data()));
-    samples_ = {images_.data(), labels_.data(), count, info.C, info.H, info.W, info.mean.data(), info.std.data()};
+    GC_TRY(train.read(indices, images_.data(), labels_.data(), targets_.data()));
+    samples_ = train.samples(count, images_.data(), labels_.data(), targets_.data());
     for (const uint64_t index : indices) places_.push_back({index, 0});
     if (train.of_program()) samples_.places = places_.data();
     return {};

@@ -27,6 +27,7 @@ public:
 private:
     std::vector<uint8_t> images_;
     std::vector<int32_t> labels_;
+    std::vector<std::byte> targets_;
     std::vector<SamplePlace> places_;   // where a program has the samples
     Samples samples_;
 };
