@@ -89,6 +89,8 @@ Status Arbiter::compute_again(const Conflict& conflict, StepId at, Record* recor
         std::vector<int32_t> labels(indices.size());
         std::vector<std::byte> targets(indices.size() * context_.data.info().targets_bytes());
         context_.sampler.block({at, block}, indices);
+        for (uint32_t i = 0; i < indices.size(); ++i)
+            indices[i] = context_.data.in_epoch(indices[i], context_.sampler.seed(), context_.sampler.epoch_of({at, block}, i));
         status = context_.data.read(indices, images.data(), labels.data(), targets.data());
         if (!status.ok()) break;
         const auto count = static_cast<uint32_t>(indices.size());

@@ -119,7 +119,10 @@ Status Local::block(Context& context, uint32_t lane, uint32_t worker, BlockId id
     sampler.block(id, places);
     if (whole) std::ranges::copy(places, indices.begin());
     for (uint32_t i = 0; !whole && i < count; ++i) whole_.range(first_sample(worker) + places[i], indices.subspan(i, 1));
-    for (uint32_t i = 0; i < count; ++i) room.epochs[i] = sampler.epoch_of(id, i);
+    for (uint32_t i = 0; i < count; ++i) {
+        room.epochs[i] = sampler.epoch_of(id, i);
+        indices[i] = data_.in_epoch(indices[i], config_.seed, room.epochs[i]);
+    }
     return gradient_of(context, lane, {id.step, worker * config_.blocks + id.block % config_.blocks}, count, augmented, slot);
 }
 

@@ -86,6 +86,8 @@ constexpr Kind kinds[] = {
     {"images", 0, "a folder of images", image_sets},
     {"npy", 0, "NumPy arrays", npy_sets},
     {"table", 0, "a table", table_sets},
+    {"text", 1, "a text", text_sets},
+    {"tokens", 1, "tokens", token_sets},
     {.name = "ridge",
      .classes = ridge_levels,
      .source = "synthetic ridge regression",
@@ -95,9 +97,11 @@ constexpr Kind kinds[] = {
      .std = ridge_std},
 };
 
+bool is_text(const Kind& kind) { return kind.read == text_sets || kind.read == token_sets; }
+
 /// A kind whose files may lack a test set.
 bool splits(const Kind& kind) {
-    return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets || kind.read == table_sets;
+    return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets || kind.read == table_sets || is_text(kind);
 }
 
 /// Per channel, of pixels scaled to 0..1, from exact integer sums.  images [count, C, pixels].
@@ -227,7 +231,9 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
                   .class_names = import.class_names.empty() ? kind->class_names : import.class_names,
                   .target_scale = kind->target_scale,
                   .element = train.element,
-                  .targets = train.targets_each};
+                  .targets = train.targets_each,
+                  .vocabulary = import.vocabulary,
+                  .alphabet = import.alphabet};
     if (info.classes == 0)
         for (const Set* set : {&train, &test})
             for (int32_t label : set->labels) info.classes = std::max(info.classes, static_cast<uint32_t>(label) + 1);
@@ -239,13 +245,16 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     const uint8_t *train_images = nullptr, *test_images = nullptr;
     GC_TRY(import.train.images.map(&train_images));
     GC_TRY(import.test.images.map(&test_images));
-    if (kind->std > 0) {
+    if (info.vocabulary > 0) {
+        info.mean = {0}, info.std = {1};
+    } else if (kind->std > 0) {
         info.mean.assign(info.C, kind->mean);
         info.std.assign(info.C, kind->std);
     } else if (info.element == Element::f32) mean_and_std(reinterpret_cast<const float*>(train_images), train.count(), &info);
     else mean_and_std(train_images, train.count(), info.C, uint64_t{info.H} * info.W, &info);
-    if (!info.regression()) note_empty(info, train, &result->notes);
-    if (test.count() == 0) result->notes.emplace_back("no samples to test on: --test 10% takes some of each class");
+    if (!info.regression() && info.vocabulary == 0) note_empty(info, train, &result->notes);
+    if (test.count() == 0)
+        result->notes.push_back(fmt::format("no samples to test on: --test 10% takes some{}", info.vocabulary > 0 ? "" : " of each class"));
 
     GC_TRY(make_directories(config.out));
     // Two imports into one folder would write the same .part files.  A file system without locks is used without one.
@@ -255,8 +264,9 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     GC_TRY(absent());   // again, under the lock
     info.count = train.count();
     const auto write = [&](const std::string& path, const uint8_t* images, const Set& set) {
-        return info.targets > 0 ? shard_write(path, info, images, std::as_bytes(std::span(set.targets)).data(), config.compress)
-                                : shard_write(path, info, images, set.labels.data(), config.compress);
+        const std::byte* targets = info.targets > 0 ? std::as_bytes(std::span(set.targets)).data() : nullptr;
+        return info.targets > 0 || info.vocabulary > 0 ? shard_write(path, info, images, targets, config.compress)
+                                                       : shard_write(path, info, images, set.labels.data(), config.compress);
     };
     GC_TRY(write(paths[0], train_images, train));
     if (test.count() == 0) {

@@ -19,13 +19,16 @@ struct Set {
     std::vector<int32_t> labels;
     uint32_t targets_each = 0;    // above 0: floats in place of the label
     std::vector<float> targets;   // [count, targets_each]
-    uint64_t count() const { return labels.size(); }
+    uint64_t tokens = 0;          // of a text, which has no labels: how many are in `images`
+    uint64_t count() const { return tokens > 0 ? tokens : labels.size(); }
 };
 
 /// What an importer reads into.
 struct Import {
     Set train, test;                  // both open; test stays empty if there is none
     std::string class_names = {};     // separated by commas; empty: not known
+    uint32_t vocabulary = 0;          // DataInfo::vocabulary
+    std::string alphabet = {};        // DataInfo::alphabet
     std::vector<std::string> notes;   // ImportResult::notes
 };
 
@@ -36,6 +39,8 @@ Status image_sets(const ImportConfig& config, uint32_t classes, Import* import);
 Status idx_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_idx.cc
 Status npy_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_npy.cc
 Status table_sets(const ImportConfig& config, uint32_t classes, Import* import);   // import_table.cc
+Status text_sets(const ImportConfig& config, uint32_t classes, Import* import);    // import_text.cc
+Status token_sets(const ImportConfig& config, uint32_t classes, Import* import);   // import_text.cc
 
 /// Which samples ImportConfig::test takes: of n samples of a class the nearest number to n * test, at most n - 1; chosen by
 /// (seed, sample).

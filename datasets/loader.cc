@@ -160,7 +160,9 @@ private:
     std::span<uint64_t> indices(const Slot& slot) { return std::span(indices_).subspan(index(slot) * block_max_, slot.count); }
     void choose(Slot& slot) {
         slot.count = sampler_.block_size(slot.id.block);
-        sampler_.block(slot.id, indices(slot));
+        const std::span<uint64_t> own = indices(slot);
+        sampler_.block(slot.id, own);
+        for (uint32_t i = 0; i < slot.count; ++i) own[i] = data_.in_epoch(own[i], sampler_.seed(), sampler_.epoch_of(slot.id, i));
     }
 
     /// Augments the slot's images, once they are read.

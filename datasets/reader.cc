@@ -13,6 +13,7 @@
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/memory_room.h"
+#include "runtime/core/rng.h"
 
 namespace gradcast {
 namespace {
@@ -65,6 +66,7 @@ std::string digest_text(const Shard& shard) {
     for (float std : info.std) text += fmt::format(" {:a}", std);
     if (info.target_scale > 0) text += fmt::format(" {:a}", info.target_scale);
     if (info.element != Element::u8) text += fmt::format(" {}", element_name(info.element));
+    if (info.vocabulary > 0) text += fmt::format(" text {}", info.vocabulary);
     if (info.targets > 0) text += fmt::format(" {} {}", info.targets, element_name(info.target_element));
     for (const std::string& digest : shard.sample_digests) text += " " + digest;
     for (const std::string& digest : shard.target_digests) text += " " + digest;
@@ -125,20 +127,38 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         else if (its.element != ours.element || its.targets != ours.targets || its.target_element != ours.target_element)
             return fail(Code::data, "{}: samples of {} with {}, but {} has {} with {}: shards of one data set are alike", path,
                         element_name(its.element), targets_text(its), first, element_name(ours.element), targets_text(ours));
+        else if (its.vocabulary != ours.vocabulary)
+            return fail(Code::data, "{}: a vocabulary of {} tokens, but that of {} has {} (0: no text): shards of one data set are alike",
+                        path, its.vocabulary, first, ours.vocabulary);
         else if (its.mean != ours.mean || its.std != ours.std)
             return fail(Code::data, "{}: mean and std are not those of {}: shards of one data set are alike", path, first);
         if (samples > 0 && samples != its.count)
             return fail(Code::data, "{}: line {}: {} has {} samples instead of {}", name, line, path, its.count, samples);
-        GC_TRY(its.targets > 0 ? targets_read(shard, fd.get(), &result->targets_) : labels_read(shard, fd.get(), &result->labels_));
+        GC_TRY(its.vocabulary > 0 ? Status{}
+               : its.targets > 0  ? targets_read(shard, fd.get(), &result->targets_)
+                                  : labels_read(shard, fd.get(), &result->labels_));
         digests += text;
         result->first_.push_back(result->info_.count);
-        result->info_.count += its.count;
+        if (its.vocabulary > 0 && !options.look && (options.context == 0 || its.count / options.context < 2))
+            return options.context == 0
+                       ? fail(Code::invalid, "{} is a text: say how many tokens a sample has ([data] context)", path)
+                       : fail(Code::invalid, "{} has {} tokens, too few for a context of {}: at least twice as many are needed", path,
+                              its.count, options.context);
+        if (its.vocabulary == 0 && options.context > 0)
+            return fail(Code::invalid, "context = {}: {} is no text, but has samples: leave it out", options.context, path);
+        result->info_.count += its.vocabulary > 0 && !options.look ? its.count / options.context - 1 : its.count;
         result->shards_.push_back(std::move(shard));
         result->fds_.push_back(std::move(fd));
     }
     if (!manifest.digest.empty() && manifest.digest != sha256_of(digests))
         return fail(Code::data, "{}: the digest of its shards is {} instead of {}: they are not those of the manifest", name,
                     sha256_of(digests), manifest.digest);
+    if (const DataInfo& info = result->info_; info.vocabulary > 0 && !options.look) {
+        result->context_ = options.context;
+        result->info_.W = options.context + 1;
+        digests += fmt::format("context {}\n", options.context);
+        if (classes > 0) return fail(Code::invalid, "classes = {}: {} is a text, which has none", classes, name);
+    }
     if (classes > 0 && result->info_.regression())
         return fail(Code::invalid, "classes = {}: {} is a regression, which has none", classes, name);
     if (uint32_t has = result->info_.classes; classes > has)
@@ -180,7 +200,20 @@ void DataSet::keep(uint32_t classes) {
     info_.classes = classes;
 }
 
+uint64_t DataSet::in_epoch(uint64_t index, uint64_t seed, uint64_t epoch) const {
+    if (context_ == 0) return index;
+    const uint32_t draw = random4(Purpose::shuffle, seed, epoch, ~0u)[0];   // a permutation's draws begin with 0
+    return index + info_.count * (uint64_t{draw} * context_ >> 32);
+}
+
 Run DataSet::run(std::span<const uint64_t> indices) const {
+    if (context_ > 0) {
+        const uint64_t window = indices[0] % info_.count, moved = indices[0] / info_.count;
+        GC_ASSERT(moved < context_);
+        const auto shard = static_cast<uint32_t>(std::upper_bound(first_.begin(), first_.end(), window) - first_.begin() - 1);
+        const uint64_t token = (window - first_[shard]) * context_ + moved;
+        return {shard, 1, token, shards_[shard].samples_offset + token * element_bytes(info_.element), sample_bytes()};
+    }
     GC_ASSERT(indices[0] < info_.count);
     uint64_t index = place(indices[0]), bytes = sample_bytes();
     auto shard = static_cast<uint32_t>(std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1);
@@ -195,7 +228,8 @@ Run DataSet::run(std::span<const uint64_t> indices) const {
 /// Repeats after short reads and signals.
 Status DataSet::run_read(const Run& run, uint8_t* to) const {
     const Shard& shard = shards_[run.shard];
-    if (shard.chunk_samples > 0) return chunks_.read(shard, run.shard, fd(run.shard), run.sample, run.count, to);
+    if (shard.chunk_samples > 0)
+        return chunks_.read(shard, run.shard, fd(run.shard), run.sample, context_ > 0 ? context_ + 1 : run.count, to);
     for (uint64_t at = 0; at < run.bytes;) {
         ssize_t got = ::pread(fd(run.shard), to + at, run.bytes - at, static_cast<off_t>(run.offset + at));
         if (got < 0 && errno == EINTR) continue;

@@ -27,6 +27,8 @@ struct Run {
 struct DataOptions {
     /// Use only samples with labels 0 .. classes - 1 (8 bytes of memory a sample); 0: all.
     uint32_t classes = 0;
+    uint32_t context = 0;        // of a text: a sample is a window of so many tokens and the one behind them
+    bool look = false;           // a text needs no context: each token is a sample
     uint64_t inflated_max = 0;   // bytes of the cache of inflated chunks; 0: an eighth of the memory that is available
     size_t literal = 0;          // so many bytes at the front of the pattern are a folder's name, not a pattern (file_glob())
     /// The pattern comes from a client with fewer rights: messages show nothing of the files that a wildcard matches.
@@ -42,6 +44,11 @@ public:
     static std::unique_ptr<DataSet> of_program(uint64_t count);
     bool of_program() const { return of_program_; }
     const DataInfo& info() const { return info_; }   // of all shards; data_open() refuses shards of unlike shape, classes, mean or std
+    /// Tokens of a window without the last one; 0: no text.
+    uint32_t context() const { return context_; }
+    /// Number `index` in that epoch, for read() and run().  Of a text windows begin o + k context tokens after the first one, o below
+    /// context by (seed, epoch); index alone is the window with o = 0.  Else it is the index.
+    uint64_t in_epoch(uint64_t index, uint64_t seed, uint64_t epoch) const;
     const std::string& pattern() const { return pattern_; }
     /// SHA-256 over the digests of all shards: equal on two nodes means equal data.
     const std::string& digest() const { return digest_; }
@@ -83,7 +90,8 @@ private:
     std::vector<Shard> shards_;
     std::vector<Fd> fds_;
     std::vector<uint64_t> first_;   // sample of each shard within all of them
-    std::vector<uint64_t> kept_;    // indices of the selected samples; empty: all
+    uint32_t context_ = 0;
+    std::vector<uint64_t> kept_;   // indices of the selected samples; empty: all
     std::vector<uint16_t> labels_;
     std::vector<std::byte> targets_;   // [info_.count, info_.targets_bytes()]
     bool of_program_ = false;

@@ -19,6 +19,7 @@ public:
     void block(BlockId id, std::span<uint64_t> indices) const;
     /// Consecutive samples from `position` on, counted over all epochs.  O(1) a sample, thread-safe.
     void range(uint64_t position, std::span<uint64_t> indices) const;
+    uint64_t seed() const { return seed_; }
     uint64_t epoch_of(StepId step) const { return step * batch_ / samples_; }
     /// The epoch of sample i of the block.
     uint64_t epoch_of(BlockId id, uint32_t i) const { return (position(id) + i) / samples_; }

@@ -27,11 +27,11 @@ Status broken(const std::string& path, const char* attribute, std::string_view w
 }
 
 /// The command that stores the samples anew so that they can be read.
-std::string repack(const std::string& path, const char* name, Element element, const hsize_t* dims) {
+std::string repack(const std::string& path, const char* name, Element element, int rank, const hsize_t* dims) {
     const hsize_t fit = stored_bytes * 16 / std::max<hsize_t>(1, dims[1] * dims[2] * dims[3] * element_bytes(element));
     const hsize_t samples = std::max({std::min<hsize_t>(fit, 100), dims[0] / stored_written_max + 1, hsize_t{1}});
-    return fmt::format("h5repack -f {0}:GZIP=6 -l {0}:CHUNK={1}x{2} '{3}' '{3}.new'", name, std::min(samples, dims[0]),
-                       fmt::join(dims + 1, dims + 4, "x"), path);
+    return fmt::format("h5repack -f {0}:GZIP=6 -l {0}:CHUNK={1}{2}{3} '{4}' '{4}.new'", name, std::min(samples, dims[0]),
+                       rank > 1 ? "x" : "", fmt::join(dims + 1, dims + rank, "x"), path);
 }
 
 /// Opens an attribute of type class `kind` with exactly `count` elements.
@@ -117,7 +117,7 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const char* set_
                    Shard* shard) {
     auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", shard->path, set_name, what); };
     const hsize_t* dims = set.dims;
-    const auto repack_command = [&] { return repack(shard->path, set_name, set.element, dims); };
+    const auto repack_command = [&] { return repack(shard->path, set_name, set.element, set.rank, dims); };
     int filters = H5Pget_nfilters(creation);
     size_t none = 0;
     bool readable = false;
@@ -125,8 +125,8 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const char* set_
     if (filters > 1 || (filters == 1 && H5Pget_filter2(creation, 0, nullptr, &none, nullptr, 0, nullptr, nullptr) != H5Z_FILTER_DEFLATE))
         return wrong(fmt::format("is stored through {}, not deflate alone: {}", one_line(names),
                                  readable ? repack_command() : "leave compression and shuffle out (gradcastctl help shard)"));
-    hsize_t sides[4];
-    if (H5Pget_chunk(creation, 4, sides) != 4) return wrong("cannot be read: " + hdf5_reason());
+    hsize_t sides[4] = {1, 1, 1, 1};
+    if (H5Pget_chunk(creation, set.rank, sides) != set.rank) return wrong("cannot be read: " + hdf5_reason());
     if (sides[0] == 0 || !std::equal(sides + 1, sides + 4, dims + 1))
         return wrong(fmt::format("is in chunks of {}, not of whole samples: {}", fmt::join(sides, " x "), repack_command()));
     uint64_t bytes = element_bytes(set.element), count = (dims[0] - 1) / sides[0] + 1;
@@ -140,7 +140,7 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const char* set_
     shard->chunk_samples = sides[0];
     shard->chunks.assign(count, {});
     for (hsize_t i = 0; i < count; ++i) {
-        hsize_t first[4], size = 0;
+        hsize_t first[4] = {}, size = 0;
         unsigned unfiltered = 0;   // bit 0: this chunk is stored plain
         haddr_t address = HADDR_UNDEF;
         if (H5Dget_chunk_info(data_set, space, i, first, &unfiltered, &address, &size) < 0)
@@ -177,7 +177,7 @@ constexpr SetRules version_1_rules[] = {
     {"images", {4, 4}, "4, [N, C, H, W]", pixels_alone, "uint8: x.astype(\"uint8\") of values in 0 .. 255"},
     {"labels", {1, 1}, "1, [N]", labels_alone, "uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"}};
 constexpr SetRules version_2_rules[] = {
-    {"samples", {4, 4}, "4, [N, C, H, W]", of_samples, "uint8, uint16, uint32 or float32: x.astype(\"float32\")"},
+    {"samples", {1, 4}, "4, [N, C, H, W], or 1, [N] of tokens", of_samples, "uint8, uint16, uint32 or float32: x.astype(\"float32\")"},
     {"targets", {1, 2}, "1, [N] of labels, or 2, [N, K] of floats", of_targets, "uint8 or uint16 of labels, or float32"}};
 
 /// Where a shard is given and the data set is in chunks, its chunks are listed there.
@@ -196,7 +196,7 @@ Status data_set_open(hid_t file, const std::string& path, const SetRules& rules,
                                      ? "uint8: (x * 255).round().astype(\"uint8\") of values in 0 .. 1"
                                      : rules.elements_text));
     set->rank = H5Sget_simple_extent_ndims(space.get());
-    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || set->rank < rules.ranks[0] || set->rank > rules.ranks[1])
+    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || (set->rank != rules.ranks[0] && set->rank != rules.ranks[1]))
         return wrong(fmt::format("has {} dimensions instead of {} (gradcastctl help shard)", set->rank, rules.dims));
     const auto dims = std::span(set->dims).first(static_cast<size_t>(set->rank));
     H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr);
@@ -243,6 +243,32 @@ Status scale_read(hid_t file, const std::string& path, DataInfo* info) {
     return {};
 }
 
+Status digests_of(const OpenSet& set, const char* name, Shard* shard, std::vector<std::string>* digests) {
+    const uint64_t count = (shard->info.count - 1) / shard->digest_samples + 1;
+    if (count > digests_max)
+        return broken(shard->path, "digest_samples", fmt::format("is {}: more than {} chunks", shard->digest_samples, digests_max));
+    return digests_read(set.id.get(), fmt::format("{}: data set {}", shard->path, name), count, digests);
+}
+
+/// A shard of tokens.
+Status text_read(hid_t file, const OpenSet& samples, Shard* shard) {
+    DataInfo& info = shard->info;
+    uint64_t vocabulary = 0;
+    if (samples.element != Element::u16 && samples.element != Element::u32)
+        return fail(Code::data, "{}: data set samples is {} with 1 dimension: tokens are uint16 or uint32 (gradcastctl help shard)",
+                    shard->path, element_name(samples.element));
+    GC_TRY(attribute_number(file, shard->path, "vocabulary", 1, samples.element == Element::u16 ? 65536 : UINT32_MAX, &vocabulary));
+    info.count = samples.dims[0];
+    info.C = info.H = info.W = info.classes = 1;
+    info.mean = {0}, info.std = {1};
+    info.element = samples.element;
+    info.vocabulary = static_cast<uint32_t>(vocabulary);
+    if (H5Aexists(file, "alphabet") > 0) GC_TRY(attribute_string(file, shard->path, "alphabet", &info.alphabet, class_names_max));
+    shard->samples_offset = samples.offset;
+    shard->target_bytes = 0;
+    return digests_of(samples, shard->samples_name, shard, &shard->sample_digests);
+}
+
 Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     const std::string& path = shard->path;
     std::string format;
@@ -262,8 +288,9 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     shard->targets_name = rules[1].name;
     OpenSet samples, targets;
     GC_TRY(data_set_open(file, path, rules[0], file_bytes, shard, &samples));
-    GC_TRY(data_set_open(file, path, rules[1], file_bytes, nullptr, &targets));
     const hsize_t* dims = samples.dims;
+    if (samples.rank == 1) return text_read(file, samples, shard);
+    GC_TRY(data_set_open(file, path, rules[1], file_bytes, nullptr, &targets));
     if (targets.dims[0] != dims[0])
         return fail(Code::data, "{}: data set {} has {} entries for {} {}", path, rules[1].name, targets.dims[0], dims[0], rules[0].name);
     if (dims[1] > shard_side_max || dims[2] > shard_side_max || dims[3] > shard_side_max ||
@@ -308,11 +335,8 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
         if (info.targets > 0) return broken(path, "target_scale", "is of labels, but the targets are floats: leave it out");
     }
 
-    uint64_t digests = (info.count - 1) / shard->digest_samples + 1;
-    if (digests > digests_max)
-        return broken(path, "digest_samples", fmt::format("is {}: more than {} chunks", shard->digest_samples, digests_max));
-    GC_TRY(digests_read(samples.id.get(), fmt::format("{}: data set {}", path, rules[0].name), digests, &shard->sample_digests));
-    GC_TRY(digests_read(targets.id.get(), fmt::format("{}: data set {}", path, rules[1].name), digests, &shard->target_digests));
+    GC_TRY(digests_of(samples, rules[0].name, shard, &shard->sample_digests));
+    GC_TRY(digests_of(targets, rules[1].name, shard, &shard->target_digests));
     return {};
 }
 

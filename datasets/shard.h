@@ -26,6 +26,8 @@ struct DataInfo {
     Element element = Element::u8;
     uint32_t targets = 0;                    // above 0: a sample has so many targets in place of a label
     Element target_element = Element::f32;   // f32: a regression, which has 1 class
+    uint32_t vocabulary = 0;                 // above 0: a text, whose samples are tokens below it, one after another, without labels
+    std::string alphabet = {};               // of a text of characters: all of them in the order of their tokens, UTF-8; empty: not known
     uint64_t sample_bytes() const { return uint64_t{C} * H * W * element_bytes(element); }
     uint64_t targets_bytes() const { return uint64_t{targets} * element_bytes(target_element); }   // of a sample
     bool regression() const { return target_scale > 0 || (targets > 0 && target_element == Element::f32); }
@@ -68,7 +70,7 @@ Status shard_labels_from_1(const Shard& shard);
 /// Writes <path>.part and renames it; equal data give equal bytes.  images [count, C, H, W], labels [count].  compress 1 .. 9: images in
 /// chunks, deflated at this level; the digests are those of the contiguous shard.
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress = 0);
-/// The same where samples have targets: [count, info.targets_bytes()].
+/// The same where samples have targets: [count, info.targets_bytes()]; null of a text, which has none.
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* samples, const std::byte* targets, uint32_t compress = 0);
 
 struct ImportConfig {
@@ -81,6 +83,9 @@ struct ImportConfig {
     uint32_t size = 0;                                     // of images: side after resizing and cutting; 0: as they are
     bool exif = true;                                      // of images: turn as their EXIF orientation says
     bool skip_bad = false;                                 // of images: leave out files that cannot be read
+    std::string by = "characters";                         // of a text: what a token is; or "bytes"
+    bool wide_tokens = false;                              // of tokens without a header: they have 4 bytes, not 2
+    uint32_t vocabulary = 0;                               // of tokens: all are below it; 0: 1 + the largest
     std::string label = {};                                // of a table: the column of classes; or:
     std::vector<std::string> targets = {}, without = {};   // of a table: columns of float targets; columns that are left out
 };

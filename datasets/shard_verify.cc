@@ -67,6 +67,24 @@ struct FiniteCheck {
     }
 };
 
+/// Refuses tokens that are not below the vocabulary.
+struct TokenCheck {
+    const Shard& shard;
+    uint32_t token = 0;
+    Status operator()(uint64_t at, Bytes bytes) {
+        const uint32_t width = element_bytes(shard.info.element);
+        for (size_t i = 0; i < bytes.size(); ++i) {
+            const auto place = static_cast<uint32_t>((at + i) % width);
+            token = (place == 0 ? 0 : token) | std::to_integer<uint32_t>(bytes[i]) << (8 * place);
+            if (place + 1 < width || token < shard.info.vocabulary) continue;
+            const uint64_t sample = (at + i) / width;
+            return fail(Code::data, "{}: data set {}, chunk {} (token {}): {} is not below the vocabulary of {}", shard.path,
+                        shard.samples_name, sample / shard.digest_samples, sample, token, shard.info.vocabulary);
+        }
+        return {};
+    }
+};
+
 /// Compares the digests of one data set; passes its bytes to `each`, in order.
 template <typename Read, typename Each>
 Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read,
@@ -123,10 +141,13 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
     auto samples = [&](auto read) {
         return shard.info.element == Element::f32
                    ? verify(shard, shard.samples_name, sample_bytes, shard.sample_digests, std::move(read), stop, finite_samples)
+               : shard.info.vocabulary > 0
+                   ? verify(shard, shard.samples_name, sample_bytes, shard.sample_digests, std::move(read), stop, TokenCheck{shard})
                    : verify(shard, shard.samples_name, sample_bytes, shard.sample_digests, std::move(read), stop, any);
     };
     GC_TRY(shard.chunk_samples > 0 ? samples(ChunkReader{shard, fd})
                                    : samples(ContiguousReader{shard, fd, shard.samples_name, shard.samples_offset, sample_bytes}));
+    if (shard.info.vocabulary > 0) return {};
     const ContiguousReader targets{shard, fd, shard.targets_name, shard.targets_offset, shard.target_bytes};
     if (shard.info.targets > 0)
         return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, finite_targets);

@@ -68,6 +68,8 @@ Status part_write(const std::string& part, const DataInfo& info, const DataSets&
     uint64_t digest_samples = samples_each(digest_bytes, digests_max);
     uint64_t stored_samples = std::min(samples_each(stored_bytes, stored_written_max), info.count);
     const uint32_t version = format_version_of(info);
+    std::vector<hsize_t> sample_dims = {info.count};
+    if (info.vocabulary == 0) sample_dims.insert(sample_dims.end(), {info.C, info.H, info.W});
     Hdf5Lock lock;
     Hid access(H5Pcreate(H5P_FILE_ACCESS));
     H5Pset_alignment(access.get(), 1, 4096);   // for O_DIRECT
@@ -82,10 +84,13 @@ Status part_write(const std::string& part, const DataInfo& info, const DataSets&
                 attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
                 (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
                 (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
-                data_set_write(root, sets.samples_name, hdf5_type(info.element), {info.count, info.C, info.H, info.W},
+                (info.vocabulary == 0 || attribute_write(root, "vocabulary", H5T_NATIVE_UINT32, {}, &info.vocabulary)) &&
+                (info.alphabet.empty() || attribute_write(root, "alphabet", info.alphabet)) &&
+                data_set_write(root, sets.samples_name, hdf5_type(info.element), sample_dims,
                                std::as_bytes(std::span(samples, info.count * sample_bytes)), digest_samples * sample_bytes, compress,
                                stored_samples) &&
-                data_set_write(root, sets.targets_name, sets.target_type, sets.target_dims, targets, digest_samples * sets.target_bytes) &&
+                (info.vocabulary > 0 || data_set_write(root, sets.targets_name, sets.target_type, sets.target_dims, targets,
+                                                       digest_samples * sets.target_bytes)) &&
                 H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
     // Not hdf5_reason(): the calls that closed ids have replaced it.
     if (!good || !file.close()) return fail_sys(errno, "cannot write {}", part);
@@ -126,7 +131,7 @@ Status shard_write(const std::string& path, const DataInfo& info, const uint8_t*
 }
 
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* samples, const std::byte* targets, uint32_t compress) {
-    GC_ASSERT(info.targets > 0);
+    GC_ASSERT((info.targets > 0) == (targets != nullptr) && (info.targets > 0 || info.vocabulary > 0));
     const DataSets sets{.samples_name = "samples",
                         .targets_name = "targets",
                         .target_type = hdf5_type(info.target_element),

@@ -42,9 +42,9 @@ struct MeasuredBlock {
     std::vector<float> mean, std;
     Block block;
     MeasuredBlock(const NetSpec& spec, uint32_t count, const Numbers& numbers)
-        : images(uint64_t{count} * spec.C * spec.H * spec.W * element_bytes(spec.element)),
+        : images(count * spec.sample_bytes()),
           labels(count),
-          targets(uint64_t{count} * spec.targets * element_bytes(spec.target_element)),
+          targets(count * spec.targets_bytes()),
           mean(spec.C, 0.5f),
           std(spec.C, 0.25f) {
         const uint64_t width = element_bytes(spec.element);

@@ -96,10 +96,10 @@ Status CpuNet::check(const Samples& samples) const {
 
 /// By block: mean, std, images (stages with layer 0), labels or targets (those with the loss), each of whole floats.
 uint64_t CpuNet::blocks_bytes(const Program& program, uint32_t blocks) const {
-    const uint64_t sample = uint64_t{spec_.C} * spec_.H * spec_.W * element_bytes(spec_.element), count = program.samples;
+    const uint64_t sample = spec_.sample_bytes(), count = program.samples;
     uint64_t bytes = 0;
     if (stage_.has(0)) bytes += blocks * (2 * spec_.C + 1) * sizeof(float) + count * sample;
-    if (stage_.end == layers_.size()) bytes += blocks * sizeof(float) + count * std::max<uint64_t>(sizeof(int32_t), target_bytes());
+    if (stage_.end == layers_.size()) bytes += blocks * sizeof(float) + count * std::max<uint64_t>(sizeof(int32_t), spec_.targets_bytes());
     return (bytes + 3) / 4 * 4;
 }
 
@@ -115,10 +115,10 @@ void CpuNet::keep_blocks(Frame& frame) const {
         if (stage_.has(0)) {
             keep(samples.mean, spec_.C);
             keep(samples.std, spec_.C);
-            keep(samples.images, uint64_t{samples.count} * spec_.C * spec_.H * spec_.W * element_bytes(spec_.element));
+            keep(samples.images, samples.count * spec_.sample_bytes());
         }
         if (stage_.end != layers_.size()) continue;
-        if (samples.targets) keep(samples.targets, samples.count * target_bytes());
+        if (samples.targets) keep(samples.targets, samples.count * spec_.targets_bytes());
         else keep(samples.labels, samples.count);
     }
 }

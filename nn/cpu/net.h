@@ -83,7 +83,6 @@ private:
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
     /// Of what this stage reads of the samples.
     Status check(const Samples& samples) const;
-    uint64_t target_bytes() const { return uint64_t{spec_.targets} * element_bytes(spec_.target_element); }   // of a sample
     uint64_t blocks_bytes(const Program& program, uint32_t blocks) const;
     /// Copies what this stage reads of the samples to the slot.
     void keep_blocks(Frame& frame) const;

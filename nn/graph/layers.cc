@@ -81,7 +81,8 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
     if (spec.C == 0 || spec.H == 0 || spec.W == 0 || spec.C > 65536 || spec.H > 65536 || spec.W > 65536 || spec.pad > 65536)
         return fail(Code::invalid, "samples of {}x{}x{}, padded by {}: C, H and W must be 1 to 65536, the padding at most 65536", spec.C,
                     spec.H, spec.W, spec.pad);
-    if (spec.classes < 2) return fail(Code::invalid, "a net needs at least 2 classes, not {}", spec.classes);
+    if (spec.classes < 2 && spec.targets == 0 && spec.vocabulary == 0)
+        return fail(Code::invalid, "a net needs at least 2 classes, not {}", spec.classes);
     size_t none, &at = wrong ? *wrong : none;
     const LayerKind* last = spec.layers.empty() ? nullptr : layer_kind_find(spec.layers.back().kind);
     if (!last || !last->loss) {

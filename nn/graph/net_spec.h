@@ -63,6 +63,9 @@ struct NetSpec {
     uint32_t targets = 0;     // above 0: a sample has so many targets in place of a label
     Element target_element = Element::f32;   // f32: a regression, and the net has as many outputs
     Element element = Element::u8;           // of a sample
+    uint32_t vocabulary = 0;                 // of a text: its samples are tokens below it
+    uint64_t sample_bytes() const { return uint64_t{C} * H * W * element_bytes(element); }
+    uint64_t targets_bytes() const { return uint64_t{targets} * element_bytes(target_element); }   // of a sample
     bool regression() const { return target_scale > 0 || (targets > 0 && target_element == Element::f32); }
     std::vector<LayerSpec> layers = {};
 };

@@ -131,6 +131,10 @@ public:
                  .W = config_.W,
                  .classes = config_.classes,
                  .target_scale = config_.target_scale,
+                 .targets = config_.targets,
+                 .target_element = config_.target_element,
+                 .element = config_.element,
+                 .vocabulary = config_.vocabulary,
                  .layers = hello_.layers};
         return {};
     }
@@ -144,7 +148,7 @@ public:
         block_sizes_ = config.block_sizes;
         samples_max_ = config.samples_max;
         for (const uint32_t size : block_sizes_) samples_max_ = std::max(samples_max_, size);
-        places_ = block_places(samples_max_, uint64_t{spec_.C} * spec_.H * spec_.W, layout.elements);
+        places_ = block_places(samples_max_, spec_, layout.elements);
         NetConfig whole = config;
         whole.samples_max = samples_max_;
         auto made = std::make_unique<AttachedNet>(AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_}, std::move(layout), whole);
@@ -169,7 +173,7 @@ public:
         const Layout& layout = net_->layout();
         GC_TRY(parameters_.open("gradcast-parameters", std::max<uint64_t>(layout.elements * sizeof(float), 1), SharedMemory::Others::read));
         const std::string text = memory_text_of(layout);
-        for (AttachLane& lane : lanes_) GC_TRY(lane.give(parameters_, places_, text, wait));
+        for (AttachLane& lane : lanes_) GC_TRY(lane.give(parameters_, places_, spec_, text, wait));
         for (AttachLane& lane : lanes_) GC_TRY(lane.ready(wait));
         return initial();
     }
@@ -205,6 +209,9 @@ private:
                               {"W", own ? 0 : config_.W},
                               {"classes", own ? 0 : config_.classes},
                               {"target_scale", config_.target_scale},
+                              {"element", element_name(config_.element)},
+                              {"targets", config_.targets},
+                              {"vocabulary", config_.vocabulary},
                               {"mean", own ? std::vector<float>() : config_.mean},
                               {"std", own ? std::vector<float>() : config_.std}};
         return Json{{"wire", GC_ATTACH_VERSION},    {"version", version_text}, {"lane", lane},
@@ -228,6 +235,7 @@ private:
                     {"block", samples_max_},
                     {"images", places_.images},
                     {"labels", places_.labels},
+                    {"targets", places_.targets},
                     {"indices", places_.indices},
                     {"predicted", places_.predicted},
                     {"gradients", places_.gradients}}

@@ -63,20 +63,36 @@ class Noise {
 public:
     Noise(const KernelSetConfig& config, uint32_t count) {
         const NetSpec& spec = config.spec;
-        images_.resize(uint64_t{count} * spec.C * spec.H * spec.W);
+        images_.resize(count * spec.sample_bytes());
         for (uint64_t i = 0; i < images_.size(); i += 16) {
             const Philox bits = random4(Purpose::test, seed, ~uint64_t{0}, static_cast<uint32_t>(i / 16));
             for (uint64_t j = 0; j < 16 && i + j < images_.size(); ++j) images_[i + j] = static_cast<uint8_t>(bits[j / 4] >> j % 4 * 8);
         }
+        if (spec.element != Element::u8) as_elements(spec, config);
+        targets_.resize(count * spec.targets_bytes());   // zeros
         for (uint32_t i = 0; i < count; ++i) labels_.push_back(static_cast<int32_t>(i % spec.classes));
         for (uint32_t i = 0; i < count; ++i) places_.push_back({i, 0});
         samples_ = {images_.data(), labels_.data(), count, spec.C, spec.H, spec.W, config.mean.data(), config.std.data()};
         if (config.own_samples) samples_.places = places_.data();
+        samples_.element = spec.element;
+        if (spec.targets > 0) samples_.targets = targets_.data();
     }
     const Samples& samples() const { return samples_; }
 
 private:
+    /// Makes tokens below the vocabulary of the noise, or values around the mean.
+    void as_elements(const NetSpec& spec, const KernelSetConfig& config) {
+        const uint64_t width = element_bytes(spec.element), plane = uint64_t{spec.H} * spec.W;
+        for (uint64_t i = 0; i < images_.size() / width; ++i) {
+            const uint8_t noise = images_[i * width];
+            const size_t c = i / plane % spec.C;
+            const float value = config.mean[c] + config.std[c] * (static_cast<float>(noise) / 128 - 1);
+            const uint32_t token = noise % std::max(spec.vocabulary, 1u);
+            std::memcpy(&images_[i * width], spec.element == Element::f32 ? static_cast<const void*>(&value) : &token, width);
+        }
+    }
     std::vector<uint8_t> images_;
+    std::vector<std::byte> targets_;
     std::vector<int32_t> labels_;
     std::vector<SamplePlace> places_;
     Samples samples_;

@@ -5,15 +5,16 @@
 
 namespace gradcast {
 
-BlockPlaces block_places(uint64_t samples, uint64_t sample_bytes, uint64_t elements) {
+BlockPlaces block_places(uint64_t samples, const NetSpec& spec, uint64_t elements) {
     BlockPlaces places;
     const auto take = [&places](uint64_t bytes) {
         const uint64_t begin = places.bytes;
         places.bytes += (bytes + 63) / 64 * 64;
         return begin;
     };
-    places.images = take(samples * sample_bytes);
+    places.images = take(samples * spec.sample_bytes());
     places.labels = take(samples * sizeof(int32_t));
+    places.targets = take(samples * spec.targets_bytes());
     places.indices = take(samples * sizeof(uint64_t));
     places.predicted = take(samples * sizeof(int32_t));
     places.gradients = take(elements * sizeof(float));
@@ -32,9 +33,10 @@ Status AttachLane::hello(const ProcessChannel::Wait& wait, ProcessHello* hello) 
     return status.ok() ? status : fail(status.code, "{}: {}", channel_.name(), status.what);
 }
 
-Status AttachLane::give(const SharedMemory& parameters, const BlockPlaces& places, std::string_view text,
+Status AttachLane::give(const SharedMemory& parameters, const BlockPlaces& places, const NetSpec& spec, std::string_view text,
                         const ProcessChannel::Wait& wait) {
     places_ = places;
+    targets_bytes_ = spec.targets_bytes();
     GC_TRY(memory_.open("gradcast-block", places.bytes, SharedMemory::Others::write));
     const int fds[] = {parameters.fd(), memory_.fd()};
     return channel_.send_text(GC_ATTACH_MEMORY, text, wait, fds);
@@ -66,8 +68,12 @@ Status AttachLane::ask(const gc_attach_compute& message, const Samples& samples,
         computes_ = old.kind != GC_ATTACH_DONE;
     }
     std::byte* const to = memory_.all().host;
-    if (samples.images) std::memcpy(to + places_.images, samples.images, uint64_t{samples.count} * samples.C * samples.H * samples.W);
-    if (samples.labels) std::memcpy(to + places_.labels, samples.labels, samples.count * sizeof(int32_t));
+    const auto copy = [&](uint64_t place, const void* from, uint64_t bytes) {
+        if (from) std::memcpy(to + place, from, bytes);
+    };
+    copy(places_.images, samples.images, uint64_t{samples.count} * samples.C * samples.H * samples.W * element_bytes(samples.element));
+    copy(places_.labels, samples.labels, samples.count * sizeof(int32_t));
+    copy(places_.targets, samples.targets, samples.count * targets_bytes_);
     for (uint32_t i = 0; samples.places && i < samples.count; ++i)
         std::memcpy(to + places_.indices + i * sizeof(uint64_t), &samples.places[i].index, sizeof(uint64_t));
     GC_TRY(channel_.send(message));

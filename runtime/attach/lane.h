@@ -9,10 +9,10 @@ namespace gradcast {
 
 /// Where the parts of a block's memory begin, in bytes: at multiples of 64.
 struct BlockPlaces {
-    uint64_t images = 0, labels = 0, indices = 0, predicted = 0, gradients = 0, bytes = 0;
+    uint64_t images = 0, labels = 0, targets = 0, indices = 0, predicted = 0, gradients = 0, bytes = 0;
 };
-/// For so many samples of so many bytes, and a gradient of so many elements.
-BlockPlaces block_places(uint64_t samples, uint64_t sample_bytes, uint64_t elements);
+/// For so many samples of that net, and a gradient of so many elements.
+BlockPlaces block_places(uint64_t samples, const NetSpec& spec, uint64_t elements);
 
 /// One thread at a time.  Errors: as of ProcessChannel.
 class AttachLane {
@@ -25,7 +25,8 @@ public:
     void end() { channel_.end(); }
     Status hello(const ProcessChannel::Wait& wait, ProcessHello* hello);
     /// Makes the block's memory and sends MEMORY with this text.
-    Status give(const SharedMemory& parameters, const BlockPlaces& places, std::string_view text, const ProcessChannel::Wait& wait);
+    Status give(const SharedMemory& parameters, const BlockPlaces& places, const NetSpec& spec, std::string_view text,
+                const ProcessChannel::Wait& wait);
     /// Until the process is ready: its initial values are in gradients() then.
     Status ready(const ProcessChannel::Wait& wait);
 
@@ -49,7 +50,8 @@ private:
     ProcessChannel channel_;
     SharedMemory memory_;
     BlockPlaces places_;
-    bool computes_ = false;   // it has been asked and is not done
+    uint64_t targets_bytes_ = 0;   // of a sample
+    bool computes_ = false;        // it has been asked and is not done
 };
 
 }   // namespace gradcast

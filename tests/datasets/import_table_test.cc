@@ -1,4 +1,5 @@
 // import table: rows of numbers as samples.
+#include <cmath>
 #include <numeric>
 
 #include "datasets/import.h"

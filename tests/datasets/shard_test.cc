@@ -425,8 +425,8 @@ TEST_F(BrokenShard, WrongAttributes) {
     text("/", "format", {}, 5, "other");
     expect_error(open(), {"bad.h5", "attribute format", "is not \"gradcast shard\""});
     restore("version");
-    number("version", 2);
-    expect_error(open(), {"bad.h5", "version 2", "newer", "update"});
+    number("version", 3);
+    expect_error(open(), {"bad.h5", "version 3", "newer", "update"});
     number("version", 0);
     expect_error(open(), {"bad.h5", "attribute version"});
     restore("classes");
@@ -486,6 +486,70 @@ TEST_F(BrokenShard, WrongAttributes) {
     ASSERT_TRUE(open().ok());
     ASSERT_TRUE(shard_open(path, &good).ok());
     expect_error(shard_verify(good), {"bad.h5", "images", "chunk 0"});
+}
+
+TEST_F(BrokenShard, OfVersion2) {
+    const auto number = [&](const char* name, int64_t value) { attribute("/", name, H5T_NATIVE_INT64, {}, &value); };
+    number("version", 2);
+    expect_error(open(), {"bad.h5: data set samples is missing"});
+    data_set("samples", H5T_NATIVE_DOUBLE, {2000, 3, 2, 2});
+    expect_error(open(), {"samples is float64, not uint8, uint16, uint32 or float32"});
+    data_set("samples", H5T_NATIVE_FLOAT, {2000, 12});
+    expect_error(open(), {"samples has 2 dimensions instead of 4, [N, C, H, W], or 1, [N] of tokens"});
+    data_set("samples", H5T_NATIVE_FLOAT, {2000, 3, 2, 2});
+    expect_error(open(), {"data set targets is missing"});
+    data_set("targets", H5T_NATIVE_UINT8, {2000, 2});
+    expect_error(open(), {"targets is u8 with 2 dimensions: labels are [N], floats [N, K]"});
+    data_set("targets", H5T_NATIVE_FLOAT, {2000});
+    expect_error(open(), {"targets is f32 with 1 dimensions"});
+    data_set("samples", H5T_NATIVE_FLOAT, {1, 3, 2, 2});
+    data_set("targets", H5T_NATIVE_FLOAT, {1, 70000});
+    expect_error(open(), {"targets has 70000 targets a sample, more than 65536"});
+    data_set("samples", H5T_NATIVE_FLOAT, {2000, 3, 2, 2});
+    data_set("targets", H5T_NATIVE_FLOAT, {1999, 2});
+    expect_error(open(), {"targets has 1999 entries for 2000 samples"});
+    data_set("targets", H5T_NATIVE_FLOAT, {2000, 2});
+    expect_error(open(), {"attribute classes is 10, but samples with float targets are of 1 class"});
+    number("classes", 1);
+    const float infinite[] = {1, INFINITY, 0}, negative[] = {1, 1, -1};
+    attribute("/", "mean", H5T_NATIVE_FLOAT, {3}, infinite);
+    expect_error(open(), {"attribute mean is inf, not finite"});
+    attribute("/", "mean", H5T_NATIVE_FLOAT, {3}, negative);
+    attribute("/", "std", H5T_NATIVE_FLOAT, {3}, negative);
+    expect_error(open(), {"attribute std is -1, not above 0"});
+    data_set("samples", H5T_NATIVE_FLOAT, {2000});
+    expect_error(open(), {"samples is f32 with 1 dimension: tokens are uint16 or uint32"});
+    data_set("samples", H5T_NATIVE_UINT16, {2000});
+    expect_error(open(), {"attribute vocabulary is missing"});
+    number("vocabulary", 70000);
+    expect_error(open(), {"attribute vocabulary is 70000, outside 1 .. 65536"});
+    number("vocabulary", 70);
+    expect_error(open(), {"data set samples: not a gradcast shard: attribute sha256 is missing"});
+}
+
+// A value that is no number is found when all is read, also where a read ends within it.
+TEST(TypedShard, ValuesThatAreNotFinite) {
+    TestFolder folder;
+    const std::string path = folder.file("t.h5");
+    DataInfo info = info_of(300'000, 1, 1, 1, 1);
+    info.element = Element::f32;
+    info.targets = 1;
+    std::vector<float> values(info.count, 1), targets(info.count, 2);
+    const auto write = [&](uint32_t compress) {
+        return shard_write(path, info, reinterpret_cast<const uint8_t*>(values.data()), std::as_bytes(std::span(targets)).data(), compress);
+    };
+    Shard shard;
+    for (const uint32_t compress : {0u, 1u}) {
+        ASSERT_TRUE(write(compress).ok() && shard_open(path, &shard).ok());
+        EXPECT_TRUE(shard_verify(shard).ok());
+        values[280'001] = NAN;
+        ASSERT_TRUE(write(compress).ok() && shard_open(path, &shard).ok());
+        expect_error(shard_verify(shard), {"t.h5: data set samples, chunk 1 (sample 280001): a value is not finite"});
+        values[280'001] = 1;
+    }
+    targets[7] = -INFINITY;
+    ASSERT_TRUE(write(0).ok() && shard_open(path, &shard).ok());
+    expect_error(shard_verify(shard), {"t.h5: data set targets, chunk 0 (sample 7): a value is not finite"});
 }
 
 // ---- several shards --------------------------------------------------------------------------------------------------------------

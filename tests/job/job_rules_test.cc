@@ -62,6 +62,8 @@ const std::vector<Case> cases = {
      "data.crop: goes with data.train: the samples are a program's"},
     {{.data = "samples = 9\nflip = true\n", .net = "command = [\"a\"]\n"},
      "data.flip: goes with data.train: the samples are a program's"},
+    {{.data = "samples = 9\ncontext = 2\n", .net = "command = [\"a\"]\n"},
+     "data.context: goes with data.train: the samples are a program's"},
     {{.data = ""},
      "data.train: is missing: a pattern of shards, as \"fashion-mnist/train*.h5\""},
     {{.data = "train = \"\"\n"},

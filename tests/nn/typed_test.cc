@@ -29,15 +29,16 @@ struct SameAs {
 
 // Nets whose first layer takes samples side by side, takes them plainly, and has a margin or none.
 TEST(Typed, TheTypeOfTheSamplesChangesNothingElse) {
-    for (NetSpec spec : {preset("lenet5"), preset("mlp"), everything()})
+    for (const NetSpec& spec : {preset("lenet5"), preset("mlp"), everything()})
         for (const Element element : {Element::u16, Element::u32, Element::f32}) {
             SCOPED_TRACE(fmt::format("{} {}", spec.layers[0].kind, element_name(element)));
             const Data data(spec, 19);
             const SameAs same(data, element);
             Rig bytes(spec, sizes({19}));
             const Gather wanted = bytes.block(data.samples);
-            spec.element = element;
-            Rig typed(spec, sizes({19}));
+            NetSpec other = spec;
+            other.element = element;
+            Rig typed(other, sizes({19}));
             const Gather found = typed.block(same.samples);
             EXPECT_NEAR(found.total, wanted.total, 1e-4 * wanted.total);
             float largest = 0;

@@ -65,6 +65,74 @@ TEST_F(SystemPython, AttachesNetsInNumpy) {
     run_attach("attach_test.py", "Nets Outside TheFakeDaemon");
 }
 
+constexpr char bigram[] = R"(import numpy as np
+import gradcast
+
+n = gradcast.settings().vocabulary
+net = {"scores": np.zeros((n, n), np.float32)}   # of each next token
+with gradcast.attach(net) as job:
+    for block in job:
+        x, y = (tokens.reshape(-1) for tokens in block.samples)
+        assert (x[1:] == y[:-1]).sum() >= len(x) - block.count, "y is the token behind x"
+        p = np.exp(net["scores"][x] - net["scores"][x].max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        context = len(x) // block.count
+        loss = -np.log(p[np.arange(len(x)), y]).sum(dtype=np.float64) / context
+        p[np.arange(len(x)), y] -= 1
+        gradient = np.zeros((n, n), np.float32)
+        np.add.at(gradient, x, p / context)
+        block.done(loss, gradients={"scores": gradient} if block.training else None)
+)";
+constexpr char line[] = R"(import numpy as np
+import gradcast
+
+job = gradcast.settings()
+net = {"w": np.zeros((job.C, job.targets), np.float32), "b": np.zeros(job.targets, np.float32)}
+with gradcast.attach(net) as job:
+    for block in job:
+        x, y = block.samples
+        x = x.reshape(len(x), -1)
+        off = x @ net["w"] + net["b"] - y
+        block.done((off.astype(np.float64) ** 2).sum(), gradients={"w": 2 * x.T @ off, "b": 2 * off.sum(0)} if block.training else None)
+)";
+
+// The program sees tokens of a text and float targets of a table; the bits are those of one node.
+TEST_F(SystemPython, TextsAndTablesReachANet) {
+    if (!has("numpy")) GTEST_SKIP() << "python3-numpy is missing";
+    const std::string at = cluster.folder + "/typed", here = fs::current_path();
+    fs::create_directory(at);
+    std::string text_of = "x,y,sum,difference\n", words;
+    for (uint64_t i = 0; i < 200; ++i) {
+        const auto x = static_cast<double>(splitmix64(i) % 100), y = static_cast<double>(splitmix64(~i) % 100);
+        text_of += fmt::format("{},{},{},{}\n", x, y, x + y, x - y);
+        words += i % 3 ? "abcabc\u00e9 " : "no more\n";
+    }
+    ASSERT_TRUE(file_write(at + "/t.csv", text_of).ok() && file_write(at + "/t.txt", words).ok());
+    ASSERT_TRUE(file_write(at + "/bigram.py", bigram).ok() && file_write(at + "/line.py", line).ok());
+    const char* job =
+        "[job]\nsteps = {0}\nevaluate = {0}\nbatch = 8\nblocks = 4\n[data]\ntrain = \"{1}/train.h5\"\ntest = \"{1}/test.h5\"\n{2}[net]\n"
+        "command = [\"/usr/bin/python3\", \"{3}\"]\n[optimiser]\nlr = {4}\n";
+    ASSERT_TRUE(file_write(at + "/bigram.toml", fmt::format(fmt::runtime(job), 60, "text", "context = 16\n", "bigram.py", 3.0)).ok());
+    ASSERT_TRUE(file_write(at + "/line.toml", fmt::format(fmt::runtime(job), 120, "table", "", "line.py", 0.05)).ok());
+    const std::string ctl = fmt::format("PYTHONPATH='{}/tools/python' '{}' ", here, fs::absolute(program("gradcastctl")).string());
+    const auto run = [&](const std::string& arguments) {
+        EXPECT_TRUE(shell(fmt::format("cd '{}' && {}{}", at, ctl, arguments), log())) << text(log());
+        return text(log());
+    };
+    run("import text --from t.txt --out text --test 20%");
+    run("import table --from t.csv --out table --target sum --target difference --test 20%");
+    for (const auto& [name, most] : {std::pair{"bigram", 1.2}, {"line", 0.01}}) {
+        const std::string one = run(fmt::format("run {}.toml --local 1 --keep {}-1", name, name)),
+                          two = run(fmt::format("run {}.toml --local 2 --keep {}-2", name, name));
+        const auto digest = [](const std::string& of) { return of.substr(std::min(of.find("digest "), of.size()), 71); };
+        EXPECT_EQ(digest(one).size(), 71u) << one;
+        EXPECT_EQ(digest(one), digest(two));
+        const size_t at_loss = one.rfind("test loss ");
+        ASSERT_NE(at_loss, one.npos) << one;
+        EXPECT_LT(std::stod(one.substr(at_loss + 10)), most) << one;
+    }
+}
+
 TEST_F(SystemPython, AttachedProcessesEnd) {
     if (!has("numpy")) GTEST_SKIP() << "python3-numpy is missing";
     run_attach("attach_test.py", "Ends");

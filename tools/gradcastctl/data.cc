@@ -50,6 +50,11 @@ const char* shard_help() {
            "    /labels    uint8, uint16 above 256 classes, [N], contiguous: 0 .. classes - 1\n"
            "    both have the attribute sha256: 64 hex digits for each digest_samples samples, at most 512 of them\n"
            "\n"
+           "Samples of other types or with targets are in version 2: /samples uint8, uint16, uint32 or float32 [N, C, H, W] in place of\n"
+           "/images; /targets uint8 or uint16 [N] of labels, or float32 [N, K] with classes=1, in place of /labels.  mean and std of "
+           "other\n"
+           "elements than uint8 are not scaled.  A text has /samples uint16 or uint32 [N], no targets, and the attribute vocabulary.\n"
+           "\n"
            "Text is of fixed length (numpy.bytes_).  With h5py, of images [N, C, H, W] (transpose(0, 3, 1, 2) makes them of [N, H, W, C])\n"
            "and labels [N] from 0:\n"
            "\n"
@@ -97,7 +102,7 @@ static Status sheet_write(const DataSet& data, const std::vector<int32_t>& label
 }
 
 /// Data sets are looked at once, in order: a cache of their chunks has room for one.
-static const DataOptions look{.inflated_max = 1};
+static const DataOptions look{.look = true, .inflated_max = 1};
 
 /// All of them as one data set; `name` is for messages.
 static Status shards_open(const std::vector<std::string>& patterns, const std::string& name, std::unique_ptr<DataSet>* data) {
@@ -112,6 +117,29 @@ static std::vector<std::string> files_of(std::vector<std::string> files, const D
     return files;
 }
 
+static void print_samples(const DataInfo& info) {
+    fmt::print("{}\n", info.source);
+    if (info.vocabulary > 0)
+        return fmt::print("{} tokens, {}, of a vocabulary of {}\n", info.count, element_name(info.element), info.vocabulary);
+    fmt::print("{} samples of {} x {} x {}{}\n", info.count, info.C, info.H, info.W,
+               info.element == Element::u8 ? "" : fmt::format(", {}", element_name(info.element)));
+    fmt::print("mean {:.4f}\nstd {:.4f}\n", fmt::join(info.mean, ", "), fmt::join(info.std, ", "));
+    if (info.targets > 0) fmt::print("{} targets a sample, {}\n", info.targets, element_name(info.target_element));
+}
+
+/// What labels are; counts: samples of each class.
+static void print_classes(const DataInfo& info, const std::vector<uint64_t>& counts, const std::string& names) {
+    if (info.target_scale > 0) return fmt::print("a regression: the target is (label - {}) * {}\n", info.classes / 2, info.target_scale);
+    const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+    const std::string samples = *least == *most ? std::to_string(*most) : fmt::format("{} to {}", *least, *most);
+    fmt::print("{} classes of {} samples{}\n", info.classes, samples, names.empty() ? "" : ": " + names);
+    std::vector<std::string> empty;
+    const std::vector<std::string> all = class_names_split(names);
+    for (size_t i = 0; i < counts.size(); ++i)
+        if (counts[i] == 0) empty.push_back(i < all.size() ? fmt::format("{} ({})", i, all[i]) : std::to_string(i));
+    if (!empty.empty()) fmt::print("{} classes have no sample: {}\n", empty.size(), fmt::join(empty, ", "));
+}
+
 static int command_inspect(const Options& options, const std::vector<std::string>& patterns, const std::string& sheet, bool force) {
     std::unique_ptr<DataSet> data;
     Status status = patterns.size() == 1 ? data_open(patterns[0], &data, look) : shards_open(patterns, patterns[0], &data);
@@ -119,8 +147,9 @@ static int command_inspect(const Options& options, const std::vector<std::string
     if (const int exit = sheet.empty() ? exit_done : out_check(sheet, files_of(patterns, *data), force); exit != exit_done) return exit;
     if (status = data_verify(*data); !status.ok()) return complain(exit_failed, "{}", status.what);
     const DataInfo& info = data->info();
-    std::vector<uint64_t> indices(info.count), counts(info.classes);
-    std::vector<int32_t> labels(info.count);
+    const uint64_t labelled = info.targets > 0 || info.vocabulary > 0 ? 0 : info.count;
+    std::vector<uint64_t> indices(labelled), counts(info.classes);
+    std::vector<int32_t> labels(labelled);
     std::iota(indices.begin(), indices.end(), 0);
     data->labels(indices, labels.data());
     for (int32_t label : labels) ++counts[static_cast<size_t>(label)];
@@ -135,6 +164,7 @@ static int command_inspect(const Options& options, const std::vector<std::string
                   {"source", info.source},   {"mean", info.mean},
                   {"std", info.std},         {"digest", data->digest()}};
         if (info.element != Element::u8) json["element"] = element_name(info.element);
+        if (info.vocabulary > 0) json["vocabulary"] = info.vocabulary;
         if (info.targets > 0) json["targets"] = {{"element", element_name(info.target_element)}, {"count", info.targets}};
         else if (info.target_scale > 0) json["target_scale"] = info.target_scale;
         else json["count_of_class"] = counts;
@@ -142,22 +172,10 @@ static int command_inspect(const Options& options, const std::vector<std::string
         fmt::print("{}\n", json_text(json, 2));
         return exit_done;
     }
-    for (const Shard& shard : data->shards()) fmt::print("{}: {} samples\n", shard.path, shard.info.count);
-    fmt::print("{}\n{} samples of {} x {} x {}{}\n", info.source, info.count, info.C, info.H, info.W,
-               info.element == Element::u8 ? "" : fmt::format(", {}", element_name(info.element)));
-    fmt::print("mean {:.4f}\nstd {:.4f}\n", fmt::join(info.mean, ", "), fmt::join(info.std, ", "));
-    if (info.targets > 0) fmt::print("{} targets a sample, {}\n", info.targets, element_name(info.target_element));
-    else if (info.target_scale > 0) fmt::print("a regression: the target is (label - {}) * {}\n", info.classes / 2, info.target_scale);
-    else {
-        auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-        std::string samples = *least == *most ? std::to_string(*most) : fmt::format("{} to {}", *least, *most);
-        fmt::print("{} classes of {} samples{}\n", info.classes, samples, names.empty() ? "" : ": " + names);
-        std::vector<std::string> empty;
-        const std::vector<std::string> all = class_names_split(names);
-        for (size_t i = 0; i < counts.size(); ++i)
-            if (counts[i] == 0) empty.push_back(i < all.size() ? fmt::format("{} ({})", i, all[i]) : std::to_string(i));
-        if (!empty.empty()) fmt::print("{} classes have no sample: {}\n", empty.size(), fmt::join(empty, ", "));
-    }
+    for (const Shard& shard : data->shards())
+        fmt::print("{}: {} {}\n", shard.path, shard.info.count, info.vocabulary > 0 ? "tokens" : "samples");
+    print_samples(info);
+    if (labelled > 0) print_classes(info, counts, names);
     fmt::print("digest {}, every chunk is as it was written\n", data->digest());
     return exit_done;
 }
@@ -209,6 +227,11 @@ void add_import(Cli& cli) {
     command->add_option("--size", import.size, fmt::format("of images: {}", size_help))->check(CLI::Range(uint32_t{1}, import_side_max));
     command->add_flag_callback(
         "--no-exif", [&] { import.exif = false; }, fmt::format("of images: {}", exif_help));
+    command->add_option("--by", import.by, "of text: what a token is")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"characters", "bytes"}));
+    command->add_flag("--wide", import.wide_tokens, "of tokens without a header: they have 32 bits, not 16");
+    command->add_option("--vocabulary", import.vocabulary, "of tokens: all are below it; without it 1 + the largest");
     command->add_option("--label", import.label, "of table: the column of classes, by its name or number");
     command->add_option("--target", import.targets, "of table: a column of numbers to predict; also several times")
         ->allow_extra_args(false);
@@ -224,6 +247,8 @@ void add_import(Cli& cli) {
         "npy: images.npy, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]; labels.npy, integers [N]; test-images.npy and test-labels.npy\n"
         "table: a CSV file (commas, semicolons or tabs; .gz, .xz), or a folder with train.csv and test.csv; a row is a sample, a column\n"
         "    a value of it, and --label or --target what is to be learnt\n"
+        "text: a file of UTF-8, or a folder with train.txt and test.txt (val.txt); tokens: .bin files of little-endian integers, as\n"
+        "    nanoGPT and llm.c write them, likewise.  A job says the length of a sample: [data] context.  --test takes the end\n"
         "ridge: made, it needs no --from");
 }
 

@@ -91,6 +91,8 @@ constexpr JobRule rules[] = {
      "goes with data.train: the samples are a program's"},
     {"data.flip", [](Keys keys) { return keys.job.samples > 0 && keys.job.flip; },
      "goes with data.train: the samples are a program's"},
+    {"data.context", [](Keys keys) { return keys.job.samples > 0 && keys.job.context > 0; },
+     "goes with data.train: the samples are a program's"},
     {"data.train", [](Keys keys) { return !keys.has("data.train") && keys.job.samples == 0; },
      "is missing: a pattern of shards, as \"fashion-mnist/train*.h5\""},
     {"data.train", [](Keys keys) { return keys.job.train.empty() && keys.job.samples == 0; },

@@ -10,7 +10,8 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     ModelNet of;
     GC_TRY(of.open(path, threads));
     std::unique_ptr<DataSet> set;
-    GC_TRY(data_open(data, &set, {.classes = of.classes, .literal = literal}));
+    GC_TRY(data_open(data, &set,
+                     {.classes = of.classes, .context = of.model.net.vocabulary > 0 ? of.model.net.W - 1 : 0, .literal = literal}));
     const DataInfo& info = set->info();
     const NetSpec& spec = of.model.net;
     if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)

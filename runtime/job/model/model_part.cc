@@ -185,14 +185,16 @@ Status ModelPart::describe(uint64_t file_bytes) {
     }
     if (version >= model_typed_version) {
         std::string element, target_element;
-        uint64_t targets;
+        uint64_t targets, vocabulary;
         GC_TRY(contents.text("element", &element));
         GC_TRY(contents.text("target_element", &target_element));
         GC_TRY(contents.number("targets", 0, side_max, &targets));
+        GC_TRY(contents.number("vocabulary", 0, UINT32_MAX, &vocabulary));
         if (!element_find(element, &model_.net.element)) return contents.broken("element", fmt::format("is {}", one_line(element)));
         if (!element_find(target_element, &model_.net.target_element))
             return contents.broken("target_element", fmt::format("is {}", one_line(target_element)));
         model_.net.targets = static_cast<uint32_t>(targets);
+        model_.net.vocabulary = static_cast<uint32_t>(vocabulary);
     }
     model_.mean.resize(sample[0]), model_.std.resize(sample[0]);
     GC_TRY(contents.numbers("mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model_.mean)));

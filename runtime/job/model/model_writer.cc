@@ -56,7 +56,7 @@ bool put_ranges(hid_t h, const StateSizes& sizes, const StateRuns& runs) {
 
 bool put_description(hid_t h, const Model& model, const uint64_t version, const std::string& digest, const std::string& content) {
     const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, pad = model.net.pad, classes = model.net.classes,
-                   targets = model.net.targets, agreed = model.agreed ? 1 : 0;
+                   targets = model.net.targets, vocabulary = model.net.vocabulary, agreed = model.agreed ? 1 : 0;
     return put_text(h, "format", model_format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
            put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
            put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
@@ -64,6 +64,7 @@ bool put_description(hid_t h, const Model& model, const uint64_t version, const 
            (model.net.target_scale == 0 || put_numbers(h, "target_scale", H5T_NATIVE_FLOAT, std::span(&model.net.target_scale, 1))) &&
            (!typed(model.net) || (put_text(h, "element", std::string(element_name(model.net.element))) &&
                                   put_numbers(h, "targets", H5T_NATIVE_UINT64, std::span<const uint64_t>(&targets, 1)) &&
+                                  put_numbers(h, "vocabulary", H5T_NATIVE_UINT64, std::span<const uint64_t>(&vocabulary, 1)) &&
                                   put_text(h, "target_element", std::string(element_name(model.net.target_element))))) &&
            put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
            put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", digest) &&

@@ -387,6 +387,7 @@ public:
         const Json element = value("element"), target_element = value("target_element");   // absent where pixels have labels
         if (element.is_string() && !element_find(element.get<std::string>(), &net.element)) return "element";
         if (target_element.is_string() && !element_find(target_element.get<std::string>(), &net.target_element)) return "target_element";
+        if (!value("vocabulary").is_null() && !whole(value("vocabulary"), UINT32_MAX, &net.vocabulary)) return "vocabulary";
         if (!value("targets").is_null() && !whole(value("targets"), side_max, &net.targets)) return "targets";
         if (!reals(value("mean"), net.C, &model->mean)) return "mean";
         if (!reals(value("std"), net.C, &model->std)) return "std";
@@ -429,6 +430,7 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     if (typed(net)) {
         auto& metadata = header["__metadata__"];
         metadata["element"] = dump(Json(element_name(net.element)));
+        metadata["vocabulary"] = fmt::format("{}", net.vocabulary);
         metadata["targets"] = fmt::format("{}", net.targets);
         metadata["target_element"] = dump(Json(element_name(net.target_element)));
     }

@@ -30,6 +30,8 @@ Status stopped(const EngineConfig& config) {
 }
 
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
+    if (info.vocabulary > 0)
+        return fail(Code::unsupported, "{} is a text, which the nets of a program take in this version: net.command", job.train);
     if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, std::max(info.classes, info.targets), spec));
     else *spec = {.C = info.C, .H = info.H, .W = info.W, .pad = job.net_pad, .classes = info.classes, .layers = job.layers};
     spec->classes = info.classes;
@@ -61,10 +63,14 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
 Status JobParts::open_data(const EngineConfig& config, bool verify, Report& report) {
     const JobConfig& job = config.job;
     auto open = [&](const std::string& pattern, std::unique_ptr<DataSet>* data) {
-        const Status status =
-            data_open(pattern, data,
-                      {.classes = job.classes, .literal = job.literal(pattern), .confidential = config.confidential, .stop = config.stop});
+        const Status status = data_open(pattern, data,
+                                        {.classes = job.classes,
+                                         .context = job.context,
+                                         .literal = job.literal(pattern),
+                                         .confidential = config.confidential,
+                                         .stop = config.stop});
         if (std::string_view(status.what).starts_with("classes = ")) about = "data.classes";
+        if (std::string_view(status.what).starts_with("context = ")) about = "data.context";
         return status;
     };
     if (job.samples > 0) {
@@ -232,6 +238,10 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
          .W = info.W,
          .classes = info.classes,
          .target_scale = info.target_scale,
+         .element = info.element,
+         .target_element = info.target_element,
+         .targets = info.targets,
+         .vocabulary = info.vocabulary,
          .mean = info.mean,
          .std = info.std,
          .own_samples = train->of_program(),

@@ -32,6 +32,7 @@ Status ProbeSamples::read(const JobParts& parts) {
     targets_.resize(count * train.info().targets_bytes());
     std::vector<uint64_t> indices(count);
     parts.sampler->range(0, indices);
+    for (uint64_t& index : indices) index = train.in_epoch(index, parts.sampler->seed(), 0);
     GC_TRY(train.read(indices, images_.data(), labels_.data(), targets_.data()));
     samples_ = train.samples(count, images_.data(), labels_.data(), targets_.data());
     for (const uint64_t index : indices) places_.push_back({index, 0});

@@ -34,7 +34,8 @@ class Block:
 
     @property
     def raw(self) -> Any:
-        """The samples' bytes: numpy uint8 [n, C, H, W], a view of the shared memory."""
+        """The samples as the shards have them: numpy, of the type settings.element, [n, C, H, W], of a text [n, 1, 1, context + 1]; a view of the
+        shared memory."""
         job = self._open("raw")
         if job.settings.C == 0:
             raise AttachError("the job has no samples, as its script has its own data: take block.indices")
@@ -42,11 +43,23 @@ class Block:
 
     @property
     def samples(self) -> Tuple[Any, Any]:
-        """x and y, new arrays: x float32 [n, C, H, W] as gradcast's own nets see it, (bytes / 255 - mean) / std by channel; y the labels, int64 [n],
-        or the targets of a regression, float32 [n].  torch tensors where the net is a torch.nn.Module, else numpy arrays."""
+        """x and y, new arrays.  torch tensors where the net is a torch.nn.Module, else numpy arrays.
+
+        x: float32 [n, C, H, W] as gradcast's own nets see it, (bytes / 255 - mean) / std by channel, values (x - mean) / std.  y: the labels, int64 [n],
+        or the targets of a regression: float32 [n, targets], and [n] where target_scale is above 0.
+        Of a text x and y are tokens, int64 [n, context]; each of y is the one behind that of x.
+        """
         x, job = self.raw, self._job
-        y = self._labels()
-        y = targets(y, job.settings.classes, job.settings.target_scale) if job.settings.target_scale > 0 else y.astype(numpy.int64)
+        found = job.settings
+        if found.vocabulary:
+            tokens = x.reshape(self.count, -1).astype(numpy.int64)
+            return job._net.samples(numpy.ascontiguousarray(tokens[:, :-1]), numpy.ascontiguousarray(tokens[:, 1:]))
+        if found.targets:
+            y = job._memory.targets[: self.count].copy()
+        elif found.target_scale > 0:
+            y = targets(self._labels(), found.classes, found.target_scale)
+        else:
+            y = self._labels().astype(numpy.int64)
         return job._net.samples(job._pixels.floats(x), y)
 
     @property
@@ -75,7 +88,7 @@ class Block:
         classes = None if predicted is None and out is None else self._classes(out, predicted)
         right = NO_CLASSES
         if not compute.training and classes is not None:
-            wanted = self._labels() if labels is None and job.settings.C else labels
+            wanted = self._labels() if labels is None and job.settings.labelled else labels
             if wanted is not None:
                 right = int(numpy.count_nonzero(classes == numpy.asarray(wanted).reshape(-1)))
         try:
@@ -105,7 +118,8 @@ class Block:
                 raise AttachError(f"predicted is {classes.dtype} of shape {list(classes.shape)}; integers of shape [{self.count}] are wanted")
             return classes.astype(numpy.int32)
         shape = numpy.shape(out)
-        if self._job.settings.target_scale > 0 or len(shape) != 2:
+        found = self._job.settings
+        if (found.C and not found.labelled) or len(shape) != 2:
             return None
         if shape[0] != self.count:
             raise AttachError(f"out has shape {list(shape)}; it has one row for each of the block's {self.count} samples")

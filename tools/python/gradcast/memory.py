@@ -37,8 +37,8 @@ class Memory:
     """What MEMORY describes.
 
     block: the most samples of a block.
-    parameters, gradients: float32 [elements]; parameters cannot be written.  images: uint8 [block, C, H, W].  labels, predicted: int32
-    [block].  indices: uint64 [block].  tensors, running: where each begins in the flat vector.  buckets: in ascending order.
+    parameters, gradients: float32 [elements]; parameters cannot be written.  images: [block, C, H, W] of the job's element.  labels, predicted: int32
+    [block].  targets: float32 [block, targets].  indices: uint64 [block].  tensors, running: where each begins in the flat vector.  buckets: in ascending order.
     AttachError: what the daemon said makes no sense.
     """
 
@@ -51,11 +51,13 @@ class Memory:
         running: Sequence[Tuple[str, int]],
         samples: int,
         shape: Tuple[int, int, int],
+        element: str = "uint8",
+        targets: int = 0,
     ) -> None:
         """Maps both descriptors and closes them.
 
         tensors: name and elements of each.  running: name and channels of each.  samples: the most of a block, where MEMORY does not say it.
-        shape: C, H, W.
+        shape: C, H, W.  element, targets: as of Settings.
         """
         try:
             self.elements = number(found, "elements", 1, 1 << 40, "MEMORY")
@@ -66,8 +68,9 @@ class Memory:
             os.close(block)
         self.block = samples = number(found, "block", 1, 1 << 32, "MEMORY") if "block" in found else samples
         self.parameters = _array(read, found, None, "f4", (self.elements,))
-        self.images = _array(write, found, "images", "u1", (samples, *shape))
+        self.images = _array(write, found, "images", element, (samples, *shape))
         self.labels = _array(write, found, "labels", "i4", (samples,))
+        self.targets = _array(write, found, "targets", "f4", (samples, targets)) if targets else None
         self.indices = _array(write, found, "indices", "u8", (samples,))
         self.predicted = _array(write, found, "predicted", "i4", (samples,))
         self.gradients = _array(write, found, "gradients", "f4", (self.elements,))
@@ -131,9 +134,10 @@ def _array(mapped: mmap.mmap, found: Dict[str, Any], key: Any, kind: str, shape:
     count = 1
     for extent in shape:
         count *= extent
-    item = numpy.dtype("<" + kind).itemsize
+    kind = numpy.dtype(kind).newbyteorder("<")
+    item = kind.itemsize
     if first % item or first + count * item > len(mapped):
         raise AttachError(f"MEMORY of gradcastd: {key or 'parameters'} at byte {first} does not hold {count} values of {item} bytes")
     if count == 0:
-        return numpy.zeros(shape, "<" + kind)
-    return numpy.frombuffer(mapped, "<" + kind, count, first).reshape(shape)
+        return numpy.zeros(shape, kind)
+    return numpy.frombuffer(mapped, kind, count, first).reshape(shape)

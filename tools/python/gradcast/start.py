@@ -12,7 +12,9 @@ class Settings(NamedTuple):
     """seed: of the job.  lane, lanes: this process among those of its node.  threads: that it may use.  block: the most samples of a block.
 
     C, H, W: shape of a sample; all 0 where the process has its own data.  classes: of the labels.  target_scale: above 0 for a regression.
-    mean, std: of the training set, by channel, of values in 0 to 1.
+    mean, std: of the training set, by channel; of pixels as values in 0 to 1.
+    element: the type of a sample's elements, a name of numpy: uint8 of pixels, float32 of values, uint16 or uint32 of tokens.  targets: floats that a
+    sample has in place of a label; 0: a label.  vocabulary: of a text, whose samples are tokens; 0: no text.
     """
 
     seed: int
@@ -27,6 +29,17 @@ class Settings(NamedTuple):
     target_scale: float
     mean: Tuple[float, ...]
     std: Tuple[float, ...]
+    element: str = "uint8"
+    targets: int = 0
+    vocabulary: int = 0
+
+    @property
+    def labelled(self) -> bool:
+        """Each sample has one of `classes`."""
+        return self.C > 0 and self.target_scale == 0 and self.targets == 0 and self.vocabulary == 0
+
+
+ELEMENTS = {"u8": "uint8", "u16": "uint16", "u32": "uint32", "f32": "float32"}
 
 
 def settings_of(start: Dict[str, Any]) -> Settings:
@@ -53,7 +66,16 @@ def settings_of(start: Dict[str, Any]) -> Settings:
         target_scale=_floats([samples.get("target_scale", 0)], "target_scale")[0],
         mean=_floats(samples.get("mean", []), "mean", C),
         std=_floats(samples.get("std", []), "std", C),
+        element=_element(samples.get("element", "u8")),
+        targets=number(samples, "targets", 0, 1 << 32) if "targets" in samples else 0,
+        vocabulary=number(samples, "vocabulary", 0, 1 << 32) if "vocabulary" in samples else 0,
     )
+
+
+def _element(name: Any) -> str:
+    if name not in ELEMENTS:
+        raise AttachError(f"START of gradcastd: element is {name!r}, not one of {', '.join(ELEMENTS)}")
+    return ELEMENTS[name]
 
 
 def _floats(values: Any, name: str, count: int = 1) -> Tuple[float, ...]:

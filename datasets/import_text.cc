@@ -1,0 +1,241 @@
+// Texts: bytes or characters of a text file, and files of tokens as nanoGPT and llm.c write them.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <span>
+
+#include "datasets/import.h"
+#include "datasets/source.h"
+
+namespace gradcast {
+namespace {
+
+constexpr size_t piece_bytes = 1 << 20;
+
+bool is(const std::string& path, mode_t kind) {
+    struct stat info;
+    return ::stat(path.c_str(), &info) == 0 && (info.st_mode & S_IFMT) == kind;
+}
+
+/// The file to train on, and the one to test on, if there is one.
+Status files_find(const ImportConfig& config, std::string_view ending, std::string* train, std::string* test) {
+    *train = config.from;
+    if (!is(config.from, S_IFDIR)) return {};
+    const auto find = [&](const char* name) {
+        for (const char* end : {"", ".gz", ".xz"})
+            if (std::string path = fmt::format("{}/{}{}{}", config.from, name, ending, end); is(path, S_IFREG)) return path;
+        return std::string();
+    };
+    *train = find("train");
+    for (const char* name : {"test", "val", "valid", "validation"})
+        if (test->empty()) *test = find(name);
+    if (train->empty()) return fail(Code::data, "{}/train{}[.gz, .xz] is missing: --from is that folder, or one file", config.from, ending);
+    if (!test->empty() && config.test > 0) return fail(Code::invalid, "--test: {} is there to test on: leave one of them out", *test);
+    return {};
+}
+
+/// Passes all bytes of a file on, in pieces: each(bytes, offset of the first one).
+template <typename Each>
+Status pieces(const std::string& path, Each each) {
+    Source source;
+    GC_TRY(source.open(path));
+    std::vector<uint8_t> piece(piece_bytes);
+    uint64_t at = 0;
+    for (size_t got; (got = source.read(piece.data(), piece.size())) > 0; at += got) GC_TRY(each(std::span(piece).first(got), at));
+    GC_TRY(source.end("its text"));
+    return at > 0 ? Status{} : fail(Code::data, "{}: empty", path);
+}
+
+/// Characters of UTF-8 whose bytes come in pieces.
+class Characters {
+public:
+    explicit Characters(const std::string& path) : path_(path) {}
+    /// each(character)
+    template <typename Each>
+    Status add(std::span<const uint8_t> bytes, uint64_t at, Each each) {
+        for (const uint8_t byte : bytes) {
+            if (more_ == 0) {
+                more_ = byte < 0x80 ? 0 : byte >> 5 == 6 ? 1 : byte >> 4 == 14 ? 2 : byte >> 3 == 30 ? 3 : 9;
+                if (more_ == 9) return broken(at);
+                value_ = more_ == 0 ? byte : byte & (0x3Fu >> more_);
+                least_ = more_ == 0 ? 0 : more_ == 1 ? 0x80 : more_ == 2 ? 0x800 : 0x10000;
+            } else {
+                if (byte >> 6 != 2) return broken(at);
+                value_ = value_ << 6 | (byte & 0x3F);
+                --more_;
+            }
+            ++at;
+            if (more_ > 0) continue;
+            if (value_ < least_ || value_ > 0x10FFFF || (value_ >= 0xD800 && value_ < 0xE000)) return broken(at - 1);
+            GC_TRY(each(value_));
+        }
+        return {};
+    }
+    Status end(uint64_t at) const { return more_ == 0 ? Status{} : broken(at); }
+
+private:
+    Status broken(uint64_t at) const {
+        return fail(Code::data, "{}: byte {} is no UTF-8: convert the file, or take it byte by byte (--by bytes)", path_, at);
+    }
+    const std::string path_;
+    uint32_t more_ = 0, value_ = 0, least_ = 0;
+};
+
+std::string utf8(uint32_t character) {
+    const auto byte = [](uint32_t value) { return static_cast<char>(value); };
+    if (character < 0x80) return {byte(character)};
+    if (character < 0x800) return {byte(0xC0 | character >> 6), byte(0x80 | (character & 0x3F))};
+    if (character < 0x10000) return {byte(0xE0 | character >> 12), byte(0x80 | (character >> 6 & 0x3F)), byte(0x80 | (character & 0x3F))};
+    return {byte(0xF0 | character >> 18), byte(0x80 | (character >> 12 & 0x3F)), byte(0x80 | (character >> 6 & 0x3F)),
+            byte(0x80 | (character & 0x3F))};
+}
+
+/// Appends tokens to the half that they belong to: of one file the last share is for testing.
+class Halves {
+public:
+    Halves(Import* import, Element element, uint64_t train_count) : import_(*import), left_(train_count) {
+        for (Set* set : {&import_.train, &import_.test}) set->C = set->H = set->W = 1, set->element = element;
+    }
+    Status add(uint32_t token) {
+        Set& set = left_ > 0 ? import_.train : import_.test;
+        left_ -= left_ > 0;
+        ++set.tokens;
+        return set.images.append(reinterpret_cast<const uint8_t*>(&token), element_bytes(set.element));
+    }
+    void test() { left_ = 0; }
+
+private:
+    Import& import_;
+    uint64_t left_;
+};
+
+uint64_t train_share(const ImportConfig& config, uint64_t count) {
+    return count - static_cast<uint64_t>(static_cast<double>(count) * config.test);
+}
+
+// ---- tokens --------------------------------------------------------------------------------------------------------------------
+
+constexpr uint32_t llm_c_header = 1024;
+struct LlmC {
+    uint32_t magic, version;
+    Element element;
+};
+constexpr LlmC llm_c[] = {{20240520, 1, Element::u16}, {20240801, 7, Element::u32}};
+
+/// *skip: bytes of a header.  *element: of the tokens.
+Status tokens_format(const std::string& path, const ImportConfig& config, Element* element, uint64_t* skip) {
+    Source source;
+    GC_TRY(source.open(path));
+    uint32_t head[3] = {};
+    *skip = 0;
+    *element = config.wide_tokens ? Element::u32 : Element::u16;
+    if (source.read(reinterpret_cast<uint8_t*>(head), sizeof head) < sizeof head) return {};
+    for (const LlmC& each : llm_c) {
+        if (head[0] != each.magic) continue;
+        if (head[1] != each.version)
+            return fail(Code::data, "{}: a header of llm.c of version {}, of which only {} is known", path, head[1], each.version);
+        *element = each.element;
+        *skip = llm_c_header;
+    }
+    return {};
+}
+
+}   // namespace
+
+Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
+    std::string train, test;
+    GC_TRY(files_find(config, ".bin", &train, &test));
+    Element element = Element::u16;
+    uint32_t largest = 0;
+    for (const bool second : {false, true}) {   // how many there are, then the tokens
+        uint64_t train_count = 0;
+        std::unique_ptr<Halves> halves;
+        if (second) halves = std::make_unique<Halves>(import, element, train_share(config, import->train.tokens));
+        import->train.tokens = second ? 0 : import->train.tokens;
+        for (const bool tested : {false, true}) {
+            const std::string& path = tested ? test : train;
+            if (path.empty()) continue;
+            Element its = Element::u16;
+            uint64_t skip = 0;
+            GC_TRY(tokens_format(path, config, &its, &skip));
+            if (tested && its != element)
+                return fail(Code::data, "{}: tokens are {}, but those of {} {}", path, element_name(its), train, element_name(element));
+            element = its;
+            const uint32_t width = element_bytes(element);
+            uint64_t bytes = 0;
+            uint32_t token = 0;
+            if (second && tested) halves->test();
+            GC_TRY(pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
+                bytes = at + piece.size();
+                for (size_t i = at < skip ? std::min<uint64_t>(skip - at, piece.size()) : 0; i < piece.size(); ++i) {
+                    const auto place = static_cast<uint32_t>((at + i) % width);
+                    token = (place == 0 ? 0 : token) | uint32_t{piece[i]} << (8 * place);
+                    if (place + 1 < width) continue;
+                    if (config.vocabulary > 0 && token >= config.vocabulary)
+                        return fail(Code::data, "{}: token {} is {}, not below --vocabulary {}", path, (at + i - skip) / width, token,
+                                    config.vocabulary);
+                    largest = std::max(largest, token);
+                    if (second) GC_TRY(halves->add(token));
+                    else if (!tested) ++train_count;
+                }
+                return {};
+            }));
+            if (bytes <= skip || (bytes - skip) % width != 0)
+                return fail(Code::data, "{}: truncated: {} bytes are not whole tokens of {} bytes{}", path, bytes, width,
+                            width == 2 ? " (--wide: they have 4)" : "");
+        }
+        if (!second) import->train.tokens = train_count;
+    }
+    if (largest == UINT32_MAX) return fail(Code::data, "{}: the token {} is too large", train, largest);
+    import->vocabulary = config.vocabulary > 0 ? config.vocabulary : largest + 1;
+    return {};
+}
+
+Status text_sets(const ImportConfig& config, uint32_t, Import* import) {
+    const bool bytes = config.by == "bytes";
+    if (!bytes && config.by != "characters") return fail(Code::invalid, "--by {}: a text is taken by characters or by bytes", config.by);
+    std::string train, test;
+    GC_TRY(files_find(config, ".txt", &train, &test));
+    std::set<uint32_t> seen;
+    uint64_t count = 0;
+    const auto read = [&](const std::string& path, auto each) -> Status {
+        Characters characters(path);
+        uint64_t end = 0;
+        GC_TRY(pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
+            end = at + piece.size();
+            if (!bytes) return characters.add(piece, at, each);
+            for (const uint8_t byte : piece) GC_TRY(each(uint32_t{byte}));
+            return {};
+        }));
+        return characters.end(end);
+    };
+    for (const bool tested : {false, true})
+        if (const std::string& path = tested ? test : train; !path.empty())
+            GC_TRY(read(path, [&](uint32_t character) -> Status {
+                if (!bytes) seen.insert(character);
+                count += !tested;
+                return {};
+            }));
+    for (const uint32_t character : seen) import->alphabet += utf8(character);
+    if (import->alphabet.size() > class_names_max)
+        return fail(Code::data,
+                    "{}: its {} different characters have {} bytes, more than the {} that a shard holds: take it by bytes (--by bytes)",
+                    train, seen.size(), import->alphabet.size(), class_names_max);
+    import->vocabulary = bytes ? 256 : static_cast<uint32_t>(seen.size());
+    const std::vector<uint32_t> all(seen.begin(), seen.end());
+    Halves halves(import, Element::u16, train_share(config, count));
+    for (const bool tested : {false, true}) {
+        const std::string& path = tested ? test : train;
+        if (path.empty()) continue;
+        if (tested) halves.test();
+        GC_TRY(read(path, [&](uint32_t character) {
+            return halves.add(bytes ? character : static_cast<uint32_t>(std::ranges::lower_bound(all, character) - all.begin()));
+        }));
+    }
+    return {};
+}
+
+}   // namespace gradcast
