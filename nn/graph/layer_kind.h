@@ -88,6 +88,8 @@ struct LayerKind {
     GC_LAYER(tanh)                  \
     GC_LAYER(dropout)               \
     GC_LAYER(batch_norm)            \
+    GC_LAYER(layer_norm)            \
+    GC_LAYER(group_norm)            \
     GC_LAYER(add)                   \
     GC_LAYER(softmax_cross_entropy) \
     GC_LAYER(squared_loss)

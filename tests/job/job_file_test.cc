@@ -90,7 +90,7 @@ TEST(JobFile, LayersAreNamedAsTheHelpSays) {
     for (const FileKey& each : job_keys())
         if (each.section == "[[net.layers]]" && each.key == "name") help = each.help;
     std::set<std::string> described, named;
-    const std::regex name("\\b[a-z]+1\\b(?: \\([a-z_]+\\))?");
+    const std::regex name("\\b[a-z_]+1\\b(?: \\([a-z_]+\\))?");
     for (std::sregex_iterator at(help.begin(), help.end(), name), end; at != end; ++at) described.insert(at->str());
     const NetSpec spec{.C = 1,
                        .H = 8,
@@ -99,6 +99,8 @@ TEST(JobFile, LayersAreNamedAsTheHelpSays) {
                        .layers = {{.kind = "conv", .values = {{"outputs", 2}, {"kernel", 3}}},
                                   {.kind = "batch_norm"},
                                   {.kind = "relu"},
+                                  {.kind = "layer_norm"},
+                                  {.kind = "group_norm"},
                                   {.kind = "gelu"},
                                   {.kind = "silu"},
                                   {.kind = "sigmoid"},

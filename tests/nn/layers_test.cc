@@ -111,6 +111,7 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     EXPECT_EQ(mistake({max_pool(2, 2, 2), fc(10), loss()}), "layer pool1: pad 2 must be below its kernel 2x2");
     const std::string kinds =
         "one of conv, inner_product, max_pool, average_pool, global_average_pool, relu, gelu, silu, sigmoid, tanh, dropout, batch_norm, "
+        "layer_norm, group_norm, "
         "add, softmax_cross_entropy, "
         "squared_loss";
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "tangent"}, loss()}), "layer 2 has the unknown kind \"tangent\": " + kinds);

@@ -23,7 +23,7 @@ CASES = {
                                        ("inner_product", 20, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 12, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
     "mlp": ((1, 7, 9, 0, 10, 13), [("inner_product", 40, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 33, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 21, 0, 1, 0),
                                    ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
-    # An optional sixth element has options: ceil, bias, name, from, approximate.
+    # An optional sixth element has options: ceil, bias, name, from, approximate, groups.
     "average_pool": ((2, 12, 14, 0, 6, 5), [("conv", 5, 3, 1, 1), ("average_pool", 0, 3, 2, 1, {"ceil": 1}), ("conv", 19, 2, 1, 0), ("relu", 0, 0, 1, 0),
                                             ("max_pool", 0, 3, 2, 0, {"ceil": 1}), ("conv", 6, 2, 1, 1), ("global_average_pool", 0, 0, 1, 0)]),
     "batch_norm": ((3, 9, 8, 1, 5, 9), [("conv", 7, 3, 1, 0, {"bias": 0}), ("batch_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0), ("conv", 17, 2, 2, 0), ("batch_norm", 0, 0, 1, 0),
@@ -37,6 +37,9 @@ CASES = {
     "curves": ((2, 9, 8, 1, 5, 6), [("conv", 7, 3, 1, 0), ("gelu", 0, 0, 1, 0, {"approximate": "none"}), ("conv", 17, 2, 2, 0), ("sigmoid", 0, 0, 1, 0),
                                     ("conv", 19, 2, 1, 1), ("silu", 0, 0, 1, 0), ("inner_product", 23, 0, 1, 0), ("gelu", 0, 0, 1, 0, {"approximate": "tanh"}),
                                     ("inner_product", 11, 0, 1, 0), ("tanh", 0, 0, 1, 0), ("inner_product", 5, 0, 1, 0)]),
+    "norms": ((3, 9, 8, 1, 5, 6), [("conv", 12, 3, 1, 0), ("group_norm", 0, 0, 1, 0, {"groups": 4}), ("relu", 0, 0, 1, 0), ("conv", 21, 2, 2, 0), ("layer_norm", 0, 0, 1, 0),
+                                   ("conv", 10, 1, 1, 0), ("group_norm", 0, 0, 1, 0, {"groups": 1}), ("inner_product", 19, 0, 1, 0), ("layer_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0),
+                                   ("inner_product", 5, 0, 1, 0)]),
 }
 LOSSES = {"residual": "squared_loss"}   # default: softmax_cross_entropy
 RATES = {"residual": 0.00390625}
@@ -73,6 +76,10 @@ def forward(layers, parameters, x, statistics=None):
             x = {"silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}[kind](x)
         elif kind == "add":
             x = x + outputs[o["from"]]
+        elif kind == "group_norm":
+            x = F.group_norm(x, o["groups"], next(parameters), next(parameters), eps=1e-5)
+        elif kind == "layer_norm":
+            x = F.layer_norm(x.movedim(1, -1), (x.shape[1],), next(parameters), next(parameters), eps=1e-5).movedim(-1, 1)
         elif kind == "batch_norm":
             axes = [d for d in range(x.dim()) if d != 1]
             weight, bias = next(parameters), next(parameters)
@@ -115,6 +122,8 @@ def make(name, folder, random):
             dims = (outputs, shape.shape[1], kernel, kernel) if kind == "conv" else (outputs, shape[0].numel())
             weight = random.standard_normal(dims) * np.sqrt(2 / np.prod(dims[1:]))
             made = [weight] + ([random.standard_normal(outputs) * 0.1] if o["bias"] else [])
+        elif kind in ("group_norm", "layer_norm"):
+            made = [random.uniform(0.5, 1.5, shape.shape[1]), random.standard_normal(shape.shape[1]) * 0.1]
         elif kind == "batch_norm":
             channels = shape.shape[1]
             made = [random.uniform(0.5, 1.5, channels), random.standard_normal(channels) * 0.1]

@@ -11,7 +11,7 @@
 namespace gradcast {
 
 constexpr const char* reference_names[] = {"inner_product", "conv",       "conv_narrow", "max_pool",       "lenet5", "mlp",
-                                           "average_pool",  "batch_norm", "residual",    "shortcut_first", "curves"};
+                                           "average_pool",  "batch_norm", "residual",    "shortcut_first", "curves", "norms"};
 
 template <typename T>
 std::vector<T> reference_read(std::ifstream& file, uint64_t count) {
@@ -69,6 +69,7 @@ void expect_reference(const char* name) {
                 if (key == "approximate") {
                     EXPECT_TRUE(layer_set(layer, key, std::string_view(value)));
                 }
+                if (key == "groups") layer.values.set(key, std::stod(value));
                 if (key == "ceil" || key == "bias") layer.values.set(key, value == "1");
                 if (key == "name") layer.name = value;
                 if (key == "from") layer.from = value;

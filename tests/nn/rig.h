@@ -71,7 +71,17 @@ inline NetSpec regression_on_floats(Element element, uint32_t targets = 4) {
             .classes = 1,
             .targets = targets,
             .element = element,
-            .layers = {conv(3, 4), relu(), conv(4, 2), relu(), fc(11), relu(), fc(targets), {.kind = "squared_loss"}}};
+            .layers = {conv(6, 4),
+                       {.kind = "group_norm", .values = {{"groups", 3}}},
+                       relu(),
+                       conv(4, 2),
+                       {.kind = "layer_norm"},
+                       relu(),
+                       fc(11),
+                       {.kind = "layer_norm"},
+                       relu(),
+                       fc(targets),
+                       {.kind = "squared_loss"}}};
 }
 
 /// Every kind of layer, odd shapes, two shortcuts, one of them with a layer in it.
