@@ -67,20 +67,36 @@ public:
         return rows_read() ? Status() : corrupt(image_, message_);
     }
 
+    /// classes [H, W]
+    Status mask(uint8_t* classes) {
+        if (!header_read()) return corrupt(image_, message_);
+        const int type = png_get_color_type(png_, info_);
+        if ((type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE) || png_get_bit_depth(png_, info_) > 8)
+            return fail(Code::data, "{}: a mask is grey of 8 bits or has a palette, and its values are the classes: convert it",
+                        image_.path);
+        rows_.resize(image_.H);
+        for (uint32_t y = 0; y < image_.H; ++y) rows_[y] = classes + size_t{y} * image_.W;
+        return rows_read(true) ? Status() : corrupt(image_, message_);
+    }
+
 private:
     bool header_read() {
         if (setjmp(png_jmpbuf(png_)) != 0) return false;
         png_read_info(png_, info_);
         return true;
     }
-    bool rows_read() {
+    bool rows_read(bool raw = false) {
         if (setjmp(png_jmpbuf(png_)) != 0) return false;
-        png_set_strip_16(png_);   // keeps the high byte
-        png_set_expand(png_);     // palettes, and grey below 8 bits
-        png_set_strip_alpha(png_);
+        if (raw) {
+            png_set_packing(png_);   // one byte a pixel
+        } else {
+            png_set_strip_16(png_);   // keeps the high byte
+            png_set_expand(png_);     // palettes, and grey below 8 bits
+            png_set_strip_alpha(png_);
+        }
         png_set_interlace_handling(png_);
         png_read_update_info(png_, info_);
-        if (png_get_rowbytes(png_, info_) != size_t{image_.W} * image_.C) png_error(png_, "its rows have another size");
+        if (png_get_rowbytes(png_, info_) != size_t{image_.W} * (raw ? 1 : image_.C)) png_error(png_, "its rows have another size");
         png_read_image(png_, rows_.data());
         png_read_end(png_, nullptr);   // compares the checksum of the last pixels
         return true;
@@ -210,6 +226,11 @@ Status image_open(const std::string& path, ImageFile* image) {
     if (const char* other = other_format(image->bytes))
         return fail(Code::data, "{0}: {1} image, neither PNG nor JPEG: convert it and remove it (mogrify -format png '{0}')", path, other);
     return fail(Code::data, "{}: neither PNG nor JPEG: remove it", path);
+}
+
+Status mask_decode(const ImageFile& image, uint8_t* classes) {
+    if (image.jpeg) return fail(Code::data, "{}: a mask is a PNG: a JPEG changes the classes", image.path);
+    return Png(image).mask(classes);
 }
 
 Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd) {

@@ -27,6 +27,10 @@ Status image_open(const std::string& path, ImageFile* image);
 /// *odd: what the decoder has found wrong without harm to a pixel, as bytes between two parts of the file; "" if nothing.
 Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd);
 
+/// Classes [H, W] of a mask: the grey values of a PNG of 8 bits or fewer, or places in its palette, as the file holds them.  Error: another
+/// kind of image.
+Status mask_decode(const ImageFile& image, uint8_t* classes);
+
 /// Pixels [C, H, W].
 struct Planes {
     uint32_t C = 0, H = 0, W = 0;
@@ -38,6 +42,9 @@ void image_turn(uint32_t orientation, Planes* planes);
 /// (left and top rounded down).  A pixel is the mean of its neighbourhood weighted by a triangle, as wide as two pixels of the coarser
 /// grid; rows first, then columns, each rounded to the nearest integer.  Integer arithmetic: every CPU gives the same bytes.
 void image_fit(uint32_t side, Planes* planes);
+
+/// image_fit() of a mask: a pixel is the one whose centre is nearest, the left or upper one of two.
+void mask_fit(uint32_t side, Planes* mask);
 
 /// pixels [H, W, 3].  Writes beside the target, then renames.
 Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels);

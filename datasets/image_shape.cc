@@ -45,6 +45,30 @@ std::vector<uint8_t> axis_fit(const std::vector<uint8_t>& from, uint64_t in, uin
     return to;
 }
 
+/// from [lines, in, inner] to [lines, side, inner]: of each pixel of `out` the nearest of `in`, from `first` on.
+std::vector<uint8_t> axis_nearest(const std::vector<uint8_t>& from, uint64_t in, uint64_t inner, uint64_t out, uint64_t first,
+                                  uint64_t side) {
+    const uint64_t lines = from.size() / (in * inner);
+    std::vector<uint8_t> to(lines * side * inner);
+    for (uint64_t i = 0; i < side; ++i) {
+        const uint64_t centre = (2 * (first + i) + 1) * in;   // in units of 1 / (2 out)
+        const uint64_t nearest = std::min((centre - (centre > 0 ? 1 : 0)) / (2 * out), in - 1);
+        for (uint64_t line = 0; line < lines; ++line)
+            std::copy_n(&from[(line * in + nearest) * inner], inner, &to[(line * side + i) * inner]);
+    }
+    return to;
+}
+
+/// Resizes with `axis` so that the short side has `side` pixels, and cuts the middle out.
+template <typename Axis>
+void fit(uint32_t side, Planes* planes, Axis axis) {
+    const uint64_t H = planes->H, W = planes->W, shorter = std::min(H, W);
+    const uint64_t high = side * H / shorter, wide = side * W / shorter;
+    planes->pixels = axis(planes->pixels, W, 1, wide, (wide - side) / 2, side);
+    planes->pixels = axis(planes->pixels, H, side, high, (high - side) / 2, side);
+    planes->H = planes->W = side;
+}
+
 }   // namespace
 
 void image_turn(uint32_t orientation, Planes* planes) {
@@ -67,12 +91,7 @@ void image_turn(uint32_t orientation, Planes* planes) {
     planes->pixels = std::move(turned);
 }
 
-void image_fit(uint32_t side, Planes* planes) {
-    const uint64_t H = planes->H, W = planes->W, shorter = std::min(H, W);
-    const uint64_t high = side * H / shorter, wide = side * W / shorter;
-    planes->pixels = axis_fit(planes->pixels, W, 1, wide, (wide - side) / 2, side);
-    planes->pixels = axis_fit(planes->pixels, H, side, high, (high - side) / 2, side);
-    planes->H = planes->W = side;
-}
+void image_fit(uint32_t side, Planes* planes) { fit(side, planes, axis_fit); }
+void mask_fit(uint32_t side, Planes* mask) { fit(side, mask, axis_nearest); }
 
 }   // namespace gradcast

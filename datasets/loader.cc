@@ -227,7 +227,7 @@ private:
                 if (!slot && !(slot = take(in_flight_ == 0))) break;
                 if (slot->prepared == 0) {
                     data_.labels(indices(*slot), label(*slot));
-                    data_.targets(indices(*slot), target(*slot));
+                    slot->status = data_.targets(indices(*slot), target(*slot));
                 }
                 Read& read = *std::exchange(free_read_, free_read_->next);
                 Run run = data_.run(indices(*slot).subspan(slot->prepared));

@@ -1,6 +1,7 @@
 #include "datasets/reader.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,14 +19,15 @@
 namespace gradcast {
 namespace {
 
-/// bytes [count, target_bytes]
-Status targets_bytes_read(const Shard& shard, int fd, std::byte* bytes) {
-    const uint64_t all = shard.info.count * shard.target_bytes;
-    for (uint64_t at = 0; at < all;) {
-        ssize_t got = ::pread(fd, bytes + at, all - at, static_cast<off_t>(shard.targets_offset + at));
+/// Those of samples first .. first + count - 1: bytes [count, target_bytes].
+Status targets_bytes_read(const Shard& shard, int fd, uint64_t first, uint64_t count, std::byte* bytes) {
+    const uint64_t end = (first + count) * shard.target_bytes;
+    for (uint64_t at = first * shard.target_bytes; at < end;) {
+        ssize_t got = ::pread(fd, bytes, end - at, static_cast<off_t>(shard.targets_offset + at));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return shard_read_error(shard, shard.targets_name, at / shard.target_bytes, got < 0 ? errno : 0);
         at += static_cast<uint64_t>(got);
+        bytes += got;
     }
     return {};
 }
@@ -35,7 +37,7 @@ Status targets_read(const Shard& shard, int fd, std::vector<std::byte>* targets)
     const size_t before = targets->size(), its = shard.info.count * shard.target_bytes;
     GC_TRY(memory_room_for(3 * (before + its), shard.path + ": its targets"));
     targets->resize(before + its);
-    return targets_bytes_read(shard, fd, targets->data() + before);
+    return targets_bytes_read(shard, fd, 0, shard.info.count, targets->data() + before);
 }
 
 Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
@@ -43,7 +45,7 @@ Status labels_read(const Shard& shard, int fd, std::vector<uint16_t>* labels) {
     GC_TRY(memory_room_for(shard.info.count * shard.target_bytes + 3 * sizeof(uint16_t) * (labels->size() + shard.info.count),
                            shard.path + ": its labels"));
     std::vector<uint8_t> bytes(shard.info.count * shard.target_bytes);
-    GC_TRY(targets_bytes_read(shard, fd, std::as_writable_bytes(std::span(bytes)).data()));
+    GC_TRY(targets_bytes_read(shard, fd, 0, shard.info.count, std::as_writable_bytes(std::span(bytes)).data()));
     auto label_of = [&](uint64_t i) -> uint32_t { return shard.target_bytes == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8; };
     uint32_t least = UINT32_MAX, most = 0;
     for (uint64_t i = 0; i < shard.info.count; ++i) {
@@ -66,6 +68,7 @@ std::string digest_text(const Shard& shard) {
     for (float std : info.std) text += fmt::format(" {:a}", std);
     if (info.target_scale > 0) text += fmt::format(" {:a}", info.target_scale);
     if (info.element != Element::u8) text += fmt::format(" {}", element_name(info.element));
+    if (info.ignore >= 0) text += fmt::format(" ignore {}", info.ignore);
     if (info.vocabulary > 0) text += fmt::format(" text {}", info.vocabulary);
     if (info.targets > 0) text += fmt::format(" {} {}", info.targets, element_name(info.target_element));
     for (const std::string& digest : shard.sample_digests) text += " " + digest;
@@ -124,6 +127,9 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
             return fail(Code::data,
                         "{}: samples of {} x {} x {} in {} classes, but {} has {} x {} x {} in {}: shards of one data set are alike", path,
                         its.C, its.H, its.W, its.classes, first, ours.C, ours.H, ours.W, ours.classes);
+        else if (its.ignore != ours.ignore)
+            return fail(Code::data, "{}: masks ignore {}, but those of {} {} (-1: nothing): shards of one data set are alike", path,
+                        its.ignore, first, ours.ignore);
         else if (its.element != ours.element || its.targets != ours.targets || its.target_element != ours.target_element)
             return fail(Code::data, "{}: samples of {} with {}, but {} has {} with {}: shards of one data set are alike", path,
                         element_name(its.element), targets_text(its), first, element_name(ours.element), targets_text(ours));
@@ -134,9 +140,8 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
             return fail(Code::data, "{}: mean and std are not those of {}: shards of one data set are alike", path, first);
         if (samples > 0 && samples != its.count)
             return fail(Code::data, "{}: line {}: {} has {} samples instead of {}", name, line, path, its.count, samples);
-        GC_TRY(its.vocabulary > 0 ? Status{}
-               : its.targets > 0  ? targets_read(shard, fd.get(), &result->targets_)
-                                  : labels_read(shard, fd.get(), &result->labels_));
+        if (its.vocabulary == 0 && its.targets == 0) GC_TRY(labels_read(shard, fd.get(), &result->labels_));
+        if (its.regression() && its.targets > 0) GC_TRY(targets_read(shard, fd.get(), &result->targets_));
         digests += text;
         result->first_.push_back(result->info_.count);
         if (its.vocabulary > 0 && !options.look && (options.context == 0 || its.count / options.context < 2))
@@ -153,6 +158,14 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
     if (!manifest.digest.empty() && manifest.digest != sha256_of(digests))
         return fail(Code::data, "{}: the digest of its shards is {} instead of {}: they are not those of the manifest", name,
                     sha256_of(digests), manifest.digest);
+    for (const auto& [given, to, what] :
+         {std::tuple{&options.mean, &result->info_.mean, "mean"}, {&options.std, &result->info_.std, "std"}}) {
+        if (given->empty()) continue;
+        if (given->size() != result->info_.C)
+            return fail(Code::invalid, "{} = {} numbers: the samples of {} have {} channels", what, given->size(), name, result->info_.C);
+        *to = *given;
+        digests += fmt::format("{} {:a}\n", what, fmt::join(*given, " "));
+    }
     if (const DataInfo& info = result->info_; info.vocabulary > 0 && !options.look) {
         result->context_ = options.context;
         result->info_.W = options.context + 1;
@@ -161,6 +174,8 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
     }
     if (classes > 0 && result->info_.regression())
         return fail(Code::invalid, "classes = {}: {} is a regression, which has none", classes, name);
+    if (classes > 0 && result->info_.masks())
+        return fail(Code::invalid, "classes = {}: {} has masks, not one class a sample", classes, name);
     if (uint32_t has = result->info_.classes; classes > has)
         return fail(Code::invalid, "classes = {} is more than the {} of {}", classes, has, name);
     else if (classes > 0 && classes < has) {
@@ -252,14 +267,23 @@ void DataSet::labels(std::span<const uint64_t> indices, int32_t* labels) const {
     for (size_t i = 0; i < indices.size(); ++i) labels[i] = labels_[indices[i]];
 }
 
-void DataSet::targets(std::span<const uint64_t> indices, std::byte* targets) const {
+Status DataSet::targets(std::span<const uint64_t> indices, std::byte* targets) const {
     const uint64_t bytes = info_.targets_bytes();
+    if (info_.masks()) {
+        for (size_t at = 0; at < indices.size();) {
+            const Run next = run(indices.subspan(at));
+            GC_TRY(targets_bytes_read(shards_[next.shard], fd(next.shard), next.sample, next.count, targets + at * bytes));
+            at += next.count;
+        }
+        return {};
+    }
     for (size_t i = 0; i < indices.size() && bytes > 0; ++i) std::copy_n(&targets_[indices[i] * bytes], bytes, targets + i * bytes);
+    return {};
 }
 
 Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out, std::byte* targets_out) const {
     labels(indices, labels_out);
-    if (targets_out) targets(indices, targets_out);
+    if (targets_out) GC_TRY(targets(indices, targets_out));
     if (of_program_) return std::fill_n(images, indices.size(), uint8_t{0}), Status{};
     for (size_t at = 0; at < indices.size();) {
         Run next = run(indices.subspan(at));

@@ -27,17 +27,18 @@ struct Run {
 struct DataOptions {
     /// Use only samples with labels 0 .. classes - 1 (8 bytes of memory a sample); 0: all.
     uint32_t classes = 0;
-    uint32_t context = 0;        // of a text: a sample is a window of so many tokens and the one behind them
-    bool look = false;           // a text needs no context: each token is a sample
-    uint64_t inflated_max = 0;   // bytes of the cache of inflated chunks; 0: an eighth of the memory that is available
-    size_t literal = 0;          // so many bytes at the front of the pattern are a folder's name, not a pattern (file_glob())
+    uint32_t context = 0;                     // of a text: a sample is a window of so many tokens and the one behind them
+    std::vector<float> mean = {}, std = {};   // [C], in place of those of the shards; empty: those
+    bool look = false;                        // a text needs no context: each token is a sample
+    uint64_t inflated_max = 0;                // bytes of the cache of inflated chunks; 0: an eighth of the memory that is available
+    size_t literal = 0;                       // so many bytes at the front of the pattern are a folder's name, not a pattern (file_glob())
     /// The pattern comes from a client with fewer rights: messages show nothing of the files that a wildcard matches.
     bool confidential = false;
     const std::atomic<bool>* stop = nullptr;   // set: opening ends with Code::cancelled
 };
 
 /// The samples of all shards that match a pattern, in the order of the sorted paths, or that a manifest lists (datasets/manifest.h);
-/// DataOptions::classes selects the first classes.  Labels (2 bytes a sample) and targets are in memory, images stay on disk.
+/// DataOptions::classes selects the first classes.  Labels (2 bytes a sample) and floats are in memory, images and masks stay on disk.
 class DataSet {
 public:
     /// So many samples that a program has (data.samples): each is an index, with one byte 0 and the label 0.
@@ -75,7 +76,7 @@ public:
     /// The longest run at the front of `indices` that one read can fetch (at most 1 GiB).
     Run run(std::span<const uint64_t> indices) const;
     void labels(std::span<const uint64_t> indices, int32_t* labels) const;
-    void targets(std::span<const uint64_t> indices, std::byte* targets) const;
+    Status targets(std::span<const uint64_t> indices, std::byte* targets) const;
     int fd(uint32_t shard) const { return fds_[shard].get(); }
     /// Some images are in stored chunks: only read() can read them.
     bool chunked() const { return chunks_.used(); }
@@ -93,7 +94,7 @@ private:
     uint32_t context_ = 0;
     std::vector<uint64_t> kept_;   // indices of the selected samples; empty: all
     std::vector<uint16_t> labels_;
-    std::vector<std::byte> targets_;   // [info_.count, info_.targets_bytes()]
+    std::vector<std::byte> targets_;   // [info_.count, info_.targets_bytes()], floats; masks stay on disk
     bool of_program_ = false;
     mutable ChunkCache chunks_;
 };

@@ -165,7 +165,7 @@ Status chunks_read(hid_t data_set, hid_t space, hid_t creation, const char* set_
 /// What it may be.
 struct SetRules {
     const char* name;
-    int ranks[2];
+    int ranks[3];
     const char* dims;   // for messages
     std::span<const Element> elements;
     const char* elements_text;
@@ -174,11 +174,15 @@ constexpr Element pixels_alone[] = {Element::u8}, labels_alone[] = {Element::u8,
                   of_samples[] = {Element::u8, Element::u16, Element::u32, Element::f32},
                   of_targets[] = {Element::u8, Element::u16, Element::f32};
 constexpr SetRules version_1_rules[] = {
-    {"images", {4, 4}, "4, [N, C, H, W]", pixels_alone, "uint8: x.astype(\"uint8\") of values in 0 .. 255"},
-    {"labels", {1, 1}, "1, [N]", labels_alone, "uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"}};
+    {"images", {4, 4, 4}, "4, [N, C, H, W]", pixels_alone, "uint8: x.astype(\"uint8\") of values in 0 .. 255"},
+    {"labels", {1, 1, 1}, "1, [N]", labels_alone, "uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"}};
 constexpr SetRules version_2_rules[] = {
-    {"samples", {1, 4}, "4, [N, C, H, W], or 1, [N] of tokens", of_samples, "uint8, uint16, uint32 or float32: x.astype(\"float32\")"},
-    {"targets", {1, 2}, "1, [N] of labels, or 2, [N, K] of floats", of_targets, "uint8 or uint16 of labels, or float32"}};
+    {"samples", {1, 4, 4}, "4, [N, C, H, W], or 1, [N] of tokens", of_samples, "uint8, uint16, uint32 or float32: x.astype(\"float32\")"},
+    {"targets",
+     {1, 2, 3},
+     "1, [N] of labels, 2, [N, K] of floats, or 3, [N, H, W] of masks",
+     of_targets,
+     "uint8 or uint16 of labels, or float32"}};
 
 /// Where a shard is given and the data set is in chunks, its chunks are listed there.
 Status data_set_open(hid_t file, const std::string& path, const SetRules& rules, uint64_t file_bytes, Shard* shard, OpenSet* set) {
@@ -196,7 +200,7 @@ Status data_set_open(hid_t file, const std::string& path, const SetRules& rules,
                                      ? "uint8: (x * 255).round().astype(\"uint8\") of values in 0 .. 1"
                                      : rules.elements_text));
     set->rank = H5Sget_simple_extent_ndims(space.get());
-    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || (set->rank != rules.ranks[0] && set->rank != rules.ranks[1]))
+    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || std::ranges::find(rules.ranks, set->rank) == std::end(rules.ranks))
         return wrong(fmt::format("has {} dimensions instead of {} (gradcastctl help shard)", set->rank, rules.dims));
     const auto dims = std::span(set->dims).first(static_cast<size_t>(set->rank));
     H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr);
@@ -298,8 +302,12 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
         return fail(Code::data, "{}: data set {} has samples of {} x {} x {}, above {} MiB each", path, rules[0].name, dims[1], dims[2],
                     dims[3], shard_sample_bytes_max >> 20);
     if ((targets.rank == 2) != (targets.element == Element::f32))
-        return fail(Code::data, "{}: data set {} is {} with {} dimensions: labels are [N], floats [N, K] (gradcastctl help shard)", path,
-                    rules[1].name, element_name(targets.element), targets.rank);
+        return fail(Code::data,
+                    "{}: data set {} is {} with {} dimensions: labels are [N], floats [N, K], masks [N, H, W] (gradcastctl help shard)",
+                    path, rules[1].name, element_name(targets.element), targets.rank);
+    if (targets.rank == 3 && (targets.dims[1] != dims[2] || targets.dims[2] != dims[3]))
+        return fail(Code::data, "{}: data set {} has masks of {} x {} for samples of {} x {}", path, rules[1].name, targets.dims[1],
+                    targets.dims[2], dims[2], dims[3]);
     if (targets.rank == 2 && targets.dims[1] > shard_targets_max)
         return fail(Code::data, "{}: data set {} has {} targets a sample, more than {}", path, rules[1].name, targets.dims[1],
                     shard_targets_max);
@@ -312,10 +320,11 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     info.H = static_cast<uint32_t>(dims[2]);
     info.W = static_cast<uint32_t>(dims[3]);
     info.element = samples.element;
-    if (targets.rank == 2) {
-        info.targets = static_cast<uint32_t>(targets.dims[1]);
+    if (targets.rank > 1) {
+        info.targets = static_cast<uint32_t>(targets.dims[1] * targets.dims[2]);
         info.target_element = targets.element;
-        if (classes != 1) return broken(path, "classes", fmt::format("is {}, but samples with float targets are of 1 class", classes));
+        if (targets.rank == 2 && classes != 1)
+            return broken(path, "classes", fmt::format("is {}, but samples with float targets are of 1 class", classes));
     }
     shard->target_bytes = info.targets > 0 ? static_cast<uint32_t>(info.targets_bytes()) : element_bytes(targets.element);
     Hid of_channels(H5Aopen(file, "mean", H5P_DEFAULT)), extent(of_channels ? H5Aget_space(of_channels.get()) : H5I_INVALID_HID);
@@ -327,12 +336,18 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
                     path, rules[0].name, dims[0], dims[1], dims[2], dims[3], means);
     GC_TRY(scale_read(file, path, &info));
 
-    // Both are optional.
+    // These are optional.
+    if (H5Aexists(file, "ignore") > 0) {
+        uint64_t ignore = 0;
+        GC_TRY(attribute_number(file, path, "ignore", 0, UINT16_MAX, &ignore));
+        if (!info.masks()) return broken(path, "ignore", "is of masks, but there are none: leave it out");
+        info.ignore = static_cast<int32_t>(ignore);
+    }
     if (H5Aexists(file, "class_names") > 0) GC_TRY(attribute_string(file, path, "class_names", &info.class_names, class_names_max));
     if (H5Aexists(file, "target_scale") > 0) {
         GC_TRY(attribute_numbers(file, path, "target_scale", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(&info.target_scale, 1)));
         if (!std::isfinite(info.target_scale) || info.target_scale <= 0) return broken(path, "target_scale", "is not above 0");
-        if (info.targets > 0) return broken(path, "target_scale", "is of labels, but the targets are floats: leave it out");
+        if (info.targets > 0) return broken(path, "target_scale", "is of labels, but there are targets: leave it out");
     }
 
     GC_TRY(digests_of(samples, rules[0].name, shard, &shard->sample_digests));

@@ -25,11 +25,13 @@ struct DataInfo {
     float target_scale = 0;         // above 0: a regression, whose target is (label - classes / 2) * target_scale
     Element element = Element::u8;
     uint32_t targets = 0;                    // above 0: a sample has so many targets in place of a label
-    Element target_element = Element::f32;   // f32: a regression, which has 1 class
+    Element target_element = Element::f32;   // f32: a regression, which has 1 class; u8, u16: a mask, H W labels
+    int32_t ignore = -1;                     // of masks: the label that says nothing; -1: none
     uint32_t vocabulary = 0;                 // above 0: a text, whose samples are tokens below it, one after another, without labels
     std::string alphabet = {};               // of a text of characters: all of them in the order of their tokens, UTF-8; empty: not known
     uint64_t sample_bytes() const { return uint64_t{C} * H * W * element_bytes(element); }
     uint64_t targets_bytes() const { return uint64_t{targets} * element_bytes(target_element); }   // of a sample
+    bool masks() const { return targets > 0 && target_element != Element::f32; }
     bool regression() const { return target_scale > 0 || (targets > 0 && target_element == Element::f32); }
 };
 

@@ -7,6 +7,7 @@
 // Version 2 has elements of other types, or targets:
 //   samples  uint8, uint16, uint32 or float32 [N, C, H, W]     as images
 //   targets  uint8 or uint16 [N]: labels, or float32 [N, K]    as labels
+//            uint8 or uint16 [N, H, W]: masks                  optional attribute of the root: ignore
 // or is a text:
 //   samples  uint16 or uint32 [N]          tokens, as images; attributes of the root: vocabulary, optional: alphabet; classes, mean and
 //                                          std say nothing

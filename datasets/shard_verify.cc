@@ -85,6 +85,28 @@ struct TokenCheck {
     }
 };
 
+/// Refuses labels of masks that are not below the classes, nor the one that is ignored.
+struct MaskCheck {
+    const Shard& shard;
+    uint32_t low = 0;
+    Status operator()(uint64_t at, Bytes bytes) {
+        const DataInfo& info = shard.info;
+        const uint32_t width = element_bytes(info.target_element);
+        for (size_t i = 0; i < bytes.size(); ++i) {
+            uint32_t label = std::to_integer<uint32_t>(bytes[i]);
+            if (width == 2 && (at + i) % 2 == 0) low = label;
+            if (width == 2 && (at + i) % 2 == 0) continue;
+            if (width == 2) label = label << 8 | low;
+            if (label < info.classes || static_cast<int32_t>(label) == info.ignore) continue;
+            const uint64_t sample = (at + i) / info.targets_bytes(), pixel = (at + i) % info.targets_bytes() / width;
+            return fail(Code::data, "{}: data set {}, chunk {} (sample {}, row {}, column {}): label {} is not below the {} classes",
+                        shard.path, shard.targets_name, sample / shard.digest_samples, sample, pixel / info.W, pixel % info.W, label,
+                        info.classes);
+        }
+        return {};
+    }
+};
+
 /// Compares the digests of one data set; passes its bytes to `each`, in order.
 template <typename Read, typename Each>
 Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const std::vector<std::string>& digests, Read read,
@@ -149,6 +171,8 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
                                    : samples(ContiguousReader{shard, fd, shard.samples_name, shard.samples_offset, sample_bytes}));
     if (shard.info.vocabulary > 0) return {};
     const ContiguousReader targets{shard, fd, shard.targets_name, shard.targets_offset, shard.target_bytes};
+    if (shard.info.masks())
+        return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, MaskCheck{shard});
     if (shard.info.targets > 0)
         return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, finite_targets);
     // Labels are checked before their digest: a label out of range has its own message.

@@ -84,6 +84,7 @@ Status part_write(const std::string& part, const DataInfo& info, const DataSets&
                 attribute_write(root, "std", H5T_NATIVE_FLOAT, {info.C}, info.std.data()) && attribute_write(root, "source", info.source) &&
                 (info.class_names.empty() || attribute_write(root, "class_names", info.class_names)) &&
                 (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
+                (info.ignore < 0 || attribute_write(root, "ignore", H5T_NATIVE_INT32, {}, &info.ignore)) &&
                 (info.vocabulary == 0 || attribute_write(root, "vocabulary", H5T_NATIVE_UINT32, {}, &info.vocabulary)) &&
                 (info.alphabet.empty() || attribute_write(root, "alphabet", info.alphabet)) &&
                 data_set_write(root, sets.samples_name, hdf5_type(info.element), sample_dims,
@@ -132,11 +133,12 @@ Status shard_write(const std::string& path, const DataInfo& info, const uint8_t*
 
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* samples, const std::byte* targets, uint32_t compress) {
     GC_ASSERT((info.targets > 0) == (targets != nullptr) && (info.targets > 0 || info.vocabulary > 0));
-    const DataSets sets{.samples_name = "samples",
-                        .targets_name = "targets",
-                        .target_type = hdf5_type(info.target_element),
-                        .target_dims = {info.count, info.targets},
-                        .target_bytes = info.targets_bytes()};
+    const DataSets sets{
+        .samples_name = "samples",
+        .targets_name = "targets",
+        .target_type = hdf5_type(info.target_element),
+        .target_dims = info.masks() ? std::vector<hsize_t>{info.count, info.H, info.W} : std::vector<hsize_t>{info.count, info.targets},
+        .target_bytes = info.targets_bytes()};
     return whole_write(path, info, sets, samples, {targets, info.count * info.targets_bytes()}, compress);
 }
 

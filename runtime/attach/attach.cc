@@ -211,6 +211,8 @@ private:
                               {"target_scale", config_.target_scale},
                               {"element", element_name(config_.element)},
                               {"targets", config_.targets},
+                              {"target_element", element_name(config_.target_element)},
+                              {"ignore", config_.ignore},
                               {"vocabulary", config_.vocabulary},
                               {"mean", own ? std::vector<float>() : config_.mean},
                               {"std", own ? std::vector<float>() : config_.std}};

@@ -29,6 +29,7 @@ struct AttachConfig {
     float target_scale = 0;
     Element element = Element::u8, target_element = Element::f32;
     uint32_t targets = 0, vocabulary = 0;
+    int32_t ignore = -1;
     std::vector<float> mean, std;      // [C]
     bool own_samples = false;          // the program has the samples, and gets indices
     std::vector<uint32_t> cpus = {};   // processes are pinned to these in turn, `threads` each; empty: they are not

@@ -552,6 +552,70 @@ TEST(TypedShard, ValuesThatAreNotFinite) {
     expect_error(shard_verify(shard), {"t.h5: data set targets, chunk 0 (sample 7): a value is not finite"});
 }
 
+DataInfo masks_of(uint64_t count, uint32_t H, uint32_t W, uint32_t classes, Element element) {
+    DataInfo info = info_of(count, 3, H, W, classes);
+    info.targets = H * W;
+    info.target_element = element;
+    return info;
+}
+
+// Masks stay on disk and are read with their samples.
+TEST(TypedShard, Masks) {
+    for (const Element element : {Element::u8, Element::u16}) {
+        TestFolder folder;
+        const uint32_t width = element_bytes(element);
+        DataInfo info = masks_of(40, 5, 7, 9, element);
+        info.ignore = 200;
+        std::vector<uint8_t> images(40 * 105);
+        std::vector<std::byte> masks(40 * 35 * width);
+        for (size_t i = 0; i < images.size(); ++i) images[i] = pixel_of(i / 105, i % 105);
+        for (size_t i = 0; i < 40 * 35; ++i) masks[i * width] = static_cast<std::byte>(i % 11 == 10 ? 200 : i % 9);
+        ASSERT_TRUE(shard_write(folder.file("a.h5"), info, images.data(), masks.data()).ok());
+        std::unique_ptr<DataSet> data;
+        Status status = data_open(folder.file("a.h5"), &data);
+        ASSERT_TRUE(status.ok()) << status.what;
+        EXPECT_EQ(data->info().ignore, 200);
+        EXPECT_TRUE(data->info().masks() && !data->info().regression());
+        status = data_verify(*data);
+        ASSERT_TRUE(status.ok()) << status.what;
+        const std::vector<uint64_t> indices{3, 4, 5, 39, 0};
+        std::vector<uint8_t> found(5 * 105);
+        std::vector<std::byte> its(5 * 35 * width);
+        std::vector<int32_t> labels(5, 9);
+        ASSERT_TRUE(data->read(indices, found.data(), labels.data(), its.data()).ok());
+        for (size_t i = 0; i < 5; ++i) {
+            EXPECT_EQ(std::memcmp(&its[i * 35 * width], &masks[indices[i] * 35 * width], 35 * width), 0) << i;
+            EXPECT_EQ(found[i * 105 + 7], pixel_of(indices[i], 7));
+            EXPECT_EQ(labels[i], 0);
+        }
+        masks[(17 * 35 + 2 * 7 + 6) * width] = std::byte{9};
+        ASSERT_TRUE(shard_write(folder.file("a.h5"), info, images.data(), masks.data()).ok());
+        ASSERT_TRUE(data_open(folder.file("a.h5"), &data).ok());
+        expect_error(data_verify(*data),
+                     {"a.h5: data set targets, chunk 0 (sample 17, row 2, column 6): label 9 is not below the 9 classes"});
+        expect_error(data_open(folder.file("a.h5"), &data, {.classes = 2}), {"classes = 2: ", "has masks, not one class a sample"});
+        std::filesystem::resize_file(folder.file("a.h5"), data->shards()[0].targets_offset + 20 * 35 * width);
+        expect_error(data->read(indices, found.data(), labels.data(), its.data()),
+                     {"data set targets", "(sample 39)", "truncated while in use"});
+    }
+}
+
+TEST(DataSet, MeanAndDeviationInPlaceOfThose) {
+    TestFolder folder;
+    const std::string path = folder.file("a.h5");
+    ASSERT_TRUE(write_shard(path, info_of(20, 3, 2, 2, 10)).ok());
+    std::unique_ptr<DataSet> plain, data, again;
+    ASSERT_TRUE(data_open(path, &plain).ok());
+    ASSERT_TRUE(data_open(path, &data, {.mean = {0.5f, 0.25f, 0}, .std = {1, 2, 3}}).ok());
+    ASSERT_TRUE(data_open(path, &again, {.mean = {0.5f, 0.25f, 0}}).ok());
+    EXPECT_EQ(data->info().mean, (std::vector<float>{0.5f, 0.25f, 0}));
+    EXPECT_EQ(data->info().std, (std::vector<float>{1, 2, 3}));
+    EXPECT_EQ(again->info().std, plain->info().std);
+    EXPECT_NE(data->digest(), plain->digest());
+    EXPECT_NE(data->digest(), again->digest());
+    expect_error(data_open(path, &data, {.mean = {1}}), {"mean = 1 numbers: the samples of ", "have 3 channels"});
+}
+
 // ---- several shards --------------------------------------------------------------------------------------------------------------
 
 TEST(DataSet, JoinsShardsInOrder) {

@@ -40,9 +40,10 @@ struct JobConfig {
     uint32_t classes = 0;   // samples of the first ones only; 0: all
     uint32_t crop = 0;      // see Augment
     bool flip = false;
-    uint32_t context = 0;   // of a text: tokens of a sample, see DataOptions
-    std::string preset;     // or, when empty, `layers`, or `command`
-    uint32_t net_pad = 0;   // of [net] with layers of its own
+    std::vector<double> mean, std;   // of the data, in place of the shards'; none: those
+    uint32_t context = 0;            // of a text: tokens of a sample, see DataOptions
+    std::string preset;              // or, when empty, `layers`, or `command`
+    uint32_t net_pad = 0;            // of [net] with layers of its own
     std::vector<LayerSpec> layers;
     std::vector<std::string> command;       // program that computes the net, with its arguments; empty: gradcast does
     uint32_t threads = 1;                   // of each of its processes

@@ -35,7 +35,7 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     uint32_t right = 0;
     GC_TRY(net.evaluate(lane, samples, &right, &result->loss, predicted));
     result->right = right;
-    if (info.regression() || info.vocabulary > 0 || data_.of_program() || right == Net::no_classes) return {};
+    if (info.regression() || info.masks() || info.vocabulary > 0 || data_.of_program() || right == Net::no_classes) return {};
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {
         auto label = static_cast<size_t>(labels[i]);

@@ -32,6 +32,8 @@ Status stopped(const EngineConfig& config) {
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
     if (info.vocabulary > 0)
         return fail(Code::unsupported, "{} is a text, which the nets of a program take in this version: net.command", job.train);
+    if (info.masks())
+        return fail(Code::unsupported, "{} has masks, which the nets of a program take in this version: net.command", job.train);
     if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, std::max(info.classes, info.targets), spec));
     else *spec = {.C = info.C, .H = info.H, .W = info.W, .pad = job.net_pad, .classes = info.classes, .layers = job.layers};
     spec->classes = info.classes;
@@ -62,15 +64,19 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
 
 Status JobParts::open_data(const EngineConfig& config, bool verify, Report& report) {
     const JobConfig& job = config.job;
+    const auto floats = [](const std::vector<double>& numbers) { return std::vector<float>(numbers.begin(), numbers.end()); };
     auto open = [&](const std::string& pattern, std::unique_ptr<DataSet>* data) {
         const Status status = data_open(pattern, data,
                                         {.classes = job.classes,
                                          .context = job.context,
+                                         .mean = floats(job.mean),
+                                         .std = floats(job.std),
                                          .literal = job.literal(pattern),
                                          .confidential = config.confidential,
                                          .stop = config.stop});
         if (std::string_view(status.what).starts_with("classes = ")) about = "data.classes";
-        if (std::string_view(status.what).starts_with("context = ")) about = "data.context";
+        for (const char* key : {"context", "mean", "std"})
+            if (std::string_view(status.what).starts_with(fmt::format("{} = ", key))) about = fmt::format("data.{}", key);
         return status;
     };
     if (job.samples > 0) {
@@ -242,6 +248,7 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
          .target_element = info.target_element,
          .targets = info.targets,
          .vocabulary = info.vocabulary,
+         .ignore = info.ignore,
          .mean = info.mean,
          .std = info.std,
          .own_samples = train->of_program(),

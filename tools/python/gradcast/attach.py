@@ -98,7 +98,7 @@ def _attach(border: Border, found: Settings, model: Any, data_digest: Optional[s
         text, parameters, block = border.memory()
         sizes = [(name, _product(shape)) for name, shape in tensors]
         memory = Memory(text, parameters, block, sizes, running, found.block, (found.C, found.H, found.W),
-                        found.element, found.targets)
+                        found.element, found.targets, found.target_element)
         net.bind(memory, border)
         border.ready()
     except JobEnded:   # another node has refused the job, say

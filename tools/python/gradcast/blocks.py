@@ -47,6 +47,7 @@ class Block:
 
         x: float32 [n, C, H, W] as gradcast's own nets see it, (bytes / 255 - mean) / std by channel, values (x - mean) / std.  y: the labels, int64 [n],
         or the targets of a regression: float32 [n, targets], and [n] where target_scale is above 0.
+        Of masks y is int64 [n, H, W]: a class for each pixel, or settings.ignore.
         Of a text x and y are tokens, int64 [n, context]; each of y is the one behind that of x.
         """
         x, job = self.raw, self._job
@@ -54,7 +55,9 @@ class Block:
         if found.vocabulary:
             tokens = x.reshape(self.count, -1).astype(numpy.int64)
             return job._net.samples(numpy.ascontiguousarray(tokens[:, :-1]), numpy.ascontiguousarray(tokens[:, 1:]))
-        if found.targets:
+        if found.masks:
+            y = job._memory.targets[: self.count].reshape(self.count, found.H, found.W).astype(numpy.int64)
+        elif found.targets:
             y = job._memory.targets[: self.count].copy()
         elif found.target_scale > 0:
             y = targets(self._labels(), found.classes, found.target_scale)

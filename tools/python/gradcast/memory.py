@@ -38,7 +38,7 @@ class Memory:
 
     block: the most samples of a block.
     parameters, gradients: float32 [elements]; parameters cannot be written.  images: [block, C, H, W] of the job's element.  labels, predicted: int32
-    [block].  targets: float32 [block, targets].  indices: uint64 [block].  tensors, running: where each begins in the flat vector.  buckets: in ascending order.
+    [block].  targets: target_element [block, targets].  indices: uint64 [block].  tensors, running: where each begins in the flat vector.  buckets: in ascending order.
     AttachError: what the daemon said makes no sense.
     """
 
@@ -53,11 +53,12 @@ class Memory:
         shape: Tuple[int, int, int],
         element: str = "uint8",
         targets: int = 0,
+        target_element: str = "float32",
     ) -> None:
         """Maps both descriptors and closes them.
 
         tensors: name and elements of each.  running: name and channels of each.  samples: the most of a block, where MEMORY does not say it.
-        shape: C, H, W.  element, targets: as of Settings.
+        shape: C, H, W.  element, targets, target_element: as of Settings.
         """
         try:
             self.elements = number(found, "elements", 1, 1 << 40, "MEMORY")
@@ -70,7 +71,7 @@ class Memory:
         self.parameters = _array(read, found, None, "f4", (self.elements,))
         self.images = _array(write, found, "images", element, (samples, *shape))
         self.labels = _array(write, found, "labels", "i4", (samples,))
-        self.targets = _array(write, found, "targets", "f4", (samples, targets)) if targets else None
+        self.targets = _array(write, found, "targets", target_element, (samples, targets)) if targets else None
         self.indices = _array(write, found, "indices", "u8", (samples,))
         self.predicted = _array(write, found, "predicted", "i4", (samples,))
         self.gradients = _array(write, found, "gradients", "f4", (self.elements,))

@@ -13,8 +13,9 @@ class Settings(NamedTuple):
 
     C, H, W: shape of a sample; all 0 where the process has its own data.  classes: of the labels.  target_scale: above 0 for a regression.
     mean, std: of the training set, by channel; of pixels as values in 0 to 1.
-    element: the type of a sample's elements, a name of numpy: uint8 of pixels, float32 of values, uint16 or uint32 of tokens.  targets: floats that a
-    sample has in place of a label; 0: a label.  vocabulary: of a text, whose samples are tokens; 0: no text.
+    element: the type of a sample's elements, a name of numpy: uint8 of pixels, float32 of values, uint16 or uint32 of tokens.  targets: values of
+    target_element that a sample has in place of a label; 0: a label.  float32 of a regression, uint8 or uint16 of a mask with H W of them.  ignore: the label
+    of a mask that says nothing; -1: none.  vocabulary: of a text, whose samples are tokens; 0: no text.
     """
 
     seed: int
@@ -31,7 +32,14 @@ class Settings(NamedTuple):
     std: Tuple[float, ...]
     element: str = "uint8"
     targets: int = 0
+    target_element: str = "float32"
+    ignore: int = -1
     vocabulary: int = 0
+
+    @property
+    def masks(self) -> bool:
+        """Each sample has one of `classes` for each pixel."""
+        return self.targets > 0 and self.target_element != "float32"
 
     @property
     def labelled(self) -> bool:
@@ -68,6 +76,8 @@ def settings_of(start: Dict[str, Any]) -> Settings:
         std=_floats(samples.get("std", []), "std", C),
         element=_element(samples.get("element", "u8")),
         targets=number(samples, "targets", 0, 1 << 32) if "targets" in samples else 0,
+        target_element=_element(samples.get("target_element", "f32")),
+        ignore=number(samples, "ignore", -1, 1 << 16) if "ignore" in samples else -1,
         vocabulary=number(samples, "vocabulary", 0, 1 << 32) if "vocabulary" in samples else 0,
     )
 
