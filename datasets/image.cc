@@ -1,6 +1,9 @@
 // Both libraries report an error by longjmp.  setjmp() is called in functions that hold no object with a destructor, so nothing is skipped.
 #include "datasets/image.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <csetjmp>
 #include <cstdio>
 // jpeglib.h needs FILE.
@@ -27,6 +30,22 @@ const unsigned char* bytes_of(const ImageFile& image) { return reinterpret_cast<
 Status corrupt(const ImageFile& image, const char* reason) {
     return fail(Code::data, "{}: corrupt {}: {}: repair or remove it", image.path, image.jpeg ? "JPEG" : "PNG", reason);
 }
+
+/// Takes rows of interleaved pixels and puts them into planes.
+struct Rows {
+    uint32_t W, H, has, C;   // has: values of a pixel of a row; C: planes
+    uint8_t* pixels;         // [C, H, W]
+    void put(uint32_t y, const uint8_t* row) const {
+        const size_t plane = size_t{H} * W, at = size_t{y} * W;
+        if (has > C) {   // the luminance, with the weights of libjpeg
+            for (size_t x = 0; x < W; ++x)
+                pixels[at + x] = static_cast<uint8_t>((299u * row[x * 3] + 587u * row[x * 3 + 1] + 114u * row[x * 3 + 2] + 500) / 1000);
+            return;
+        }
+        for (uint32_t c = 0; c < C; ++c)
+            for (size_t x = 0; x < W; ++x) pixels[c * plane + at + x] = row[x * has + std::min(c, has - 1)];
+    }
+};
 
 // ---- PNG -----------------------------------------------------------------------------------------------------------------------
 
@@ -59,33 +78,36 @@ public:
             image->orientation = exif_orientation({reinterpret_cast<const char*>(exif), size});
         return {};
     }
-    /// mixed [H, W, the file's C].
-    Status pixels(uint8_t* mixed) {
+    /// Rows of the file's C.
+    Status pixels(const Rows& rows) {
         if (!header_read()) return corrupt(image_, message_);
-        rows_.resize(image_.H);
-        for (uint32_t y = 0; y < image_.H; ++y) rows_[y] = mixed + size_t{y} * image_.W * image_.C;
-        return rows_read() ? Status() : corrupt(image_, message_);
+        return read_into(rows, false);
     }
-
-    /// classes [H, W]
-    Status mask(uint8_t* classes) {
+    /// Rows of one value, as the file holds it.
+    Status mask(const Rows& rows) {
         if (!header_read()) return corrupt(image_, message_);
         const int type = png_get_color_type(png_, info_);
-        if ((type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE) || png_get_bit_depth(png_, info_) > 8)
-            return fail(Code::data, "{}: a mask is grey of 8 bits or has a palette, and its values are the classes: convert it",
-                        image_.path);
-        rows_.resize(image_.H);
-        for (uint32_t y = 0; y < image_.H; ++y) rows_[y] = classes + size_t{y} * image_.W;
-        return rows_read(true) ? Status() : corrupt(image_, message_);
+        if ((type == PNG_COLOR_TYPE_GRAY || type == PNG_COLOR_TYPE_PALETTE) && png_get_bit_depth(png_, info_) <= 8)
+            return read_into(rows, true);
+        return fail(Code::data, "{}: a mask is grey of 8 bits or has a palette, and its values are the classes: convert it", image_.path);
     }
 
 private:
+    Status read_into(const Rows& rows, bool raw) {
+        // A pass over an interlaced image fills in pixels of all rows.
+        const bool interlaced = png_get_interlace_type(png_, info_) != PNG_INTERLACE_NONE;
+        const size_t row_bytes = size_t{image_.W} * (raw ? 1 : image_.C);
+        mixed_.resize(row_bytes * (interlaced ? image_.H : 1));
+        rows_.assign(image_.H, mixed_.data());
+        for (uint32_t y = 0; interlaced && y < image_.H; ++y) rows_[y] += y * row_bytes;
+        return rows_read(rows, interlaced, raw) ? Status() : corrupt(image_, message_);
+    }
     bool header_read() {
         if (setjmp(png_jmpbuf(png_)) != 0) return false;
         png_read_info(png_, info_);
         return true;
     }
-    bool rows_read(bool raw = false) {
+    bool rows_read(const Rows& rows, bool interlaced, bool raw) {
         if (setjmp(png_jmpbuf(png_)) != 0) return false;
         if (raw) {
             png_set_packing(png_);   // one byte a pixel
@@ -97,7 +119,11 @@ private:
         png_set_interlace_handling(png_);
         png_read_update_info(png_, info_);
         if (png_get_rowbytes(png_, info_) != size_t{image_.W} * (raw ? 1 : image_.C)) png_error(png_, "its rows have another size");
-        png_read_image(png_, rows_.data());
+        if (interlaced) png_read_image(png_, rows_.data());
+        for (uint32_t y = 0; y < image_.H; ++y) {
+            if (!interlaced) png_read_row(png_, rows_[y], nullptr);
+            rows.put(y, rows_[y]);
+        }
         png_read_end(png_, nullptr);   // compares the checksum of the last pixels
         return true;
     }
@@ -116,7 +142,8 @@ private:
     png_structp png_ = nullptr;
     png_infop info_ = nullptr;
     size_t at_ = 0;
-    std::vector<png_bytep> rows_;
+    std::vector<uint8_t> mixed_;
+    std::vector<png_bytep> rows_;   // within mixed_
     char message_[128] = "";
 };
 
@@ -155,6 +182,7 @@ public:
         image->C = jpeg_.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3;
         image->H = jpeg_.image_height;
         image->W = jpeg_.image_width;
+        image->scans = jpeg_has_multiple_scans(&jpeg_) != 0;
         for (const jpeg_marker_struct* marker = jpeg_.marker_list; marker; marker = marker->next) {
             std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
             if (marker->marker == JPEG_APP0 + 2) image->colours |= data.starts_with("ICC_PROFILE"sv);
@@ -162,9 +190,10 @@ public:
         }
         return {};
     }
-    /// mixed [H, W, C].
-    Status pixels(uint32_t C, uint8_t* mixed, std::string* odd) {
-        if (!header_read() || !rows_read(C, mixed)) return corrupt(image_, errors_.message);
+    /// Rows of rows.C: libjpeg repeats grey values and makes the luminance by itself.
+    Status pixels(const Rows& rows, std::string* odd) {
+        row_.resize(size_t{image_.W} * rows.C);
+        if (!header_read() || !rows_read(rows)) return corrupt(image_, errors_.message);
         *odd = errors_.odd;
         return {};
     }
@@ -178,14 +207,16 @@ private:
         jpeg_read_header(&jpeg_, TRUE);
         return true;
     }
-    bool rows_read(uint32_t C, uint8_t* mixed) {
+    bool rows_read(const Rows& rows) {
         if (setjmp(errors_.back) != 0) return false;
-        jpeg_.out_color_space = C == 1 ? JCS_GRAYSCALE : JCS_RGB;
+        jpeg_.out_color_space = rows.C == 1 ? JCS_GRAYSCALE : JCS_RGB;
         jpeg_.dct_method = JDCT_ISLOW;   // the same bits on every machine
         jpeg_start_decompress(&jpeg_);
         while (jpeg_.output_scanline < jpeg_.output_height) {
-            JSAMPROW row = mixed + size_t{jpeg_.output_scanline} * jpeg_.output_width * C;
+            JSAMPROW row = row_.data();
+            const JDIMENSION y = jpeg_.output_scanline;
             jpeg_read_scanlines(&jpeg_, &row, 1);
+            rows.put(y, row);
         }
         jpeg_finish_decompress(&jpeg_);
         return true;
@@ -198,6 +229,7 @@ private:
     const ImageFile& image_;
     jpeg_decompress_struct jpeg_{};
     Errors errors_{};
+    std::vector<uint8_t> row_;
 };
 
 /// Formats that are not read, by their first bytes.
@@ -210,44 +242,61 @@ const char* other_format(std::string_view bytes) {
     return nullptr;
 }
 
-}   // namespace
-
-uint64_t ImageFile::decode_bytes(uint32_t channels) const {
-    // The interleaved pixels, the planes, the planes turned or resized; the coefficients of a progressive JPEG have 2 bytes each.
-    return bytes.size() + uint64_t{std::max(channels, C)} * H * W * (jpeg ? 5 : 3);
-}
-
-Status image_open(const std::string& path, ImageFile* image) {
-    *image = {.path = path, .bytes = {}};
-    GC_TRY(file_read(path, &image->bytes));
+Status header_parse(ImageFile* image) {
     if (image->bytes.starts_with("\x89PNG")) return Png(*image).header(image);
     image->jpeg = image->bytes.starts_with("\xff\xd8\xff");
     if (image->jpeg) return Jpeg(*image).header(image);
+    const std::string& path = image->path;
     if (const char* other = other_format(image->bytes))
         return fail(Code::data, "{0}: {1} image, neither PNG nor JPEG: convert it and remove it (mogrify -format png '{0}')", path, other);
     return fail(Code::data, "{}: neither PNG nor JPEG: remove it", path);
 }
 
+}   // namespace
+
+uint64_t ImageFile::decode_bytes(uint32_t channels) const {
+    // The planes, the planes turned or resized, or the interleaved pixels of an interlaced PNG; the coefficients of several scans have 2
+    // bytes each.
+    return file_bytes + uint64_t{std::max(channels, C)} * H * W * (scans ? 4 : 2);
+}
+
+Status image_open(const std::string& path, ImageFile* image) {
+    *image = {.path = path, .bytes = {}};
+    GC_TRY(file_read(path, &image->bytes));
+    image->file_bytes = image->bytes.size();
+    return header_parse(image);
+}
+
+Status image_header(const std::string& path, ImageFile* image, bool* complete) {
+    constexpr uint64_t head_bytes = 256 << 10;
+    *image = {.path = path, .bytes = {}};
+    Fd fd;
+    GC_TRY(file_open(path, &fd, &image->file_bytes));
+    std::string& head = image->bytes;
+    head.resize(std::min(image->file_bytes, head_bytes));
+    for (size_t at = 0; at < head.size();) {
+        const ssize_t got = ::pread(fd.get(), head.data() + at, head.size() - at, static_cast<off_t>(at));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fail_sys(errno, "cannot read {}", path);
+        if (got == 0) head.resize(at);
+        at += static_cast<size_t>(got);
+    }
+    const Status status = header_parse(image);
+    *complete = status.ok() || head.size() == image->file_bytes;
+    head = {};
+    return *complete ? status : Status();
+}
+
 Status mask_decode(const ImageFile& image, uint8_t* classes) {
     if (image.jpeg) return fail(Code::data, "{}: a mask is a PNG: a JPEG changes the classes", image.path);
-    return Png(image).mask(classes);
+    return Png(image).mask({image.W, image.H, 1, 1, classes});
 }
 
 Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd) {
-    const uint32_t has = image.jpeg ? C : image.C;   // libjpeg repeats grey values by itself
     GC_ASSERT(image.C <= C || C == 1);
-    const size_t plane = size_t{image.H} * image.W;
-    std::vector<uint8_t> mixed(has * plane);
+    const Rows rows{image.W, image.H, image.jpeg ? C : image.C, C, pixels};
     odd->clear();
-    GC_TRY(image.jpeg ? Jpeg(image).pixels(C, mixed.data(), odd) : Png(image).pixels(mixed.data()));
-    if (has > C) {   // the weights of libjpeg
-        for (size_t i = 0; i < plane; ++i)
-            pixels[i] = static_cast<uint8_t>((299u * mixed[i * 3] + 587u * mixed[i * 3 + 1] + 114u * mixed[i * 3 + 2] + 500) / 1000);
-        return {};
-    }
-    for (uint32_t c = 0; c < C; ++c)
-        for (size_t i = 0; i < plane; ++i) pixels[c * plane + i] = mixed[i * has + std::min(c, has - 1)];
-    return {};
+    return image.jpeg ? Jpeg(image).pixels(rows, odd) : Png(image).pixels(rows);
 }
 
 Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels) {

@@ -11,9 +11,10 @@ namespace gradcast {
 /// An image file in memory, its header read.
 struct ImageFile {
     std::string path, bytes;
-    uint32_t C = 0, H = 0, W = 0;   // as stored; C: 1 grey, 3 RGB
-    uint32_t orientation = 1;       // EXIF: 1 .. 8; 1: upright
-    bool jpeg = false;
+    uint32_t C = 0, H = 0, W = 0;       // as stored; C: 1 grey, 3 RGB
+    uint32_t orientation = 1;           // EXIF: 1 .. 8; 1: upright
+    bool jpeg = false, scans = false;   // scans: a JPEG whose pixels come in several ones, as of a progressive JPEG
+    uint64_t file_bytes = 0;
     // What image_decode() leaves out.
     bool deep = false;                                // 16 bits: the low byte
     bool alpha = false;                               // transparency
@@ -22,6 +23,9 @@ struct ImageFile {
 };
 /// Reads the file and its header.  The format follows from the first bytes, not from the name.
 Status image_open(const std::string& path, ImageFile* image);
+/// The header alone: image->bytes stays empty.  Reads 256 KiB at most; *complete is false where the header does not end in them, and then
+/// nothing else is known but that the file is there.
+Status image_header(const std::string& path, ImageFile* image, bool* complete);
 /// pixels [C, H, W]: C 1 or 3.  Grey values are repeated; of RGB one plane is the luminance 0.299 R + 0.587 G + 0.114 B.  The values that
 /// the file holds, as OpenCV reads them: of 16 bits the high byte; gamma and colour profiles are not applied; transparency is dropped.
 /// *odd: what the decoder has found wrong without harm to a pixel, as bytes between two parts of the file; "" if nothing.

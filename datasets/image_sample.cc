@@ -26,17 +26,43 @@ Status image_folder_list(const std::string& path, std::vector<std::string>* name
     return {};
 }
 
-Status image_sample_open(const std::string& path, ImageFile* image) {
+namespace {
+
+/// Never opens a pipe or a device, which may be waited for.
+Status file_check(const std::string& path) {
     struct stat info;
     if (::stat(path.c_str(), &info) == 0) {
         if (S_ISDIR(info.st_mode)) return fail(Code::data, "{}: a folder among images: move it away", path);
-        if (!S_ISREG(info.st_mode)) return fail(Code::data, "{}: not a file: remove it", path);   // never read a pipe or a device
+        if (!S_ISREG(info.st_mode)) return fail(Code::data, "{}: not a file: remove it", path);
     }
-    GC_TRY(image_open(path, image));
-    if (image->H > shard_side_max || image->W > shard_side_max || uint64_t{3} * image->H * image->W > shard_sample_bytes_max)
-        return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", path, image->W, image->H,
-                    shard_sample_bytes_max >> 20);
     return {};
+}
+
+/// What a header says may be any number, whatever the size of the file.
+Status size_check(const ImageFile& image) {
+    if (image.H > shard_side_max || image.W > shard_side_max || uint64_t{3} * image.H * image.W > shard_sample_bytes_max)
+        return fail(Code::data, "{}: {} x {} pixels are more than a shard takes, {} MiB as RGB: make it smaller", image.path, image.W,
+                    image.H, shard_sample_bytes_max >> 20);
+    return {};
+}
+
+}   // namespace
+
+Status image_sample_open(const std::string& path, ImageFile* image) {
+    GC_TRY(file_check(path));
+    GC_TRY(image_open(path, image));
+    return size_check(*image);
+}
+
+Status image_sample_header(const std::string& path, ImageFile* image) {
+    GC_TRY(file_check(path));
+    bool complete = false;
+    GC_TRY(image_header(path, image, &complete));
+    if (!complete) {
+        GC_TRY(image_open(path, image));
+        image->bytes = {};
+    }
+    return size_check(*image);
 }
 
 std::pair<uint32_t, uint32_t> image_sample_size(const ImageFile& image, const ImageRules& rules) {

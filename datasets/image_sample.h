@@ -16,6 +16,8 @@ struct ImageRules {
 Status image_folder_list(const std::string& path, std::vector<std::string>* names);
 /// image_open() of a regular file that is not larger than a shard takes.
 Status image_sample_open(const std::string& path, ImageFile* image);
+/// The same for the header alone: image->bytes is empty.
+Status image_sample_header(const std::string& path, ImageFile* image);
 /// Height and width of the sample that the image becomes.
 std::pair<uint32_t, uint32_t> image_sample_size(const ImageFile& image, const ImageRules& rules);
 /// Decodes into C planes (1 or 3), turns upright and fits to rules.size.  *odd: as of image_decode().  Error: Code::node_memory where the
@@ -28,10 +30,14 @@ public:
     void add(const ImageFile& image, const ImageRules& rules, const std::string& odd);
     /// Appends a line for each kind.
     void report(std::vector<std::string>* notes) const;
+    /// What is odd; how many images are, and the first one's path.
+    using Kinds = std::map<std::string, std::pair<uint64_t, std::string>>;
+    const Kinds& kinds() const { return kinds_; }
+    void restore(const std::string& what, uint64_t images, const std::string& first) { kinds_[what] = {images, first}; }
 
 private:
     void count(const std::string& what, const std::string& path);
-    std::map<std::string, std::pair<uint64_t, std::string>> kinds_;
+    Kinds kinds_;
 };
 
 }   // namespace gradcast

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <span>
 
@@ -84,6 +86,7 @@ constexpr Kind kinds[] = {
      "television,tiger,tractor,train,trout,tulip,turtle,wardrobe,whale,willow_tree,wolf,woman,worm"},
     {"idx", 0, "IDX files", idx_sets},
     {"images", 0, "a folder of images", image_sets},
+    {"masks", 0, "images with masks", mask_sets},
     {"npy", 0, "NumPy arrays", npy_sets},
     {"table", 0, "a table", table_sets},
     {"text", 1, "a text", text_sets},
@@ -101,42 +104,161 @@ bool is_text(const Kind& kind) { return kind.read == text_sets || kind.read == t
 
 /// A kind whose files may lack a test set.
 bool splits(const Kind& kind) {
-    return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets || kind.read == table_sets || is_text(kind);
+    return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets || kind.read == table_sets || kind.read == mask_sets || is_text(kind);
 }
 
-/// Per channel, of pixels scaled to 0..1, from exact integer sums.  images [count, C, pixels].
-void mean_and_std(const uint8_t* images, uint64_t count, uint32_t C, uint64_t pixels, DataInfo* info) {
-    for (uint32_t c = 0; c < C; ++c) {
-        uint64_t sum = 0, squares = 0;
-        for (uint64_t n = 0; n < count; ++n)
-            for (const uint8_t *x = images + (n * C + c) * pixels, *end = x + pixels; x != end; ++x) {
-                sum += *x;
-                squares += uint32_t{*x} * *x;
+/// Calls each(bytes, samples) for all samples of a set, in order.
+template <typename Each>
+Status pieces(Set& set, uint64_t sample_bytes, Each each) {
+    constexpr uint64_t piece_bytes = 4 << 20;
+    const uint64_t count = set.count(), piece = std::max(piece_bytes / sample_bytes, uint64_t{1});
+    std::vector<uint8_t> bytes(std::min(piece, count) * sample_bytes);
+    for (uint64_t first = 0; first < count; first += piece) {
+        const uint64_t some = std::min(piece, count - first);
+        GC_TRY(set.images.read(first * sample_bytes, bytes.data(), some * sample_bytes));
+        each(bytes.data(), some);
+    }
+    return {};
+}
+
+/// Per channel, of pixels scaled to 0..1, from exact integer sums.
+Status mean_and_std_pixels(Set& set, DataInfo* info) {
+    const uint64_t pixels = uint64_t{info->H} * info->W, total = set.count() * pixels;
+    std::vector<uint64_t> sums(info->C), squares(info->C);
+    GC_TRY(pieces(set, info->sample_bytes(), [&](const uint8_t* x, uint64_t samples) {
+        for (uint64_t n = 0; n < samples; ++n)
+            for (uint32_t c = 0; c < info->C; ++c) {
+                uint64_t sum = 0, square = 0;
+                for (const uint8_t* end = x + pixels; x != end; ++x) {
+                    sum += *x;
+                    square += uint32_t{*x} * *x;
+                }
+                sums[c] += sum;
+                squares[c] += square;
             }
-        double total = static_cast<double>(count * pixels);
-        // count * squares - sum^2 in integers: a difference of two means would cancel.
-        auto spread = static_cast<unsigned __int128>(count * pixels) * squares - static_cast<unsigned __int128>(sum) * sum;
-        info->mean.push_back(static_cast<float>(static_cast<double>(sum) / total / 255));
+    }));
+    const auto count = static_cast<double>(total);
+    for (uint32_t c = 0; c < info->C; ++c) {
+        // total * squares - sum^2 in integers: a difference of two means would cancel.
+        auto spread = static_cast<unsigned __int128>(total) * squares[c] - static_cast<unsigned __int128>(sums[c]) * sums[c];
+        info->mean.push_back(static_cast<float>(static_cast<double>(sums[c]) / count / 255));
         info->std.push_back(
-            spread == 0 ? 1.0f : static_cast<float>(std::sqrt(static_cast<double>(spread)) / total / 255));   // 1: all pixels are equal
+            spread == 0 ? 1.0f : static_cast<float>(std::sqrt(static_cast<double>(spread)) / count / 255));   // 1: all pixels are equal
     }
+    return {};
 }
 
-/// The same of values [count, C], as they are.  Sums are in the order of the samples.
-void mean_and_std(const float* values, uint64_t count, DataInfo* info) {
+/// The same of floats [count, C], as they are.  Sums are in the order of the samples.
+Status mean_and_std_floats(Set& set, DataInfo* info) {
     const uint32_t C = info->C;
+    const auto count = static_cast<double>(set.count());
     std::vector<double> means(C), squares(C);
-    for (uint64_t i = 0; i < count * C; ++i) means[i % C] += static_cast<double>(values[i]);
-    for (double& mean : means) mean /= static_cast<double>(count);
-    for (uint64_t i = 0; i < count * C; ++i) {
-        const double off = static_cast<double>(values[i]) - means[i % C];
-        squares[i % C] += off * off;
-    }
+    auto values = [&](auto add) {
+        return pieces(set, info->sample_bytes(), [&](const uint8_t* bytes, uint64_t samples) {
+            const auto* x = reinterpret_cast<const float*>(bytes);
+            for (uint64_t i = 0; i < samples * C; ++i) add(i % C, static_cast<double>(x[i]));
+        });
+    };
+    GC_TRY(values([&](uint64_t c, double value) { means[c] += value; }));
+    for (double& mean : means) mean /= count;
+    GC_TRY(values([&](uint64_t c, double value) { squares[c] += (value - means[c]) * (value - means[c]); }));
     for (uint32_t c = 0; c < C; ++c) {
-        const auto std = static_cast<float>(std::sqrt(squares[c] / static_cast<double>(count)));
+        const auto std = static_cast<float>(std::sqrt(squares[c] / count));
         info->mean.push_back(static_cast<float>(means[c]));
         info->std.push_back(std > 0 && std::isfinite(1 / std) && std::isfinite(std) ? std : 1.0f);   // 1: all values are equal
     }
+    return {};
+}
+
+/// The folder of the output, which one import uses at a time.  Removes what it has made, unless keep() is called or there is a file in it.
+class ImportFolder {
+public:
+    ~ImportFolder() {
+        for (const std::string& path : made_) ::rmdir(path.c_str());
+    }
+    Status open(const std::string& path) {
+        std::error_code error;
+        std::filesystem::path each = std::filesystem::absolute(path, error).lexically_normal();
+        if (!each.has_filename()) each = each.parent_path();   // a slash at the end
+        for (; each.has_relative_path() && ::access(each.c_str(), F_OK) != 0; each = each.parent_path()) made_.push_back(each.string());
+        GC_TRY(make_directories(path));
+        // Two imports into one folder would write the same .part files.  A file system without locks is used without one.
+        lock_ = Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (!lock_ || ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return {};
+        return fail(Code::data, "{}: another import is writing there: wait for its end, or take another folder", path);
+    }
+    void keep() { made_.clear(); }
+
+private:
+    std::vector<std::string> made_;   // innermost first
+    Fd lock_;
+};
+
+// ---- the files of a data set ---------------------------------------------------------------------------------------------------
+
+constexpr uint64_t shards_max = 100'000;
+constexpr size_t shard_digits = 5;
+
+/// train.h5, train-00000.h5, …, and the same of test.
+bool is_shard(std::string_view name) {
+    for (const std::string_view half : {"train", "test"}) {
+        if (!name.starts_with(half)) continue;
+        std::string_view rest = name.substr(half.size());
+        if (rest == ".h5") return true;
+        if (rest.size() != 1 + shard_digits + 3 || rest[0] != '-' || !rest.ends_with(".h5")) continue;
+        if (rest.substr(1, shard_digits).find_first_not_of("0123456789") == rest.npos) return true;
+    }
+    return false;
+}
+
+/// The paths of shards that are in a folder, with this behind their names; those to train on come first.
+std::vector<std::string> shards_in(const std::string& folder, std::string_view behind = "") {
+    std::vector<std::string> paths;
+    for (const std::string& name : folder_names(folder))
+        if (name.ends_with(behind) && is_shard(std::string_view(name).substr(0, name.size() - behind.size())))
+            paths.push_back(folder + "/" + name);
+    std::ranges::stable_partition(paths, [&](const std::string& path) { return path.compare(folder.size() + 1, 2, "tr") == 0; });
+    return paths;
+}
+
+/// Writes the shards of one half as .part files; appends their paths without .part.
+Status shards_write(const ImportConfig& config, const char* half, DataInfo info, Set& set, std::vector<std::string>* paths) {
+    const uint64_t sample_bytes = info.sample_bytes(), count = set.count();
+    const uint64_t most = std::max(config.shard_bytes / (sample_bytes + info.targets_bytes()), uint64_t{1}), shards = (count + most - 1) / most;
+    if (shards > shards_max)
+        return fail(Code::invalid, "{} shards of {} samples are more than {}: take a larger --shard-size", shards, most, shards_max);
+    uint64_t begin = 0;
+    for (uint64_t shard = 0; shard < shards; ++shard, begin += info.count) {
+        info.count = count / shards + (shard < count % shards ? 1 : 0);   // alike: of a text each has room for samples
+        paths->push_back(shards == 1 ? fmt::format("{}/{}.h5", config.out, half)
+                                     : fmt::format("{}/{}-{:0{}}.h5", config.out, half, shard, shard_digits));
+        const SamplesRead read = [&](uint64_t first, uint64_t some, uint8_t* to) {
+            return set.images.read((begin + first) * sample_bytes, to, some * sample_bytes);
+        };
+        const SamplesRead targets = [&](uint64_t first, uint64_t some, uint8_t* to) {
+            const uint64_t at = (begin + first) * info.targets_bytes(), bytes = some * info.targets_bytes();
+            if (set.masked) return set.masks.read(at, to, bytes);
+            return std::memcpy(to, std::as_bytes(std::span(set.targets)).data() + at, bytes), Status();
+        };
+        GC_TRY(info.targets > 0 || info.vocabulary > 0
+                   ? shard_write_part(paths->back(), info, read, targets, config.compress)
+                   : shard_write_part(paths->back(), info, read, set.labels.data() + begin, config.compress));
+    }
+    return {};
+}
+
+/// Gives all .part files their names; after an error none of them is there.  Then removes the other shards of an earlier import; one that
+/// cannot be removed is named, and the new ones stay.
+Status shards_rename(const ImportConfig& config, const std::vector<std::string>& paths) {
+    for (size_t i = 0; i < paths.size(); ++i)
+        if (const Status status = file_rename(paths[i] + ".part", paths[i]); !status.ok()) {
+            while (i > 0) ::unlink(paths[--i].c_str());   // never leave half a data set
+            return status;
+        }
+    for (const std::string& old : shards_in(config.out))
+        if (std::find(paths.begin(), paths.end(), old) == paths.end() && ::unlink(old.c_str()) != 0)
+            return fail_sys(errno, "cannot remove {}, a shard of an earlier import, which is no part of the new data set", old);
+    return {};
 }
 
 /// Says which classes have nothing to train on.
@@ -204,34 +326,41 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     if (config.test < 0 || config.test >= 1) return fail(Code::invalid, "--test: a share above 0% and below 100% is needed, as 10%");
     if (config.compress > 9) return fail(Code::invalid, "{} is no level of compression: 1 (fast) to 9 (small)", config.compress);
     if (config.out.empty()) return fail(Code::invalid, "say into which folder to write (--out)");
-    std::vector<std::string> paths{config.out + "/train.h5", config.out + "/test.h5"};
     auto absent = [&] {
-        for (const std::string& path : paths)
-            if (!config.force && ::access(path.c_str(), F_OK) == 0)
-                return fail(Code::invalid, "{} is there already: --force replaces it", path);
-        return Status();
+        const std::vector<std::string> there = shards_in(config.out);
+        return config.force || there.empty() ? Status() : fail(Code::invalid, "{} is there already: --force replaces it", there[0]);
     };
     GC_TRY(absent());
+    ImportFolder folder;
+    GC_TRY(folder.open(config.out));
+    GC_TRY(absent());   // again, under the lock
 
     // Read and check everything before the first shard is written.
     Import import;
-    GC_TRY(import.train.images.open(config.out));
-    GC_TRY(import.test.images.open(config.out));
+    if (kind->read != image_sets) {
+        ImportFiles::remove(config.out);
+        GC_TRY(import.train.images.open(config.out));
+        GC_TRY(import.test.images.open(config.out));
+        for (Set* set : {&import.train, &import.test})
+            if (kind->read == mask_sets) GC_TRY(set->masks.open(config.out));
+    }
     const Status status = kind->read(read, kind->classes, &import);
     result->notes = std::move(import.notes);
     GC_TRY(status);
-    const Set &train = import.train, &test = import.test;
+    Set &train = import.train, &test = import.test;
     DataInfo info{.C = train.C,
                   .H = train.H,
                   .W = train.W,
-                  .classes = kind->classes,
+                  .classes = train.masked ? import.classes : kind->classes,
                   .mean = {},
                   .std = {},
                   .source = kind->source,
                   .class_names = import.class_names.empty() ? kind->class_names : import.class_names,
                   .target_scale = kind->target_scale,
                   .element = train.element,
-                  .targets = train.targets_each,
+                  .targets = train.masked ? train.H * train.W : train.targets_each,
+                  .target_element = train.masked ? Element::u8 : Element::f32,
+                  .ignore = import.ignore,
                   .vocabulary = import.vocabulary,
                   .alphabet = import.alphabet};
     if (info.classes == 0)
@@ -242,43 +371,26 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
                     "{}: the names of its {} classes have {} bytes, more than the {} that a shard holds: give the classes shorter names, "
                     "or numbers from 0 (000, 001, …)",
                     read.from, info.classes, info.class_names.size(), class_names_max);
-    const uint8_t *train_images = nullptr, *test_images = nullptr;
-    GC_TRY(import.train.images.map(&train_images));
-    GC_TRY(import.test.images.map(&test_images));
     if (info.vocabulary > 0) {
         info.mean = {0}, info.std = {1};
     } else if (kind->std > 0) {
         info.mean.assign(info.C, kind->mean);
         info.std.assign(info.C, kind->std);
-    } else if (info.element == Element::f32) mean_and_std(reinterpret_cast<const float*>(train_images), train.count(), &info);
-    else mean_and_std(train_images, train.count(), info.C, uint64_t{info.H} * info.W, &info);
-    if (!info.regression() && info.vocabulary == 0) note_empty(info, train, &result->notes);
+    } else GC_TRY(info.element == Element::f32 ? mean_and_std_floats(train, &info) : mean_and_std_pixels(train, &info));
+    if (!info.regression() && !info.masks() && info.vocabulary == 0) note_empty(info, train, &result->notes);
     if (test.count() == 0)
-        result->notes.push_back(fmt::format("no samples to test on: --test 10% takes some{}", info.vocabulary > 0 ? "" : " of each class"));
+        result->notes.push_back(fmt::format("no samples to test on: --test 10% takes some{}", info.vocabulary > 0 || info.masks() ? "" : " of each class"));
 
-    GC_TRY(make_directories(config.out));
-    // Two imports into one folder would write the same .part files.  A file system without locks is used without one.
-    Fd folder(::open(config.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return fail(Code::data, "{}: another import is writing there: wait for its end, or take another folder", config.out);
-    GC_TRY(absent());   // again, under the lock
-    info.count = train.count();
-    const auto write = [&](const std::string& path, const uint8_t* images, const Set& set) {
-        const std::byte* targets = info.targets > 0 ? std::as_bytes(std::span(set.targets)).data() : nullptr;
-        return info.targets > 0 || info.vocabulary > 0 ? shard_write(path, info, images, targets, config.compress)
-                                                       : shard_write(path, info, images, set.labels.data(), config.compress);
-    };
-    GC_TRY(write(paths[0], train_images, train));
-    if (test.count() == 0) {
-        ::unlink(paths[1].c_str());   // the old test set, with --force
-        paths.pop_back();
-    } else {
-        info.count = test.count();
-        if (Status written = write(paths[1], test_images, test); !written.ok()) {
-            ::unlink(paths[0].c_str());   // never leave half a data set
-            return written;
-        }
+    for (const std::string& part : shards_in(config.out, ".part")) ::unlink(part.c_str());   // of an import that was killed
+    std::vector<std::string> paths;
+    Status written = shards_write(config, "train", info, train, &paths);
+    if (written.ok()) written = shards_write(config, "test", info, test, &paths);
+    if (written.ok()) written = shards_rename(config, paths);
+    if (!written.ok()) {
+        for (const std::string& path : paths) ::unlink((path + ".part").c_str());
+        return written;
     }
+    folder.keep();
     result->paths = paths;
     result->train = train.count();
     result->test = test.count();

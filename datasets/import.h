@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "datasets/import_state.h"
 #include "datasets/shard.h"
 #include "datasets/spool.h"
 
@@ -19,14 +20,19 @@ struct Set {
     std::vector<int32_t> labels;
     uint32_t targets_each = 0;    // above 0: floats in place of the label
     std::vector<float> targets;   // [count, targets_each]
+    bool masked = false;
+    Spool masks;                  // where masked: [count, H, W]
     uint64_t tokens = 0;          // of a text, which has no labels: how many are in `images`
     uint64_t count() const { return tokens > 0 ? tokens : labels.size(); }
 };
 
 /// What an importer reads into.
 struct Import {
-    Set train, test;                  // both open; test stays empty if there is none
+    ImportFiles kept;                 // of image_sets()
+    Set train, test;                  // both open, but for image_sets(); test stays empty if there is none
     std::string class_names = {};     // separated by commas; empty: not known
+    uint32_t classes = 0;             // of masks
+    int32_t ignore = -1;              // DataInfo::ignore
     uint32_t vocabulary = 0;          // DataInfo::vocabulary
     std::string alphabet = {};        // DataInfo::alphabet
     std::vector<std::string> notes;   // ImportResult::notes
@@ -39,6 +45,7 @@ Status image_sets(const ImportConfig& config, uint32_t classes, Import* import);
 Status idx_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_idx.cc
 Status npy_sets(const ImportConfig& config, uint32_t classes, Import* import);     // import_npy.cc
 Status table_sets(const ImportConfig& config, uint32_t classes, Import* import);   // import_table.cc
+Status mask_sets(const ImportConfig& config, uint32_t classes, Import* import);    // import_masks.cc
 Status text_sets(const ImportConfig& config, uint32_t classes, Import* import);    // import_text.cc
 Status token_sets(const ImportConfig& config, uint32_t classes, Import* import);   // import_text.cc
 

@@ -5,9 +5,16 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <span>
+#include <tuple>
 
 #include "datasets/image_sample.h"
 #include "datasets/import.h"
+#include "datasets/in_order.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/memory_room.h"
+#include "runtime/core/version.h"
 
 namespace gradcast {
 namespace {
@@ -26,30 +33,19 @@ struct Found {
     struct File {
         int32_t label = 0;
         std::string name;
+        uint64_t decode_bytes = 0;            // memory that decoding takes
+        uint64_t bytes = 0, changed_ns = 0;   // its size, and when it was changed
     };
     std::vector<File> files;
 };
 
-/// Files that cannot be used, and what is odd about the others, by kind: how many, and the first one.
-class Findings {
-public:
-    ImageOddities oddities;
-    void bad(const Status& status) {
-        if (bad_.size() < bad_shown_max) bad_.emplace_back(status.what);
-        ++bad_count_;
-    }
-    uint64_t bad_count() const { return bad_count_; }
-    const std::string& first_bad() const { return bad_[0]; }
-    void report(std::vector<std::string>* notes) const {
-        oddities.report(notes);
-        for (const std::string& each : bad_) notes->push_back(each);
-        if (bad_count_ > bad_.size()) notes->push_back(fmt::format("… and {} more files that cannot be used", bad_count_ - bad_.size()));
-    }
-
-private:
-    std::vector<std::string> bad_;
-    uint64_t bad_count_ = 0;
-};
+/// Of the files that cannot be used the first texts; what is odd about the others, by kind: how many, and the first one.
+void report(const ImportState& state, std::vector<std::string>* notes) {
+    state.oddities.report(notes);
+    for (const std::string& each : state.bad_texts) notes->push_back(each);
+    if (state.bad.size() > state.bad_texts.size())
+        notes->push_back(fmt::format("… and {} more files that cannot be used", state.bad.size() - state.bad_texts.size()));
+}
 
 // ---- which folders -------------------------------------------------------------------------------------------------------------
 
@@ -95,7 +91,8 @@ Status images_find(const std::vector<std::string>& classes, Found* found) {
         std::vector<std::string> files;
         GC_TRY(image_folder_list(folder + "/" + name, &files));
         if (files.empty()) return fail(Code::data, "{}/{}: a class without images: take the folder away, or fill it", folder, name);
-        for (std::string& file : files) found->files.push_back({static_cast<int32_t>(label - classes.begin()), std::move(file)});
+        for (std::string& file : files)
+            found->files.push_back({.label = static_cast<int32_t>(label - classes.begin()), .name = std::move(file)});
     }
     return {};
 }
@@ -160,75 +157,180 @@ bool are_numbers(const std::vector<std::string>& classes) {
 
 // ---- the images ----------------------------------------------------------------------------------------------------------------
 
+constexpr uint64_t decode_bytes_max = 192 << 20;   // of all images that are being decoded or wait for their turn
+constexpr uint64_t header_bytes = 8 << 20;         // of a file whose header is read; few have headers of more than 256 KiB
+
 class Reader {
 public:
     Reader(const ImportConfig& config, const std::vector<std::string>& classes)
-        : rules_{.size = config.size, .exif = config.exif}, classes_(classes) {}
-
-    /// Reads all headers: a wrong size is found before anything is decoded, and one RGB image makes all RGB.
-    Status headers(const Found& half) {
-        ImageFile image;
-        for (const Found::File& file : half.files) {
-            const std::string path = path_of(half, file);
-            if (Status status = image_sample_open(path, &image); !status.ok()) {
-                GC_TRY(go_on(status));
-                continue;   // read() reports it
-            }
-            C_ = std::max(C_, image.C);
-            auto [h, w] = image_sample_size(image, rules_);
-            if (H_ == 0) {
-                H_ = h;
-                W_ = w;
-                first_ = path;
-            } else if ((h != H_ || w != W_) && others_++ == 0) {
-                other_ = fmt::format("{}: {} x {} pixels, but {} has {} x {}", path, w, h, first_, W_, H_);
-            }
-        }
-        return {};
+        : config_(config), rules_{config.size, config.exif}, classes_(classes) {}
+    /// Finds the size and the channels of all samples, and what each image takes to decode.
+    Status headers(Found& half) {
+        std::vector<Header> slots(in_order_slots(config_.threads));
+        return in_order({.count = half.files.size(),
+                         .threads = config_.threads,
+                         .bytes_max = bytes_max_,
+                         .bytes = [](uint64_t) { return header_bytes; },
+                         .make = [&](uint64_t i, uint32_t slot) { header(path_of(half, half.files[i]), &slots[slot]); },
+                         .take =
+                             [&](uint64_t i, uint32_t slot) {
+                                 progress(true);
+                                 Found::File& file = half.files[i];
+                                 file.decode_bytes = slots[slot].decode_bytes;
+                                 file.bytes = slots[slot].bytes;
+                                 file.changed_ns = slots[slot].changed_ns;
+                                 return compare(path_of(half, file), slots[slot]);
+                             }});
     }
     Status sizes_alike() const {
         if (others_ == 0) return {};
         return fail(Code::data, "{}{}: --size {} makes all alike (resizes the short side to so many pixels and cuts the middle out)",
                     other_, others_ > 1 ? fmt::format(", and {} more differ", others_ - 1) : "", std::min(H_, W_));
     }
-    Status read(const Found& half, Set* set) {
-        set->C = C_;
-        set->H = H_;
-        set->W = W_;
-        ImageFile image;
-        Planes planes;
-        for (const Found::File& file : half.files) {
-            const std::string path = path_of(half, file);
-            std::string odd;
-            Status status = image_sample_open(path, &image);
-            if (status.ok() && (image.C > C_ || image_sample_size(image, rules_) != std::pair{H_, W_}))
-                return fail(Code::data, "{}: changed while it was read", path);
-            if (status.ok()) status = image_sample(image, rules_, C_, &planes, &odd);
-            if (!status.ok()) {
-                GC_TRY(go_on(status));
-                findings.bad(status);
-                continue;
-            }
-            findings.oddities.add(image, rules_, odd);
-            GC_TRY(set->images.append(planes.pixels.data(), planes.pixels.size()));
-            set->labels.push_back(file.label);
+    /// Everything that decoded samples depend on.
+    std::string what(const Found& train, const Found& test) const {
+        Sha256 sha;
+        auto add = [&](const std::string& text) { sha.add(std::as_bytes(std::span(text))); };
+        add(fmt::format("{} {} {} {} {} {}\n", version_text, rules_.size, rules_.exif, C_, H_, W_));
+        for (const Found* half : {&train, &test}) {
+            add(fmt::format("{} files\n", half->files.size()));
+            for (const Found::File& file : half->files)
+                add(fmt::format("{} {} {} {}\n", file.bytes, file.changed_ns, file.label, path_of(*half, file)));
+        }
+        return sha.hex();
+    }
+    /// Decodes the files from state.files on, and gives the samples that are there their labels.
+    Status read(const Found& train, const Found& test, Import* import) {
+        uint64_t begin = 0;   // of the half's files among all
+        for (auto [half, set] : {std::pair{&train, &import->train}, {&test, &import->test}}) {
+            set->C = C_;
+            set->H = H_;
+            set->W = W_;
+            const uint64_t count = half->files.size(), done = std::min(state.files - begin, count);
+            for (uint64_t i = 0; i < done; ++i)
+                if (!std::binary_search(state.bad.begin(), state.bad.end(), begin + i)) set->labels.push_back(half->files[i].label);
+            GC_TRY(read(std::span(half->files).subspan(done), *half, set, import));
+            begin += count;
         }
         return {};
     }
-    Findings findings;
+    void files(uint64_t count) { files_ = count; }
+    uint64_t files() const { return files_; }
+    ImportState state;
 
 private:
+    Status read(std::span<const Found::File> files, const Found& half, Set* set, Import* import) {
+        std::vector<Decoded> slots(in_order_slots(config_.threads));
+        return in_order({.count = files.size(),
+                         .threads = config_.threads,
+                         .bytes_max = bytes_max_,
+                         .bytes = [&](uint64_t i) { return files[i].decode_bytes; },
+                         .make = [&](uint64_t i, uint32_t slot) { decode(path_of(half, files[i]), &slots[slot]); },
+                         .take = [&](uint64_t i, uint32_t slot) -> Status {
+                             GC_TRY(append(files[i].label, &slots[slot], set));
+                             ++state.files;
+                             progress(false);
+                             return save(import);
+                         }});
+    }
+    /// About once a second, so that an import that is killed has lost little.
+    Status save(Import* import) {
+        constexpr uint64_t period_us = 1'000'000;
+        if (clock_us() - saved_us_ < period_us) return {};
+        GC_TRY(import->kept.save(import->train.images, import->test.images, state));
+        saved_us_ = clock_us();
+        return {};
+    }
+    struct Header {
+        Status status;
+        uint32_t C = 0, H = 0, W = 0;   // of the sample
+        uint64_t decode_bytes = 0;
+        uint64_t bytes = 0, changed_ns = 0;
+    };
+    struct Decoded {
+        Status status;
+        bool changed = false;   // since its header was read
+        ImageFile image;        // without its bytes
+        Planes planes;
+        std::string odd;
+    };
+
+    // Any thread.
+    void header(const std::string& path, Header* header) const {
+        ImageFile image;
+        struct stat file {};
+        (void)::stat(path.c_str(), &file);   // before it is read
+        *header = {.status = image_sample_header(path, &image)};
+        header->bytes = static_cast<uint64_t>(file.st_size);
+        header->changed_ns = static_cast<uint64_t>(file.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(file.st_mtim.tv_nsec);
+        header->decode_bytes = image.file_bytes;
+        if (!header->status.ok()) return;   // decode() reports it
+        header->C = image.C;
+        std::tie(header->H, header->W) = image_sample_size(image, rules_);
+        // What image_fit() makes of the rows, then of the columns, comes on top.
+        header->decode_bytes = image.decode_bytes(3) + uint64_t{3} * rules_.size * (uint64_t{rules_.size} + std::max(image.H, image.W));
+    }
+    void decode(const std::string& path, Decoded* decoded) const {
+        ImageFile& image = decoded->image;
+        decoded->status = image_sample_open(path, &image);
+        decoded->changed = decoded->status.ok() && (image.C > C_ || image_sample_size(image, rules_) != std::pair{H_, W_});
+        decoded->odd.clear();
+        if (decoded->status.ok() && !decoded->changed) decoded->status = image_sample(image, rules_, C_, &decoded->planes, &decoded->odd);
+        image.bytes = {};
+    }
+
+    // The thread that imports.
+    Status compare(const std::string& path, const Header& header) {
+        if (!header.status.ok()) return go_on(header.status);
+        C_ = std::max(C_, header.C);
+        if (H_ == 0) {
+            H_ = header.H;
+            W_ = header.W;
+            first_ = path;
+        } else if ((header.H != H_ || header.W != W_) && others_++ == 0) {
+            other_ = fmt::format("{}: {} x {} pixels, but {} has {} x {}", path, header.W, header.H, first_, W_, H_);
+        }
+        return {};
+    }
+    Status append(int32_t label, Decoded* decoded, Set* set) {
+        if (decoded->changed) return fail(Code::data, "{}: changed while it was read", decoded->image.path);
+        if (!decoded->status.ok()) {
+            GC_TRY(go_on(decoded->status));
+            if (state.bad_texts.size() < bad_shown_max) state.bad_texts.emplace_back(decoded->status.what);
+            state.bad.push_back(state.files);
+            return {};
+        }
+        state.oddities.add(decoded->image, rules_, decoded->odd);
+        GC_TRY(set->images.append(decoded->planes.pixels.data(), decoded->planes.pixels.size()));
+        set->labels.push_back(label);
+        decoded->planes = {};
+        return {};
+    }
+    void progress(bool headers) {
+        constexpr uint64_t period_us = 100'000;
+        done_ = !headers ? state.files : done_ + 1;
+        const bool due = headers != headers_ || done_ == files_ || clock_us() - told_us_ >= period_us;
+        headers_ = headers;
+        if (!config_.progress || !due) return;
+        told_us_ = clock_us();
+        config_.progress({headers, done_, files_});
+    }
+
     std::string path_of(const Found& half, const Found::File& file) const {
         return half.folder + "/" + classes_[static_cast<size_t>(file.label)] + "/" + file.name;
     }
     /// Bad files are reported together at the end; any other error ends the import.
     static Status go_on(const Status& status) { return status.code == Code::data || status.code == Code::invalid ? Status() : status; }
 
+    const ImportConfig& config_;
     const ImageRules rules_;
     const std::vector<std::string>& classes_;
+    const uint64_t bytes_max_ = std::min(decode_bytes_max, memory_room().bytes / 4);
     uint32_t C_ = 1, H_ = 0, W_ = 0;   // of all samples
     std::string first_, other_;        // the image whose size that is; one of another size
     uint64_t others_ = 0;
+    uint64_t files_ = 0, done_ = 0, told_us_ = 0, saved_us_ = clock_us();
+    bool headers_ = true;   // done_ counts these
 };
 
 }   // namespace
@@ -241,18 +343,27 @@ Status image_sets(const ImportConfig& config, uint32_t, Import* import) {
     if (!are_numbers(classes)) import->class_names = fmt::format("{}", fmt::join(classes, ","));
 
     Reader reader(config, classes);
-    for (const Found* half : {&train, &test}) GC_TRY(reader.headers(*half));
+    reader.files(train.files.size() + test.files.size());
+    for (Found* half : {&train, &test}) GC_TRY(reader.headers(*half));
     GC_TRY(reader.sizes_alike());
-    Status status = reader.read(train, &import->train);
-    if (status.ok()) status = reader.read(test, &import->test);
-    const Findings& findings = reader.findings;
-    findings.report(&import->notes);
+    ImportState& state = reader.state;
+    bool found = false, other = false;
+    GC_TRY(import->kept.open(config.out, reader.what(train, test), &import->train.images, &import->test.images, &state, &found, &other));
+    if (found)
+        import->notes.push_back(fmt::format("goes on after {} of {} images, where an import was ended", state.files, reader.files()));
+    if (other)
+        import->notes.push_back(
+            fmt::format("{}: what an import has left that was ended is of other files or options: it begins anew", config.out));
+    const Status status = reader.read(train, test, import);
+    report(state, &import->notes);
     GC_TRY(status);
-    const uint64_t bad = findings.bad_count();
-    if (bad > 0 && (!config.skip_bad || import->train.count() == 0))
-        return bad == 1 ? fail(Code::data, "{}{}", findings.first_bad(), config.skip_bad ? "" : ", or go on without it (--skip-bad)")
-                        : fail(Code::data, "{}: {} files cannot be used, the first is {}{}", config.from, bad, findings.first_bad(),
+    const uint64_t bad = state.bad.size();
+    if (bad > 0 && (!config.skip_bad || import->train.count() == 0)) {
+        const std::string& first = state.bad_texts[0];
+        return bad == 1 ? fail(Code::data, "{}{}", first, config.skip_bad ? "" : ", or go on without it (--skip-bad)")
+                        : fail(Code::data, "{}: {} files cannot be used, the first is {}{}", config.from, bad, first,
                                config.skip_bad ? "" : "; --skip-bad goes on without them");
+    }
     return {};
 }
 

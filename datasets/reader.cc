@@ -199,6 +199,8 @@ const Shard* data_shared(const DataSet& a, const DataSet& b) {
     return nullptr;
 }
 
+std::string shard_digest(const Shard& shard) { return sha256_of(digest_text(shard)); }
+
 Status data_verify(const DataSet& data, const std::atomic<bool>* stop) {
     for (uint32_t i = 0; i < data.shards().size(); ++i) GC_TRY(shard_verify(data.shards()[i], data.fd(i), stop));
     return {};

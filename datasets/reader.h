@@ -104,7 +104,9 @@ Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, con
 Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, const DataOptions& options = {});
 /// A shard of `b` with the same samples as one of `a`: the same file, or a copy; null: there is none.
 const Shard* data_shared(const DataSet& a, const DataSet& b);
-/// shard_verify() of every shard: O(bytes).  A job calls it once, before it starts.
+/// SHA-256 of everything that a shard's samples depend on; its digests stand for the bytes.
+std::string shard_digest(const Shard& shard);
+/// shard_verify() of every shard: O(bytes).  data_verify_once() of datasets/verified.h leaves out what was verified before.
 Status data_verify(const DataSet& data, const std::atomic<bool>* stop = nullptr);
 
 /// Gives the blocks of a job, read ahead.  Its data set and its arena must outlive it.

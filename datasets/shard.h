@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -74,29 +75,48 @@ Status shard_labels_from_1(const Shard& shard);
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress = 0);
 /// The same where samples have targets: [count, info.targets_bytes()]; null of a text, which has none.
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* samples, const std::byte* targets, uint32_t compress = 0);
+/// Copies `count` samples from sample `first` of a shard on: [count, C, H, W] of info.element.
+using SamplesRead = std::function<Status(uint64_t first, uint64_t count, uint8_t* to)>;
+/// The same bytes in <path>.part, for a caller that renames it.  Asks for the samples in order, about 4 MiB at a time.
+Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const int32_t* labels,
+                        uint32_t compress = 0);
+/// targets: gives [count, info.targets_bytes()]; not called of a text.
+Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const SamplesRead& targets,
+                        uint32_t compress = 0);
+
+/// How far an import of images is.
+struct ImportProgress {
+    bool headers = false;   // the first look at all files, for their sizes; then they are decoded
+    uint64_t done = 0, files = 0;
+};
 
 struct ImportConfig {
     std::string kind;   // one of import_kinds()
     std::string from, out;
-    bool force = false;                                    // replace existing shards
-    uint32_t compress = 0;                                 // deflate level, 1 .. 9; 0: contiguous
-    uint64_t samples = 6000, seed = 1;                     // of ridge; seed also of `test`
-    double test = 0;                                       // share of each class to test on, below 1; 0: as the source has it
-    uint32_t size = 0;                                     // of images: side after resizing and cutting; 0: as they are
-    bool exif = true;                                      // of images: turn as their EXIF orientation says
-    bool skip_bad = false;                                 // of images: leave out files that cannot be read
-    std::string by = "characters";                         // of a text: what a token is; or "bytes"
-    bool wide_tokens = false;                              // of tokens without a header: they have 4 bytes, not 2
-    uint32_t vocabulary = 0;                               // of tokens: all are below it; 0: 1 + the largest
-    std::string label = {};                                // of a table: the column of classes; or:
-    std::vector<std::string> targets = {}, without = {};   // of a table: columns of float targets; columns that are left out
+    bool force = false;                                         // replace existing shards
+    uint32_t compress = 0;                                      // deflate level, 1 .. 9; 0: contiguous
+    uint64_t samples = 6000, seed = 1;                          // of ridge; seed also of `test`
+    double test = 0;                                            // share of each class to test on, below 1; 0: as the source has it
+    uint64_t shard_bytes = 256 << 20;                           // of the samples of a shard; a larger half of a data set has several
+    uint32_t size = 0;                                          // of images: side after resizing and cutting; 0: as they are
+    uint32_t threads = 1;                                       // of images: that decode
+    bool exif = true;                                           // of images: turn as their EXIF orientation says
+    bool skip_bad = false;                                      // of images: leave out files that cannot be read
+    std::string by = "characters";                              // of a text: what a token is; or "bytes"
+    bool wide_tokens = false;                                   // of tokens without a header: they have 4 bytes, not 2
+    uint32_t vocabulary = 0;                                    // of tokens: all are below it; 0: 1 + the largest
+    std::string label = {};                                     // of a table: the column of classes; or:
+    std::vector<std::string> targets = {}, without = {};        // of a table: columns of float targets; columns that are left out
+    std::function<void(const ImportProgress&)> progress = {};   // of images; called by the thread that imports, about 10 times a second
 };
 struct ImportResult {
     std::vector<std::string> paths;
     uint64_t train = 0, test = 0;
     std::vector<std::string> notes = {};   // one line each: what was omitted, turned or is odd; also of an import that fails
 };
-/// Writes out/train.h5 and, if the source has a test set, out/test.h5.
+/// Writes out/train.h5 and, if the source has a test set, out/test.h5.  A half of more than shard_bytes is written as train-00000.h5,
+/// train-00001.h5, …, as few as can be, of as many samples each or one more.  Nothing is renamed before all of them are written, so
+/// an error leaves no half of a data set.  With `force`, all files of these names that an earlier import has left are replaced or removed.
 Status data_import(const ImportConfig& config, ImportResult* result);
 const std::vector<std::string>& import_kinds();
 

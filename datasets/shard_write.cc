@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <span>
 
 #include "datasets/hdf5.h"
@@ -28,9 +29,17 @@ bool attribute_write(hid_t object, const char* name, const std::string& text) {
            attribute_write(object, name, type.get(), {}, padded.data());
 }
 
-/// One digest for each `digest_bytes_each` bytes; compress > 0: deflated, `stored_samples` in a chunk.
-bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, std::span<const std::byte> bytes,
-                    uint64_t digest_bytes_each, uint32_t compress = 0, uint64_t stored_samples = 0) {
+constexpr uint64_t piece_bytes = 4 << 20;   // written at a time
+
+/// What is written: samples of `sample_bytes`, a digest for each digest_samples.
+struct Samples {
+    const SamplesRead& read;
+    uint64_t sample_bytes, digest_samples;
+};
+
+/// compress > 0: deflated, `stored_samples` in a chunk.  *status: the error of a read.
+bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, const Samples& samples, Status* status,
+                    uint32_t compress = 0, uint64_t stored_samples = 1) {
     Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
     // No time stamps: equal data give equal bytes.
     if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
@@ -41,10 +50,32 @@ bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_
             return false;
     }
     Hid data_set(H5Dcreate2(file, name, type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
-    if (!data_set || H5Dwrite(data_set.get(), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0) return false;
+    if (!data_set) return false;
+    // Whole stored chunks in order: the file is that of a single write.
+    const uint64_t count = dims[0], fit = piece_bytes / samples.sample_bytes;
+    const uint64_t piece = std::min(count, std::max(fit / stored_samples, uint64_t{1}) * stored_samples);
+    std::vector<uint8_t> bytes(piece * samples.sample_bytes);
+    std::vector<hsize_t> first(dims.size());
     std::string digests;
-    for (uint64_t at = 0; at < bytes.size(); at += digest_bytes_each)
-        digests += sha256_hex(bytes.subspan(at, std::min(digest_bytes_each, bytes.size() - at)));
+    std::optional<Sha256> sha;
+    for (first[0] = 0; first[0] < count; first[0] += dims[0]) {
+        dims[0] = std::min<uint64_t>(piece, count - first[0]);
+        *status = samples.read(first[0], dims[0], bytes.data());
+        if (!status->ok()) return false;
+        Hid memory(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
+        if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, first.data(), nullptr, dims.data(), nullptr) < 0 ||
+            H5Dwrite(data_set.get(), type, memory.get(), space.get(), H5P_DEFAULT, bytes.data()) < 0)
+            return false;
+        for (uint64_t i = 0, some = 0; i < dims[0]; i += some) {
+            const uint64_t sample = first[0] + i, remaining = samples.digest_samples - sample % samples.digest_samples;
+            some = std::min<uint64_t>(remaining, dims[0] - i);
+            if (!sha) sha.emplace();
+            sha->add(std::as_bytes(std::span(bytes)).subspan(i * samples.sample_bytes, some * samples.sample_bytes));
+            if (some != remaining && sample + some != count) continue;
+            digests += sha->hex();
+            sha.reset();
+        }
+    }
     Hid text(H5Tcopy(H5T_C_S1));
     return H5Tset_size(text.get(), digest_digits) >= 0 && H5Tset_strpad(text.get(), H5T_STR_NULLPAD) >= 0 &&
            attribute_write(data_set.get(), "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
@@ -54,13 +85,13 @@ bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_
 struct DataSets {
     const char* samples_name;
     const char* targets_name;
-    hid_t target_type;
+    Element target_element;
     std::vector<hsize_t> target_dims;
     uint64_t target_bytes;
 };
 
-Status part_write(const std::string& part, const DataInfo& info, const DataSets& sets, const uint8_t* samples,
-                  std::span<const std::byte> targets, uint32_t compress) {
+Status file_fill(const std::string& part, const DataInfo& info, const DataSets& sets, const SamplesRead& samples,
+                 const SamplesRead& targets, uint32_t compress) {
     const uint64_t sample_bytes = info.sample_bytes();
     auto samples_each = [&](uint64_t bytes, uint64_t pieces_max) {
         return std::max({bytes / sample_bytes, (info.count + pieces_max - 1) / pieces_max, uint64_t{1}});
@@ -70,6 +101,7 @@ Status part_write(const std::string& part, const DataInfo& info, const DataSets&
     const uint32_t version = format_version_of(info);
     std::vector<hsize_t> sample_dims = {info.count};
     if (info.vocabulary == 0) sample_dims.insert(sample_dims.end(), {info.C, info.H, info.W});
+    Status read;
     Hdf5Lock lock;
     Hid access(H5Pcreate(H5P_FILE_ACCESS));
     H5Pset_alignment(access.get(), 1, 4096);   // for O_DIRECT
@@ -87,31 +119,46 @@ Status part_write(const std::string& part, const DataInfo& info, const DataSets&
                 (info.ignore < 0 || attribute_write(root, "ignore", H5T_NATIVE_INT32, {}, &info.ignore)) &&
                 (info.vocabulary == 0 || attribute_write(root, "vocabulary", H5T_NATIVE_UINT32, {}, &info.vocabulary)) &&
                 (info.alphabet.empty() || attribute_write(root, "alphabet", info.alphabet)) &&
-                data_set_write(root, sets.samples_name, hdf5_type(info.element), sample_dims,
-                               std::as_bytes(std::span(samples, info.count * sample_bytes)), digest_samples * sample_bytes, compress,
-                               stored_samples) &&
-                (info.vocabulary > 0 || data_set_write(root, sets.targets_name, sets.target_type, sets.target_dims, targets,
-                                                       digest_samples * sets.target_bytes)) &&
+                data_set_write(root, sets.samples_name, hdf5_type(info.element), sample_dims, {samples, sample_bytes, digest_samples},
+                               &read, compress, stored_samples) &&
+                (info.vocabulary > 0 || data_set_write(root, sets.targets_name, hdf5_type(sets.target_element), sets.target_dims,
+                                                       {targets, sets.target_bytes, digest_samples}, &read)) &&
                 H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
     // Not hdf5_reason(): the calls that closed ids have replaced it.
+    if (!read.ok()) return read;
     if (!good || !file.close()) return fail_sys(errno, "cannot write {}", part);
     return {};
 }
 
-Status whole_write(const std::string& path, const DataInfo& info, const DataSets& sets, const uint8_t* samples,
-                   std::span<const std::byte> targets, uint32_t compress) {
+/// Reads what is in memory.
+SamplesRead read_of(const void* from, uint64_t sample_bytes) {
+    return [from = static_cast<const uint8_t*>(from), sample_bytes](uint64_t first, uint64_t count, uint8_t* to) {
+        std::copy_n(from + first * sample_bytes, count * sample_bytes, to);
+        return Status();
+    };
+}
+
+Status part_write(const std::string& path, const DataInfo& info, const DataSets& sets, const SamplesRead& samples,
+                  const SamplesRead& targets, uint32_t compress) {
     GC_ASSERT(compress <= 9 && info.count > 0 && info.C > 0 && info.H > 0 && info.W > 0 && info.mean.size() == info.C &&
               info.std.size() == info.C);
     const std::string part = path + ".part";
-    Status status = part_write(part, info, sets, samples, targets, compress);
-    if (status.ok()) status = file_rename(part, path);
+    const Status status = file_fill(part, info, sets, samples, targets, compress);
+    if (!status.ok()) ::unlink(part.c_str());
+    return status;
+}
+
+Status part_rename(const std::string& path) {
+    const std::string part = path + ".part";
+    const Status status = file_rename(part, path);
     if (!status.ok()) ::unlink(part.c_str());
     return status;
 }
 
 }   // namespace
 
-Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
+Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const int32_t* labels,
+                        uint32_t compress) {
     if (info.classes == 0 || info.classes > shard_side_max)
         return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
     uint32_t target_bytes = info.classes <= 256 ? 1 : 2;
@@ -125,21 +172,33 @@ Status shard_write(const std::string& path, const DataInfo& info, const uint8_t*
     const bool images_alone = format_version_of(info) == 1;
     const DataSets sets{.samples_name = images_alone ? "images" : "samples",
                         .targets_name = images_alone ? "labels" : "targets",
-                        .target_type = target_bytes == 1 ? H5T_STD_U8LE : H5T_STD_U16LE,
+                        .target_element = target_bytes == 1 ? Element::u8 : Element::u16,
                         .target_dims = {info.count},
                         .target_bytes = target_bytes};
-    return whole_write(path, info, sets, images, packed, compress);
+    return part_write(path, info, sets, samples, read_of(packed.data(), target_bytes), compress);
+}
+
+Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const SamplesRead& targets,
+                        uint32_t compress) {
+    GC_ASSERT(info.targets > 0 || info.vocabulary > 0);
+    const DataSets sets{.samples_name = "samples",
+                        .targets_name = "targets",
+                        .target_element = info.target_element,
+                        .target_dims = info.masks() ? std::vector<hsize_t>{info.count, info.H, info.W}
+                                                    : std::vector<hsize_t>{info.count, info.targets},
+                        .target_bytes = info.targets_bytes()};
+    return part_write(path, info, sets, samples, targets, compress);
+}
+
+Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* images, const int32_t* labels, uint32_t compress) {
+    GC_TRY(shard_write_part(path, info, read_of(images, info.sample_bytes()), labels, compress));
+    return part_rename(path);
 }
 
 Status shard_write(const std::string& path, const DataInfo& info, const uint8_t* samples, const std::byte* targets, uint32_t compress) {
-    GC_ASSERT((info.targets > 0) == (targets != nullptr) && (info.targets > 0 || info.vocabulary > 0));
-    const DataSets sets{
-        .samples_name = "samples",
-        .targets_name = "targets",
-        .target_type = hdf5_type(info.target_element),
-        .target_dims = info.masks() ? std::vector<hsize_t>{info.count, info.H, info.W} : std::vector<hsize_t>{info.count, info.targets},
-        .target_bytes = info.targets_bytes()};
-    return whole_write(path, info, sets, samples, {targets, info.count * info.targets_bytes()}, compress);
+    GC_ASSERT((info.targets > 0) == (targets != nullptr));
+    GC_TRY(shard_write_part(path, info, read_of(samples, info.sample_bytes()), read_of(targets, info.targets_bytes()), compress));
+    return part_rename(path);
 }
 
 }   // namespace gradcast

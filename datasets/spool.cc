@@ -1,7 +1,6 @@
 #include "datasets/spool.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,10 +19,6 @@ bool is_folder(const std::string& path) {
 
 }   // namespace
 
-Spool::~Spool() {
-    if (mapped_) ::munmap(mapped_, written_);
-}
-
 Status Spool::open(const std::string& path) {
     std::filesystem::path folder(path.empty() ? "." : path);
     while (!is_folder(folder) && folder.has_relative_path()) folder = folder.parent_path();
@@ -37,6 +32,25 @@ Status Spool::open(const std::string& path) {
     }
     pending_.reserve(pending_max);
     return {};
+}
+
+Status Spool::open_kept(const std::string& file, uint64_t kept) {
+    folder_ = file.substr(0, file.rfind('/'));
+    fd_ = Fd(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    struct stat info;
+    if (!fd_ || ::fstat(fd_.get(), &info) != 0) return fail_sys(errno, "cannot write {}", file);
+    if (!S_ISREG(info.st_mode) || static_cast<uint64_t>(info.st_size) < kept)
+        return fail(Code::data, "{}: it has fewer than {} bytes", file, kept);
+    if (::ftruncate(fd_.get(), static_cast<off_t>(kept)) != 0 || ::lseek(fd_.get(), 0, SEEK_END) < 0)
+        return fail_sys(errno, "cannot write {}", file);
+    written_ = kept;
+    pending_.reserve(pending_max);
+    return {};
+}
+
+Status Spool::sync() {
+    GC_TRY(flush());
+    return ::fdatasync(fd_.get()) == 0 ? Status() : fail_sys(errno, "cannot keep samples in {}", folder_);
 }
 
 Status Spool::append(const uint8_t* bytes, size_t count) {
@@ -64,15 +78,14 @@ Status Spool::write(const uint8_t* bytes, size_t count) {
     return {};
 }
 
-Status Spool::map(const uint8_t** bytes) {
+Status Spool::read(uint64_t at, uint8_t* bytes, size_t count) {
     GC_TRY(flush());
-    if (written_ > 0) {
-        void* mapped = ::mmap(nullptr, written_, PROT_READ, MAP_SHARED, fd_.get(), 0);
-        if (mapped == MAP_FAILED) return fail_sys(errno, "cannot map {} MiB of samples in {}", written_ >> 20, folder_);
-        mapped_ = mapped;
-        ::madvise(mapped_, written_, MADV_SEQUENTIAL);
+    for (size_t done = 0; done < count;) {
+        const ssize_t got = ::pread(fd_.get(), bytes + done, count - done, static_cast<off_t>(at + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return fail_sys(got < 0 ? errno : EIO, "cannot read the samples back that wait in {}", folder_);
+        done += static_cast<size_t>(got);
     }
-    *bytes = static_cast<const uint8_t*>(mapped_);
     return {};
 }
 

@@ -191,6 +191,7 @@ void read_rate(const toml::node& node, Parser& parser) {
 
 void read_key(const toml::node& node, Parser& parser) { parser.file(node, "key", &parser.config.key); }
 void read_state(const toml::node& node, Parser& parser) { parser.file(node, "state", &parser.config.state); }
+void read_verified(const toml::node& node, Parser& parser) { parser.file(node, "verified", &parser.config.verified); }
 void read_socket(const toml::node& node, Parser& parser) {
     if (!parser.file(node, "socket", &parser.config.socket)) return;
     if (parser.config.socket.size() > 107)   // sockaddr_un::sun_path
@@ -327,6 +328,9 @@ constexpr Option options[] = {
     {"key", "/etc/gradcast/key", "the cluster key, one file that all members share, mode 0600; under systemd the credential \"key\"",
      read_key},
     {"state", "/var/lib/gradcast", "folder of this node's identity and of all jobs", read_state},
+    {"verified", "`verified` in the state folder",
+     "the record of shards that this node has compared with their digests: a job reads those that are not in it, or have changed since",
+     read_verified},
     {"socket", "/run/gradcast/control.sock", "the control socket, for gradcastctl", read_socket},
     {"metrics", "none",
      "\"host:port\" that serves the status page and /v1/metrics over TCP, read only and to everybody who reaches it: \"127.0.0.1:9470\"",

@@ -23,6 +23,7 @@ struct DaemonConfig {
     std::string name;
     std::vector<NodeAddress> members;   // sorted by name, so that an index is the same rank of the daemons' mesh in every daemon
     std::string listen, key, state, socket;
+    std::string verified;                        // the record of data_verify_once(); "": the file `verified` in the state folder
     std::string interface;                       // of datagrams; "": none
     std::vector<std::string> interfaces, rdma;   // that streams are spread over: at most rails_max; devices
     std::string metrics, control, clients;       // "host:port", "host:port", a file of client keys; "": none
@@ -49,6 +50,7 @@ struct DaemonConfig {
     Rank self() const;                                                // index of `name` in members
     uint32_t lanes(const std::string& root = "") const;               // of a job; root: see cpu_room()
     std::string drained_path() const { return state + "/drained"; }   // a file that is there while the node is drained
+    std::string verified_path() const { return verified.empty() ? state + "/verified" : verified; }
     bool operator==(const DaemonConfig&) const = default;
 };
 

@@ -246,6 +246,7 @@ Status JobRun::prepare() {
     config.lanes = host_.config.lanes();
     config.datagram_bytes = plan_->datagram_bytes;
     config.budget = &host_.budget;
+    config.verified = host_.config.verified_path();
     config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
     config.isa_setting = host_.config.setting_in("isa");

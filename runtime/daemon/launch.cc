@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "datasets/verified.h"
 #include "nn/net.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/cpu_room.h"
@@ -214,7 +215,8 @@ Status Launch::configure(DaemonConfig* config) {
     std::vector<std::string> mistakes;
     if (!config_parse(text, "launch", work_, config, &mistakes)) return fail(Code::invalid, "{}", fmt::join(mistakes, "\n"));
     config->only = text_;
-    config->commands = command_;   // as the user who has typed this command line
+    config->verified = verified_path_of_user();   // a run has a state folder of its own
+    config->commands = command_;                  // as the user who has typed this command line
     return nn_isa(config->isa);
 }
 

@@ -54,11 +54,11 @@ struct Ctl : testing::Test {
         (void)file_read(folder + "/" + name, &text).ok();
         return text;
     }
-    /// Starts `gradcastctl arguments` with folder as its working, state and temporary folder.
+    /// Starts `gradcastctl arguments` with folder as its working, state, cache and temporary folder.
     pid_t start(const std::string& arguments) const {
         // Nothing is allocated between fork and exec: another thread may hold the allocator's lock.
-        const std::string command = "cd '" + folder + "' && XDG_STATE_HOME='" + folder + "/state' TMPDIR='" + folder + "' exec '" +
-                                    program + "' " + arguments + " >out 2>err </dev/null";
+        const std::string command = "cd '" + folder + "' && XDG_STATE_HOME='" + folder + "/state' XDG_CACHE_HOME='" + folder +
+                                    "/cache' TMPDIR='" + folder + "' exec '" + program + "' " + arguments + " >out 2>err </dev/null";
         pid_t pid = ::fork();
         if (pid != 0) return pid;
         ::signal(SIGPIPE, SIG_DFL);

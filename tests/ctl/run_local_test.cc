@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 
+#include "datasets/verified.h"
 #include "runtime/job/model/model_file.h"
 #include "tests/ctl/ctl.h"
 #include "tests/limited_group.h"
@@ -41,6 +42,36 @@ struct SystemLocal : CtlData {
         return true;
     }
 };
+
+// The state folders of the daemons go with them, the record of the user stays.
+TEST_F(SystemLocal, ShardsAreVerifiedOnce) {
+    import();
+    write("job.toml", good_job);
+    auto recorded = [&] {
+        const std::string text = read("cache/gradcast/verified");
+        return std::count(text.begin(), text.end(), '\n');
+    };
+    std::this_thread::sleep_for(std::chrono::nanoseconds(verified_age_ns + 100'000'000));
+    Outcome outcome = run("run job.toml --local 2 --set job.steps=1 --keep kept");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(recorded(), 3);
+    const std::string before = read("cache/gradcast/verified");
+    EXPECT_EQ(run("evaluate kept/final.h5 --data test.h5").exit, 0);
+    EXPECT_EQ(run("check job.toml").exit, 0);
+    EXPECT_EQ(run("run job.toml --local 1 --set job.steps=1").exit, 0);
+    EXPECT_EQ(read("cache/gradcast/verified"), before);
+    fs::copy_file(folder + "/test.h5", folder + "/other.h5");
+    std::this_thread::sleep_for(std::chrono::nanoseconds(verified_age_ns + 100'000'000));
+    EXPECT_EQ(run("evaluate kept/final.h5 --data other.h5").exit, 0);
+    EXPECT_EQ(recorded(), 4);
+    // A shard that has changed is refused, whatever the record says.
+    std::string bytes = read("train.h5");
+    bytes[bytes.size() / 2] ^= 0x10;
+    write("train.h5", bytes);
+    outcome = run("run job.toml --local 1 --set job.steps=1");
+    EXPECT_NE(outcome.exit, 0);
+    EXPECT_TRUE(outcome.says("train.h5: data set images")) << outcome.err;
+}
 
 TEST_F(SystemLocal, AGpuTrainsFromFilesWhereTheJobSaysSo) {
     if (!on_stand_in("crop = 2\nflip = true\n")) GTEST_SKIP() << "not built: host/libgradcast_cuda.so";

@@ -178,7 +178,7 @@ TEST(DaemonConfig, DepthIsBounded) {
 }
 
 TEST(DaemonConfig, HelpNamesEveryKey) {
-    for (const char* key : {"name", "members", "listen", "interface", "key", "state", "socket", "cpus", "isa", "link"})
+    for (const char* key : {"name", "members", "listen", "interface", "key", "state", "verified", "socket", "cpus", "isa", "link"})
         EXPECT_NE(config_help().find(key), std::string::npos);
 }
 

@@ -199,7 +199,7 @@ TEST_F(ImportIdx, CompressedIsTheSameDataSet) {
 
 TEST_F(ImportIdx, WrongFlags) {
     expect_error(import(false, "cifar"),
-                 {"\"cifar\"", "fashion-mnist, mnist, cifar10, cifar100, idx, images, npy, table, text, tokens, ridge"});
+                 {"\"cifar\"", "fashion-mnist, mnist, cifar10, cifar100, idx, images, masks, npy, table, text, tokens, ridge"});
     ImportResult result;
     expect_error(data_import({.kind = "mnist", .from = "", .out = out}, &result), {"mnist", "--from"});
     expect_error(data_import({.kind = "mnist", .from = from, .out = ""}, &result), {"--out"});
@@ -208,7 +208,7 @@ TEST_F(ImportIdx, WrongFlags) {
                  {"none/train-labels-idx1-ubyte[.gz, .xz] is missing"});
     write_file(folder.file("file"), "x");
     expect_error(data_import({.kind = "mnist", .from = from, .out = folder.file("file/out")}, &result), {"file"});
-    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "cifar10", "cifar100", "idx", "images", "npy", "table",
+    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "cifar10", "cifar100", "idx", "images", "masks", "npy", "table",
                                                         "text", "tokens", "ridge"}));
 }
 

@@ -70,8 +70,11 @@ TEST_F(SlowMemory, AnImportOfImagesFitsUnlessOneDoesNot) {
         ImportResult result;
         return data_import(config, &result);
     };
-    EXPECT_EQ(inside(import), 0);
-    png(folder.file("in/ant/big.png"), 6000, 6000, PNG_FORMAT_GRAY, std::vector<uint8_t>(36'000'000, 7));
+    for (const uint32_t threads : {1u, 2u, 16u}) {
+        config.threads = threads;
+        EXPECT_EQ(inside(import), 0);
+    }
+    png(folder.file("in/ant/big.png"), 8000, 8000, PNG_FORMAT_GRAY, std::vector<uint8_t>(64'000'000, 7));
     config.size = 64;
     EXPECT_EQ(inside(import), 3);
 }

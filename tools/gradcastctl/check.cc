@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "datasets/verified.h"
 #include "runtime/core/amount.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/log.h"
@@ -78,7 +79,9 @@ static int command_check(const Options& options, const std::string& path, uint32
         return complain(exit_usage, "--memory {}", status.what);
     const uint32_t lanes = cpu_room().threads();
     if (Status status = job_input(path, options.sets, &job); !status.ok()) return complain(exit_usage, "{}", status.what);
-    if (Status status = job_checked(path, options.sets, job, {.nodes = nodes, .lanes = lanes, .memory = bytes}, &check); !status.ok())
+    if (Status status = job_checked(path, options.sets, job,
+                                    {.nodes = nodes, .lanes = lanes, .memory = bytes, .verified = verified_path_of_user()}, &check);
+        !status.ok())
         return complain(exit_usage, "{}", status.what);
     if (options.json) fmt::print("{}\n", json_text(json_of(job, check, lanes), 2));
     else print(job, check, lanes);
@@ -99,7 +102,9 @@ void add_check(Cli& cli) {
     cli.set(command);
     command->add_option("--nodes", f.nodes, "how many the job would have")->check(CLI::Range(1, int{ranks_max}));
     command->add_option("--memory", f.memory, "what the job may take of a node, as 8GiB (default: what is available here)");
-    command->footer("exit code 2: a mistake, named with its line\nthe data are read and compared with their digests, as each node does");
+    command->footer(
+        "exit code 2: a mistake, named with its line\nthe data are compared with their digests, as each node does, unless they were before "
+        "($XDG_CACHE_HOME/gradcast/verified)");
 }
 
 }   // namespace gradcast

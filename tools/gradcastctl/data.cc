@@ -1,4 +1,7 @@
 // The commands on data sets: import, inspect.
+#include <malloc.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
@@ -9,6 +12,9 @@
 #include "datasets/shard.h"
 #include "runtime/control/cli_docs.h"
 #include "runtime/control/json.h"
+#include "runtime/core/amount.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/nearest.h"
 #include "runtime/job/model/tensors.h"
@@ -18,7 +24,46 @@
 
 namespace gradcast {
 
-static int command_import(const Options& options, ImportConfig config, const std::string& test) {
+/// A line on a terminal that says how far an import is.
+class ImportLine {
+public:
+    ~ImportLine() {
+        if (shown_) fmt::print(stderr, "\r\x1b[K");
+    }
+    void show(const ImportProgress& progress) {
+        if (!terminal_) return;
+        if (!shown_ || headers_ != progress.headers) {
+            began_us_ = clock_us();
+            began_ = progress.done;
+        }
+        shown_ = true;
+        headers_ = progress.headers;
+        const double seconds = static_cast<double>(clock_us() - began_us_) * 1e-6;
+        std::string text = fmt::format("{} of {} images {}", progress.done, progress.files, headers_ ? "looked at" : "decoded");
+        if (const double rate = static_cast<double>(progress.done - began_) / seconds; seconds > 1 && rate > 0)
+            text += fmt::format(", {:.0f}/s, {} left", rate, text_seconds(static_cast<double>(progress.files - progress.done) / rate));
+        fmt::print(stderr, "\r{}\x1b[K", text);
+        std::fflush(stderr);
+    }
+
+private:
+    const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+    bool shown_ = false, headers_ = false;
+    uint64_t began_us_ = 0, began_ = 0;
+};
+
+/// The paths of a data set's half, or how many there are.
+static void print_paths(const std::vector<std::string>& paths, std::string_view half) {
+    constexpr size_t shown_max = 4;
+    std::vector<std::string> of;
+    for (const std::string& path : paths)
+        if (path.substr(path.rfind('/') + 1).starts_with(half)) of.push_back(path);
+    if (of.size() > shown_max) fmt::print("{} … {}, {} shards\n", of.front(), of.back(), of.size());
+    else
+        for (const std::string& path : of) fmt::print("{}\n", path);
+}
+
+static int command_import(const Options& options, ImportConfig config, const std::string& test, const std::string& shard_size) {
     const std::vector<std::string>& kinds = import_kinds();
     if (std::find(kinds.begin(), kinds.end(), config.kind) == kinds.end()) {
         std::string best = nearest(config.kind, kinds);
@@ -26,8 +71,19 @@ static int command_import(const Options& options, ImportConfig config, const std
                         best.empty() ? "" : ", did you mean " + best + "?", fmt::join(kinds, ", "));
     }
     if (!test.empty() && !parse_share(test, &config.test)) return complain(exit_usage, "--test {}: a share is needed, as 10%", test);
+    if (!shard_size.empty())
+        if (const Status status = bytes_parse(shard_size, &config.shard_bytes); !status.ok())
+            return complain(exit_usage, "--shard-size {}", status.what);
+    if (config.threads == 0) config.threads = cpu_room().threads();
+    // Blocks that are as large as an image go back to the system at once: the heaps of many threads would keep them.
+    ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
     ImportResult result;
-    Status status = data_import(config, &result);
+    Status status;
+    {
+        ImportLine line;
+        config.progress = [&](const ImportProgress& progress) { line.show(progress); };
+        status = data_import(config, &result);
+    }
     for (const std::string& note : result.notes) fmt::print(stderr, "{}\n", note);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (options.json) {
@@ -35,7 +91,7 @@ static int command_import(const Options& options, ImportConfig config, const std
                    json_text(Json{{"paths", result.paths}, {"train", result.train}, {"test", result.test}, {"notes", result.notes}}, 2));
         return exit_done;
     }
-    for (const std::string& path : result.paths) fmt::print("{}\n", path);
+    for (const char* half : {"train", "test"}) print_paths(result.paths, half);
     fmt::print("{} samples to train on, {} to test on\n", result.train, result.test);
     return exit_done;
 }
@@ -207,17 +263,19 @@ static int command_manifest(const Options& options, const std::string& path, con
 void add_import(Cli& cli) {
     struct Flags {
         ImportConfig import;
-        std::string test;
+        std::string test, shard_size;
     };
     Flags& f = cli.keep<Flags>();
     ImportConfig& import = f.import;
-    CLI::App* command =
-        cli.add(models_group, "import", "write a data set as shards", [&] { return command_import(cli.options, f.import, f.test); });
+    CLI::App* command = cli.add(models_group, "import", "write a data set as shards",
+                                [&] { return command_import(cli.options, f.import, f.test, f.shard_size); });
     command->add_option("KIND", import.kind, "what the source is")->required()->type_name(type_of_words(import_kinds()));
     command->add_option(
         "FROM,--from", import.from,
         "folder of the original files, CIFAR's archive or a table (default of fashion-mnist: where Debian's package puts it)");
-    command->add_option("--out", import.out, "folder for train.h5 and test.h5")->required();
+    command->add_option("--out", import.out, "folder for train.h5 and test.h5, or train-00000.h5, train-00001.h5, …")->required();
+    command->add_option("--shard-size", f.shard_size,
+                        "samples of a shard, as 512MiB (default: 256MiB); a larger half has several, which 'train*.h5' names");
     command->add_flag("--compress{6}", import.compress, "deflated chunks, --compress=9 for the smallest")->check(CLI::Range(1, 9));
     command->add_option("--samples", import.samples, "of ridge: how many to train on")
         ->capture_default_str()
@@ -237,14 +295,18 @@ void add_import(Cli& cli) {
         ->allow_extra_args(false);
     command->add_option("--without", import.without, "of table: a column to leave out; also several times")->allow_extra_args(false);
     command->add_flag("--skip-bad", import.skip_bad, "of images: leave out the files that cannot be read, and name them");
-    command->add_flag("--force", import.force, "replace shards that are there");
+    import.threads = 0;
+    command->add_option("--threads", import.threads, "of images: that decode (default: as many as CPUs)")->check(CLI::Range(1, 1024));
+    command->add_flag("--force", import.force, "replace shards that are there, all files of an earlier import");
     command->footer(
         "images: a folder of PNG and JPEG for each class; or train/ (training/) and test/ (testing/, val/, valid/, validation/) of such,\n"
         "    in any case.  Pixels are the values that a file holds, as OpenCV reads them: of 16 bits the high byte; gamma and colour\n"
         "    profiles are not applied; transparency is dropped.  What was so is counted and named.\n"
+        "    An import of images that is killed goes on when the same command is given again.\n"
         "idx: {train,t10k}-{images-idx3,labels-idx1}-ubyte, as mnist has them, also with a dot for a hyphen, test for t10k, or a name\n"
         "    before it, as EMNIST has; .gz or .xz\n"
         "npy: images.npy, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]; labels.npy, integers [N]; test-images.npy and test-labels.npy\n"
+        "masks: images/ and masks/ with a PNG of the same name for each, or train/ and test/ (val/) of such; its values are the classes\n"
         "table: a CSV file (commas, semicolons or tabs; .gz, .xz), or a folder with train.csv and test.csv; a row is a sample, a column\n"
         "    a value of it, and --label or --target what is to be learnt\n"
         "text: a file of UTF-8, or a folder with train.txt and test.txt (val.txt); tokens: .bin files of little-endian integers, as\n"

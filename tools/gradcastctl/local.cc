@@ -18,6 +18,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "datasets/verified.h"
+#include "runtime/control/json.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
@@ -139,6 +141,8 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa, bool commands) {
         nodes_.push_back(std::move(node));
     }
     std::vector<uint32_t> cpus = cpus_allowed();
+    const std::string record = verified_path_of_user();   // the state folders go with the cluster
+    const std::string verified = record.empty() ? "" : fmt::format("verified = {}\n", json_text(Json(record)));
     for (uint32_t i = 0; i < nodes; ++i) {
         const Node& node = nodes_[i];
         GC_TRY(make_directories(node.folder));
@@ -146,10 +150,11 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa, bool commands) {
         std::vector<uint32_t> own;
         for (size_t at = i; at < cpus.size(); at += nodes) own.push_back(cpus[at]);
         if (own.empty()) own.push_back(cpus[i % cpus.size()]);
-        GC_TRY(file_write(node.folder + "/gradcastd.toml",
-                          fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
-                                      "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\ncommands = {}\n",
-                                      node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa, commands)));
+        GC_TRY(
+            file_write(node.folder + "/gradcastd.toml",
+                       fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
+                                   "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\ncommands = {}\n{}",
+                                   node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa, commands, verified)));
     }
     return {};
 }

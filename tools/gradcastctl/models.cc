@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "datasets/import.h"
+#include "datasets/verified.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/job/model/model_evaluate.h"
 #include "runtime/job/model/model_predict.h"
@@ -129,7 +130,7 @@ static int command_evaluate(const Options& options, const std::string& which, co
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
     Evaluation evaluation;
-    Status status = model_evaluate(path, data, cpu_room().threads(), &evaluation);
+    Status status = model_evaluate(path, data, cpu_room().threads(), &evaluation, 0, verified_path_of_user());
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (evaluation.regression) {
         Json json{{"samples", evaluation.count}, {"mse", evaluation.loss}, {"digest", evaluation.digest}, {"kernels", evaluation.kernels}};

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "algos/algorithm.h"
+#include "datasets/verified.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/toml.h"
@@ -170,7 +171,7 @@ void evaluate_model(const std::string& data, RunRecord* run) {
         return;
     }
     Evaluation evaluation;
-    const Status status = model_evaluate(path, pattern, cpu_room().threads(), &evaluation, literal);
+    const Status status = model_evaluate(path, pattern, cpu_room().threads(), &evaluation, literal, verified_path_of_user());
     if (!status.ok()) run->why = status.what;
     else if (evaluation.regression) run->why = "a regression has no classes";
     else run->evaluation = std::move(evaluation);

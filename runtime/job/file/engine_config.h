@@ -41,6 +41,7 @@ struct EngineConfig {
     bool loader_threaded = true;
     std::vector<uint32_t> cpus;       // lanes are pinned to these where given
     uint64_t spend_us = 0;            // see Context (the simulator)
+    std::string verified = {};        // the record of data_verify_once(); empty: every byte of the data is read
     MemoryBudget* budget = nullptr;   // of the daemon's jobs; null: what the machine has
     std::string grid = {};            // why the job has its stages and cuts, for people; empty: as its file says
     Resume resume;

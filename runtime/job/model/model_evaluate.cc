@@ -1,12 +1,14 @@
 #include "runtime/job/model/model_evaluate.h"
 
 #include "datasets/reader.h"
+#include "datasets/verified.h"
 #include "runtime/job/model/evaluate.h"
 #include "runtime/job/model/model_net.h"
 
 namespace gradcast {
 
-Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal) {
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal,
+                      const std::string& verified) {
     ModelNet of;
     GC_TRY(of.open(path, threads));
     std::unique_ptr<DataSet> set;
@@ -21,7 +23,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
         return fail(Code::data, "the model {} has the target_scale {}, {} has {} (0: classes)", path, spec.target_scale, data,
                     info.target_scale);
     GC_TRY(samples_alike(spec, info, "the model " + path, data));
-    GC_TRY(data_verify(*set));
+    GC_TRY(data_verify_once(*set, verified));
     Evaluator evaluator(*set, of.model.mean, of.model.std);
     evaluator.plan(of.threads, of.arena);
     if (!info.regression()) evaluator.confuse();

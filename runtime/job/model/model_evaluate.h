@@ -20,7 +20,8 @@ struct Evaluation {
     std::string digest;                // of the parameters
     std::string kernels;               // the kernel set
 };
-/// literal: as file_glob(), of `data`.
-Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal = 0);
+/// literal: as file_glob(), of `data`.  verified: the record of data_verify_once().
+Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal = 0,
+                      const std::string& verified = {});
 
 }   // namespace gradcast

@@ -39,6 +39,7 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
     EngineConfig config;
     config.job = job;
     config.lanes = options.lanes;
+    config.verified = options.verified;
     // Where nobody says how many: of one replica.
     const uint32_t nodes = options.nodes > 0 ? options.nodes : std::max(job.stages, 1u) * job.slice_groups;
     for (uint32_t node = 0; node < nodes; ++node) config.roster.push_back({fmt::format("node{}", node), {}, 1});

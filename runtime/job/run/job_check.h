@@ -12,12 +12,13 @@
 namespace gradcast {
 
 struct JobCheckOptions {
-    uint32_t nodes = 0;     // of the job; 0: not known, and checks that depend on it are skipped
-    uint32_t lanes = 1;     // of a node, for the memory
-    uint64_t memory = 0;    // bytes that the job may take of a node; 0: any
-    bool verify = true;     // compares all bytes of the data with their digests
-    bool resumes = false;   // the job goes on from a checkpoint
-    bool here = true;       // the job runs on this machine, so files that it cannot read are mistakes; false: they may be on the nodes
+    uint32_t nodes = 0;          // of the job; 0: not known, and checks that depend on it are skipped
+    uint32_t lanes = 1;          // of a node, for the memory
+    uint64_t memory = 0;         // bytes that the job may take of a node; 0: any
+    bool verify = true;          // compares the data with their digests
+    std::string verified = {};   // EngineConfig::verified
+    bool resumes = false;        // the job goes on from a checkpoint
+    bool here = true;            // the job runs on this machine, so files that it cannot read are mistakes; false: they may be on the nodes
 };
 
 struct JobCheck {

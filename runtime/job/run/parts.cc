@@ -9,6 +9,7 @@
 
 #include "algos/worker_sum.h"
 #include "datasets/resident.h"
+#include "datasets/verified.h"
 #include "nn/graph/slices.h"
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
@@ -90,12 +91,12 @@ Status JobParts::open_data(const EngineConfig& config, bool verify, Report& repo
         return fail(Code::invalid, "job.stop_at is an accuracy, but {} is a regression: leave it out", job.train);
     if (job.settings.evaluate_workers && train->info().regression())
         return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, but {} is a regression: leave it out", job.train);
-    if (verify) GC_TRY(data_verify(*train, config.stop));
+    if (verify) GC_TRY(data_verify_once(*train, config.verified, config.stop));
     data_digest = train->digest();
     if (job.test.empty()) return {};
     about = "data.test";
     GC_TRY(open(job.test, &test));
-    if (verify) GC_TRY(data_verify(*test, config.stop));
+    if (verify) GC_TRY(data_verify_once(*test, config.verified, config.stop));
     const DataInfo &a = train->info(), &b = test->info();
     if (a.C != b.C || a.H != b.H || a.W != b.W || a.classes != b.classes)
         return fail(Code::data, "{} has samples of {}x{}x{} in {} classes, {} of {}x{}x{} in {}: they must be alike", job.test, b.C, b.H,
