@@ -105,27 +105,10 @@ public:
     }
 
     Status open() {
+        memory_max_ = config_.memory_max;
         const ProcessChannel::Wait wait = starting();
-        for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-            const LaneCpus cpus(config_.cpus, lane, config_.threads);
-            GC_TRY(lanes_[lane].start({.command = config_.command,
-                                       .folder = config_.folder,
-                                       .environment = environment_of(config_, lane),
-                                       .name = fmt::format("lane {}", lane),
-                                       .output =
-                                           [this, lane](std::string_view line) {
-                                               if (config_.output) config_.output(lane, line);
-                                           },
-                                       .pids_max = pids_least + 2 * config_.threads},
-                                      start_text(lane), wait));
-        }
-        for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-            ProcessHello hello;
-            GC_TRY(lanes_[lane].hello(wait, &hello));
-            if (lane == 0) hello_ = std::move(hello);
-            else if (const std::string difference = hello_difference(hello_, hello); !difference.empty())
-                return fail(Code::invalid, "{} is not like that of lane 0: {}", lanes_[lane].channel().name(), difference);
-        }
+        GC_TRY(start(0, wait));
+        GC_TRY(lanes_[0].hello(wait, &hello_));
         spec_ = {.C = config_.C,
                  .H = config_.H,
                  .W = config_.W,
@@ -136,22 +119,44 @@ public:
                  .element = config_.element,
                  .vocabulary = config_.vocabulary,
                  .layers = hello_.layers};
+        GC_TRY(layers_check(spec_, &layers_));
+        layout_ = layers_layout(layers_, config_.bucket_bytes);
+        samples_max_ = config_.samples_max;
+        for (const uint32_t size : config_.block_sizes) samples_max_ = std::max(samples_max_, size);
+        places_ = block_places(samples_max_, spec_, layout_.elements);
+        measured_ = lanes_[0].channel().memory();
         return {};
     }
 
     const NetSpec& spec() const override { return spec_; }
     const ProcessHello& hello() const override { return hello_; }
 
+    Status first() override {
+        const ProcessChannel::Wait wait = starting();
+        GC_TRY(parameters_.open("gradcast-parameters", parameters_bytes(), SharedMemory::Others::read));
+        GC_TRY(lanes_[0].give(parameters_, places_, spec_, memory_text_of(layout_), wait));
+        GC_TRY(lanes_[0].ready(wait));
+        std::unique_ptr<Net> net;
+        GC_TRY(plan({.lanes = 1}, &net));
+        GC_TRY(initial());
+        KernelSetConfig tried = kernel_set_config();
+        tried.lanes = 1;
+        if (!tried.sizes.empty()) GC_TRY(lane_try(tried, config_.evaluation_samples));
+        measured_ = lanes_[0].channel().memory();
+        first_ready_ = true;
+        net_ = nullptr;
+        return {};
+    }
+
     Status plan(const NetConfig& config, std::unique_ptr<Net>* net) override {
-        GC_TRY(layers_check(spec_, &layers_));
-        Layout layout = layers_layout(layers_, config.bucket_bytes);
-        block_sizes_ = config.block_sizes;
-        samples_max_ = config.samples_max;
-        for (const uint32_t size : block_sizes_) samples_max_ = std::max(samples_max_, size);
-        places_ = block_places(samples_max_, spec_, layout.elements);
-        NetConfig whole = config;
-        whole.samples_max = samples_max_;
-        auto made = std::make_unique<AttachedNet>(AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_}, std::move(layout), whole);
+        GC_ASSERT(config.lanes >= 1 && config.lanes <= lanes_.size());
+        planned_ = config.lanes;
+        const NetConfig whole{.lanes = planned_,
+                              .samples_max = samples_max_,
+                              .block_sizes = config_.block_sizes,
+                              .bucket_bytes = config_.bucket_bytes,
+                              .seed = config_.seed};
+        auto made = std::make_unique<AttachedNet>(AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_}, Layout(layout_), whole);
         net_ = made.get();
         *net = std::move(made);
         return {};
@@ -159,44 +164,81 @@ public:
 
     std::vector<MemoryUse> memory() const override {
         MemoryUse use{"processes", {}};
-        uint64_t resident = 0;
-        for (const AttachLane& lane : lanes_) resident += lane.channel().resident_bytes();
-        use.add(taken_purpose, resident);
-        if (!net_) return {use};
-        use.add("parameters", net_->layout().elements * sizeof(float));
-        use.add("blocks", places_.bytes * lanes_.size());
+        use.add(programs_purpose, measured_.files + process_bytes() * planned_);
+        use.add("parameters", parameters_bytes());
+        use.add("blocks", places_.bytes * planned_);
         return {use};
+    }
+    uint64_t taken() const override { return measured_.own + (first_ready_ ? parameters_bytes() + places_.bytes : 0); }
+
+    void limit(uint32_t lanes, uint64_t left) override {
+        const uint64_t bytes = measured_.files + process_bytes() + parameters_bytes() + places_.bytes;
+        memory_max_ = bytes + std::min(bytes, left / lanes);
+        lanes_[0].limit_memory(memory_max_);
+    }
+    std::string process_text() const override {
+        const auto mib = [](uint64_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
+        return fmt::format("{:.1f} MiB a process ({:.1f} measured)", mib(process_bytes() + places_.bytes), mib(measured_.peak()));
     }
 
     Status ready() override {
         const ProcessChannel::Wait wait = starting();
-        const Layout& layout = net_->layout();
-        GC_TRY(parameters_.open("gradcast-parameters", std::max<uint64_t>(layout.elements * sizeof(float), 1), SharedMemory::Others::read));
-        const std::string text = memory_text_of(layout);
-        for (AttachLane& lane : lanes_) GC_TRY(lane.give(parameters_, places_, spec_, text, wait));
-        for (AttachLane& lane : lanes_) GC_TRY(lane.ready(wait));
-        return initial();
+        for (uint32_t lane = 1; lane < planned_; ++lane) GC_TRY(start(lane, wait));
+        for (uint32_t lane = 1; lane < planned_; ++lane) {
+            ProcessHello hello;
+            GC_TRY(lanes_[lane].hello(wait, &hello));
+            if (const std::string difference = hello_difference(hello_, hello); !difference.empty())
+                return fail(Code::invalid, "{} is not like that of lane 0: {}", lanes_[lane].channel().name(), difference);
+        }
+        const std::string text = memory_text_of(layout_);
+        for (uint32_t lane = 1; lane < planned_; ++lane) GC_TRY(lanes_[lane].give(parameters_, places_, spec_, text, wait));
+        for (uint32_t lane = 1; lane < planned_; ++lane) {
+            GC_TRY(lanes_[lane].ready(wait));
+            forget_initial(lanes_[lane]);
+        }
+        return {};
     }
 
-    Status measure(uint64_t* digest, uint64_t* block_us) override {
-        return kernel_set_measure({.spec = spec_,
-                                   .layers = layers_,
-                                   .mean = config_.mean,
-                                   .std = config_.std,
-                                   .own_samples = config_.own_samples,
-                                   .net = *net_,
-                                   .lanes = static_cast<uint32_t>(lanes_.size()),
-                                   .sizes = block_sizes_,
-                                   .command = lanes_[0].channel().name(),
-                                   .stop = config_.stop},
-                                  digest, block_us);
-    }
+    Status measure(uint64_t* digest, uint64_t* block_us) override { return kernel_set_measure(kernel_set_config(), digest, block_us); }
     bool failed() const override {
         return std::ranges::any_of(lanes_, [](const AttachLane& lane) { return lane.failed(); });
     }
     void deadline(uint64_t deadline_us) override { deadline_us_.store(deadline_us, std::memory_order_relaxed); }
 
 private:
+    Status start(uint32_t lane, const ProcessChannel::Wait& wait) {
+        const LaneCpus cpus(config_.cpus, lane, config_.threads);
+        return lanes_[lane].start({.command = config_.command,
+                                   .folder = config_.folder,
+                                   .environment = environment_of(config_, lane),
+                                   .name = fmt::format("lane {}", lane),
+                                   .output =
+                                       [this, lane](std::string_view line) {
+                                           if (config_.output) config_.output(lane, line);
+                                       },
+                                   .memory_max = memory_max_,
+                                   .control_group = config_.control_group,
+                                   .pids_max = pids_least + 2 * config_.threads},
+                                  start_text(lane), wait);
+    }
+
+    KernelSetConfig kernel_set_config() const {
+        return {.spec = spec_,
+                .layers = layers_,
+                .mean = config_.mean,
+                .std = config_.std,
+                .own_samples = config_.own_samples,
+                .net = *net_,
+                .lanes = planned_,
+                .sizes = config_.block_sizes,
+                .command = lanes_[0].channel().name(),
+                .stop = config_.stop};
+    }
+
+    uint64_t parameters_bytes() const { return std::max<uint64_t>(layout_.elements * sizeof(float), 1); }
+    /// That is planned for a process, without files and what it shares with the daemon.
+    uint64_t process_bytes() const { return measured_.peak() + std::max(measured_.peak() / 4, process_growth_min); }
+
     ProcessChannel::Wait starting() const {
         return {clock_us() + std::min(start_deadlines * deadline_us_.load(std::memory_order_relaxed), start_most_us),
                 [this] { return config_.stop && config_.stop->load(std::memory_order_relaxed); }};
@@ -256,9 +298,10 @@ private:
             std::ranges::copy(from, parameters.begin() + static_cast<ptrdiff_t>(offset));
             if (layer.statistics > 0) as_variances(parameters.subspan(offset, layer.statistics));
         }
-        for (AttachLane& lane : lanes_) std::fill_n(lane.gradients(), net_->layout().elements, 0.0f);
+        forget_initial(lanes_[0]);
         return {};
     }
+    void forget_initial(const AttachLane& lane) const { std::fill_n(lane.gradients(), layout_.elements, 0.0f); }
 
     const AttachConfig config_;
     std::vector<AttachLane> lanes_;
@@ -266,11 +309,16 @@ private:
     ProcessHello hello_;
     NetSpec spec_;
     std::vector<Layer> layers_;
-    std::vector<uint32_t> block_sizes_;
+    Layout layout_;
     uint32_t samples_max_ = 0;
     BlockPlaces places_;
+    ProcessMemory measured_;   // of the first process
+    bool first_ready_ = false;
+    uint64_t memory_max_ = 0;   // of a process that is started
     SharedMemory parameters_;
-    AttachedNet* net_ = nullptr;   // of plan()
+    // Of plan().
+    uint32_t planned_ = 1;   // processes
+    AttachedNet* net_ = nullptr;
 };
 
 }   // namespace

@@ -55,7 +55,11 @@ public:
     Status wrong(std::string_view what);
     /// Some error was the process's.  Any thread.
     bool failed() const { return failed_.load(std::memory_order_relaxed); }
-    uint64_t resident_bytes() const { return process_ ? process_->resident_bytes() : 0; }
+    ProcessMemory memory() const { return process_ ? process_->memory() : ProcessMemory(); }
+    /// Process::limit_memory()
+    void limit_memory(uint64_t bytes) {
+        if (process_) process_->limit_memory(bytes);
+    }
 
 private:
     Status send_packet(std::span<const std::byte> head, std::string_view text, const Wait& wait, std::span<const int> fds);

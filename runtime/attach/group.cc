@@ -107,6 +107,21 @@ bool pass_on(const std::string& folder, const std::string& controller) {
     return put(self + "/cgroup.procs", "0") && put(path, text);
 }
 
+/// Why no group below the own one can have limits of a controller.
+std::string why_not(const GroupRoom& room, const std::string& own, const std::string& controller) {
+    if (own.empty()) return "no control groups of version 2 are mounted";
+    if (room.two.empty())
+        return fmt::format(
+            "this user may not make control groups below {} (Delegate=pids memory cpu and ProtectControlGroups=no in the "
+            "unit, or systemd-run --user --scope -p Delegate=yes)",
+            own);
+    if (!lists(room.two + "/cgroup.controllers", controller))
+        return fmt::format("control group {} does not have the controller {} (Delegate={} in the unit)", own, controller, controller);
+    return fmt::format(
+        "control group {} has other processes, so it cannot pass {} on: start the daemon in a group of its own, as its unit does", own,
+        controller);
+}
+
 }   // namespace
 
 GroupRoom group_room_find(const std::string& root) {
@@ -129,20 +144,8 @@ GroupRoom group_room_find(const std::string& root) {
         if (!folder->empty()) remove_left(*folder);
     room.pids = !room.two.empty() && pass_on(room.two, "pids") ? room.two : one_pids;
     room.memory = !room.two.empty() && pass_on(room.two, "memory") ? room.two : one_memory;
-    if (room.bounds_tasks()) return room;
-    if (own.empty()) room.why = "no control groups of version 2 are mounted";
-    else if (room.two.empty())
-        room.why = fmt::format(
-            "this user may not make control groups below {} (Delegate=pids memory cpu and ProtectControlGroups=no in the "
-            "unit, or systemd-run --user --scope -p Delegate=yes)",
-            own);
-    else if (!lists(room.two + "/cgroup.controllers", "pids"))
-        room.why = fmt::format("control group {} does not have the controller pids (Delegate=pids in the unit)", own);
-    else
-        room.why = fmt::format(
-            "control group {} has other processes, so it cannot pass pids on: start the daemon in a group of its own, as "
-            "its unit does",
-            own);
+    if (!room.bounds_tasks()) room.why = why_not(room, own, "pids");
+    if (!room.bounds_memory()) room.why_memory = why_not(room, own, "memory");
     return room;
 }
 
@@ -162,13 +165,11 @@ std::unique_ptr<ProcessGroup> ProcessGroup::make(const GroupRoom& room, uint64_t
         if (::mkdir(path.c_str(), 0755) != 0) continue;
         const bool two = folder == &room.two;
         if (pids_max > 0 && *folder == room.pids) put(path + "/pids.max", std::to_string(pids_max));
-        if (memory_max > 0 && *folder == room.memory)
-            put(path + (two ? "/memory.max" : "/memory.limit_in_bytes"), std::to_string(memory_max));
-        if (memory_max > 0 && two) put(path + "/memory.oom.group", "1");   // no half of a process and its workers stays
         Fd procs(::open((path + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
-        if (procs) group->folders_.push_back({path, two, std::move(procs)});
+        if (procs) group->folders_.push_back({path, two, *folder == room.memory, std::move(procs)});
         else ::rmdir(path.c_str());
     }
+    if (memory_max > 0) group->limit_memory(memory_max);
     return group->folders_.empty() ? nullptr : std::move(group);
 }
 
@@ -200,15 +201,35 @@ void ProcessGroup::kill(bool freeze) const {
     }
 }
 
-bool ProcessGroup::out_of_memory() const {
+void ProcessGroup::limit_memory(uint64_t bytes) {
+    for (const Folder& each : folders_) {
+        if (!each.memory) continue;
+        const std::string text = std::to_string(bytes);
+        bounds_memory_.store(put(each.path + (each.two ? "/memory.max" : "/memory.limit_in_bytes"), text), std::memory_order_relaxed);
+        // Files that a kernel without swap lacks.
+        if (each.two) put(each.path + "/memory.swap.max", "0");
+        else put(each.path + "/memory.memsw.limit_in_bytes", text);
+        if (!each.two) put(each.path + "/memory.max_usage_in_bytes", "0");   // of the limit before
+        if (each.two) put(each.path + "/memory.oom.group", "1");             // no half of a process and its workers stays
+    }
+}
+
+ProcessGroup::OutOfMemory ProcessGroup::out_of_memory() const {
     for (const Folder& each : folders_) {
         std::string text;
-        uint64_t count = 0;
-        if (file_read(each.path + (each.two ? "/memory.events" : "/memory.oom_control"), &text).ok() &&
-            number_after(text, "oom_kill ", &count) && count > 0)
-            return true;
+        uint64_t ended = 0;
+        if (!file_read(each.path + (each.two ? "/memory.events" : "/memory.oom_control"), &text).ok() ||
+            !number_after(text, "oom_kill ", &ended) || ended == 0)
+            continue;
+        uint64_t times = 0, most = 0, limit = 0;
+        if (each.two) return number_after(text, "oom ", &times) && times > 0 ? OutOfMemory::limit : OutOfMemory::elsewhere;
+        // Version 1 counts no failures in a group whose limit with swap is the same.  One huge page may not have fitted any more.
+        constexpr uint64_t page = 2 << 20;
+        const bool read =
+            number_in(each.path + "/memory.max_usage_in_bytes", &most) && number_in(each.path + "/memory.limit_in_bytes", &limit);
+        return read && most + page >= limit ? OutOfMemory::limit : OutOfMemory::elsewhere;
     }
-    return false;
+    return OutOfMemory::no;
 }
 
 bool ProcessGroup::remove() {

@@ -5,6 +5,8 @@
 #pragma once
 #include <sys/types.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@ struct GroupRoom {
     std::string two;            // of version 2
     std::string pids, memory;   // the folder whose groups can have this limit; that of version 2 or one of version 1
     std::string why;            // without `pids`: what is missing and the way out, as a part of a sentence
+    std::string why_memory;     // the same without `memory`
     bool any() const { return !two.empty() || !pids.empty() || !memory.empty(); }
     bool bounds_tasks() const { return !pids.empty(); }
     bool bounds_memory() const { return !memory.empty(); }
@@ -33,6 +36,7 @@ const GroupRoom& group_room();
 class ProcessGroup {
 public:
     /// Creates a group.  0: no such limit.  A limit that `room` cannot hold is left out.  Null: no group can be made.
+    /// memory_max: in bytes.  The members get no swap beside it: they would slow the machine down before the kernel ends them.
     static std::unique_ptr<ProcessGroup> make(const GroupRoom& room, uint64_t memory_max, uint32_t pids_max);
     /// remove()
     ~ProcessGroup();
@@ -47,19 +51,26 @@ public:
     /// a group of version 1 may have no new task from now on.  Call it again until members() is empty. freeze: freezes the group on newer
     /// kernels, too (for tests).
     void kill(bool freeze = false) const;
-    /// Whether a member was ended because the group was out of memory.
-    bool out_of_memory() const;
+    /// Another limit on memory from now on.  Members that have more are ended by the kernel.  One thread at a time.
+    void limit_memory(uint64_t bytes);
+    /// The kernel holds the limit on memory.
+    bool bounds_memory() const { return bounds_memory_.load(std::memory_order_relaxed); }
+    /// Why the kernel has ended a member for want of memory: it has not, the group had its limit, or there was none elsewhere: in a group
+    /// above, in the machine.
+    enum class OutOfMemory : uint8_t { no, limit, elsewhere };
+    OutOfMemory out_of_memory() const;
     /// Removes the folders.  False: a member is left.
     bool remove();
 
 private:
     struct Folder {
         std::string path;
-        bool two;
+        bool two, memory;   // of version 2; takes the limit on memory
         Fd procs;
     };
     ProcessGroup() = default;
     std::vector<Folder> folders_;
+    std::atomic<bool> bounds_memory_{false};   // a flag: it orders nothing
 };
 
 }   // namespace gradcast

@@ -105,16 +105,48 @@ std::string difference(const DigestSink& a, const DigestSink& b) {
     return "the loss";
 }
 
+/// While it lives, the net has generated parameters.
+class Filled {
+public:
+    explicit Filled(const KernelSetConfig& config) : config_(config) {}
+    Filled(const Filled&) = delete;
+    Filled& operator=(const Filled&) = delete;
+    ~Filled() { std::ranges::copy(before_, config_.net.parameters().begin()); }
+    Status open() {
+        const std::span<float> parameters = config_.net.parameters();
+        GC_TRY(memory_room_for(parameters.size_bytes(), "the initial values of a net"));
+        before_.assign(parameters.begin(), parameters.end());
+        fill(config_.layers, parameters);
+        return {};
+    }
+
+private:
+    const KernelSetConfig& config_;
+    std::vector<float> before_;
+};
+
+bool stopped(const KernelSetConfig& config) { return config.stop && config.stop->load(std::memory_order_relaxed); }
+
 }   // namespace
 
+Status lane_try(const KernelSetConfig& config, uint32_t evaluation_samples) {
+    Filled filled(config);
+    GC_TRY(filled.open());
+    const Noise block(config, *std::ranges::max_element(config.sizes));
+    DigestSink sink(config.net.layout());
+    GC_TRY(config.net.block(0, {0, 0}, block.samples(), sink));
+    if (evaluation_samples == 0 || stopped(config)) return {};
+    const Noise batch(config, evaluation_samples);
+    uint32_t right;
+    double loss;
+    return config.net.evaluate(0, batch.samples(), &right, &loss, nullptr, nullptr);
+}
+
 Status kernel_set_measure(const KernelSetConfig& config, uint64_t* digest, uint64_t* block_us) {
-    const std::span<float> parameters = config.net.parameters();
-    GC_TRY(memory_room_for(parameters.size_bytes(), "the initial values of a net"));
-    const std::vector<float> before(parameters.begin(), parameters.end());
-    fill(config.layers, parameters);
+    Filled filled(config);
+    GC_TRY(filled.open());
     *digest = *block_us = 0;
     const Layout& layout = config.net.layout();
-    const auto stopped = [&] { return config.stop && config.stop->load(std::memory_order_relaxed); };
     /// What a lane computes: a block, another one, and the first again.
     struct Computed {
         explicit Computed(const Layout& layout) : once(layout), other(layout), again(layout) {}
@@ -124,47 +156,41 @@ Status kernel_set_measure(const KernelSetConfig& config, uint64_t* digest, uint6
     };
     const auto compute = [&](uint32_t lane, const Samples& samples, Computed* computed) -> Status {
         for (const auto& [block, sink] : {std::pair{0u, &computed->once}, {1u, &computed->other}, {0u, &computed->again}}) {
-            if (stopped()) return fail(Code::cancelled, "stopped while the job is prepared");
+            if (stopped(config)) return fail(Code::cancelled, "stopped while the job is prepared");
             const uint64_t begin_us = clock_us();
             GC_TRY(config.net.block(lane, {0, block}, samples, *sink));
             computed->block_us = std::max(computed->block_us, clock_us() - begin_us);
         }
         return {};
     };
-    const auto measure = [&]() -> Status {
-        for (const uint32_t size : config.sizes) {
-            const Noise noise(config, size);
-            std::vector<Computed> all(config.lanes, Computed(layout));
-            std::vector<Thread> threads(config.lanes - 1);
-            const auto run = [&](uint32_t lane) { all[lane].status = compute(lane, noise.samples(), &all[lane]); };
-            Status started;
-            for (uint32_t lane = 1; lane < config.lanes && started.ok(); ++lane)
-                started = threads[lane - 1].start([&run, lane] { run(lane); });
-            run(0);
-            for (Thread& thread : threads)
-                if (thread.joinable()) thread.join();
-            GC_TRY(started);
-            for (uint32_t lane = 0; lane < config.lanes; ++lane) {
-                const Computed& computed = all[lane];
-                GC_TRY(computed.status);
-                *block_us = std::max(*block_us, computed.block_us);
-                const bool repeats = computed.again.digest() == computed.once.digest();
-                if (repeats && computed.once.digest() == all[0].once.digest()) continue;
-                return fail(
-                    Code::invalid,
-                    "{} computes other bits {}: {} of a block of {} samples differs. Let it use deterministic algorithms "
-                    "(torch.use_deterministic_algorithms(True)), draw random numbers from the seeds of gradcast alone, and keep nothing "
-                    "from one block to the next",
-                    config.command, repeats ? fmt::format("in lane {}", lane) : "the second time",
-                    repeats ? difference(all[0].once, computed.once) : difference(computed.once, computed.again), size);
-            }
-            *digest = splitmix64(*digest) + all[0].once.digest();
+    for (const uint32_t size : config.sizes) {
+        const Noise noise(config, size);
+        std::vector<Computed> all(config.lanes, Computed(layout));
+        std::vector<Thread> threads(config.lanes - 1);
+        const auto run = [&](uint32_t lane) { all[lane].status = compute(lane, noise.samples(), &all[lane]); };
+        Status started;
+        for (uint32_t lane = 1; lane < config.lanes && started.ok(); ++lane) started = threads[lane - 1].start([&run, lane] { run(lane); });
+        run(0);
+        for (Thread& thread : threads)
+            if (thread.joinable()) thread.join();
+        GC_TRY(started);
+        for (uint32_t lane = 0; lane < config.lanes; ++lane) {
+            const Computed& computed = all[lane];
+            GC_TRY(computed.status);
+            *block_us = std::max(*block_us, computed.block_us);
+            const bool repeats = computed.again.digest() == computed.once.digest();
+            if (repeats && computed.once.digest() == all[0].once.digest()) continue;
+            return fail(
+                Code::invalid,
+                "{} computes other bits {}: {} of a block of {} samples differs. Let it use deterministic algorithms "
+                "(torch.use_deterministic_algorithms(True)), draw random numbers from the seeds of gradcast alone, and keep nothing "
+                "from one block to the next",
+                config.command, repeats ? fmt::format("in lane {}", lane) : "the second time",
+                repeats ? difference(all[0].once, computed.once) : difference(computed.once, computed.again), size);
         }
-        return {};
-    };
-    const Status status = measure();
-    std::ranges::copy(before, parameters.begin());
-    return status;
+        *digest = splitmix64(*digest) + all[0].once.digest();
+    }
+    return {};
 }
 
 }   // namespace gradcast

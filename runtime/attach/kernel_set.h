@@ -20,6 +20,9 @@ struct KernelSetConfig {
     std::string command;           // for messages
     const std::atomic<bool>* stop = nullptr;
 };
+/// Lets lane 0 compute a block of the largest size and, where evaluation_samples is above 0, a batch of an evaluation, of generated
+/// samples: its process then has had the memory that it needs for them.  The parameters are as before.
+Status lane_try(const KernelSetConfig& config, uint32_t evaluation_samples);
 /// As NetProcesses::measure().  All lanes side by side, each on a thread.
 Status kernel_set_measure(const KernelSetConfig& config, uint64_t* digest, uint64_t* block_us);
 

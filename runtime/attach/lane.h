@@ -37,6 +37,8 @@ public:
     /// Forward pass of an evaluation.  predicted [samples.count]: may be null.
     Status evaluate(const Samples& samples, const ProcessChannel::Wait& wait, gc_attach_loss* found, int32_t* predicted);
 
+    /// Process::limit_memory()
+    void limit_memory(uint64_t bytes) { channel_.limit_memory(bytes); }
     /// [Layout::elements]
     float* gradients() const { return reinterpret_cast<float*>(memory_.all().host + places_.gradients); }
     const ProcessChannel& channel() const { return channel_; }

@@ -26,10 +26,11 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t kill_us_max = 5'000'000, death_us_max = 2'000'000;
-constexpr int round_ms = 1000;          // the thread reaps orphans so often
-constexpr int round_blind_ms = 50;      // where the kernel has no pidfd, an exit is looked for so often
-constexpr size_t read_max = 65536;      // bytes at a time
-constexpr size_t drain_max = 1 << 20;   // bytes read after an exit: a descendant may print on and on
+constexpr int round_ms = 1000;                             // the thread reaps orphans so often
+constexpr int round_blind_ms = 50;                         // where the kernel has no pidfd, an exit is looked for so often
+constexpr uint64_t look_us = 1'000'000, look_share = 50;   // looks at the memory take one part of so many of a CPU's time, at most
+constexpr size_t read_max = 65536;                         // bytes at a time
+constexpr size_t drain_max = 1 << 20;                      // bytes read after an exit: a descendant may print on and on
 
 std::string signal_text(int signal) {
     const char* name = ::sigabbrev_np(signal);
@@ -47,14 +48,6 @@ bool pipe_make(Fd* reads, Fd* writes) {
 bool has_exited(pid_t pid, siginfo_t* how) {
     *how = {};
     return ::waitid(P_PID, static_cast<id_t>(pid), how, WEXITED | WNOHANG | WNOWAIT) != 0 || how->si_pid == pid;
-}
-
-uint64_t resident(pid_t pid) {
-    const Fd file(::open(fmt::format("/proc/{}/statm", pid).c_str(), O_RDONLY | O_CLOEXEC));
-    char text[128] = {};
-    unsigned long long total = 0, pages = 0;
-    if (!file || ::read(file.get(), text, sizeof text - 1) <= 0 || std::sscanf(text, "%llu %llu", &total, &pages) != 2) return 0;
-    return pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 }   // namespace
@@ -146,10 +139,14 @@ void Process::exited() {
     std::string text = how.si_pid != pid_          ? "has exited"   // its status was taken elsewhere
                        : how.si_code == CLD_EXITED ? fmt::format("exited with status {}", how.si_status)
                                                    : signal_text(how.si_status);
-    if (group_ && group_->out_of_memory()) {
-        text += "; the kernel had no memory for it and its children";
-        if (config_.memory_max > 0) text += fmt::format(", which may use {} MiB", config_.memory_max >> 20);
-    }
+    using OutOfMemory = ProcessGroup::OutOfMemory;
+    const OutOfMemory kernel = group_ ? group_->out_of_memory() : OutOfMemory::no;
+    if (over_memory_ || kernel == OutOfMemory::limit)
+        text += fmt::format(
+            "; it took more memory, with its children, than the {:.1f} MiB that it may have: a larger `memory` in gradcastd.toml or fewer "
+            "lanes (`cpus`) leave it more, and smaller blocks (job.blocks) need less",
+            static_cast<double>(memory_max_.load(std::memory_order_relaxed)) / 0x1p20);
+    else if (kernel == OutOfMemory::elsewhere) text += "; this machine, or a control group above the daemon, had no memory for it";
     if (const std::string last = output_.last_error(); !last.empty()) text += "; its last line: " + last;
     const std::lock_guard lock(mutex_);
     exited_ = true, death_ = text;
@@ -165,6 +162,7 @@ void Process::run() {
     }
     if (!status.ok()) return;
     uint64_t reaped_us = clock_us();
+    looks_us_ = reaped_us + look_us;
     for (bool stop = false, over = false; !stop;) {
         pollfd polls[4] = {
             {wake_.get(), POLLIN, 0}, {out_.get(), POLLIN, 0}, {error_.get(), POLLIN, 0}, {over ? -1 : exit_.get(), POLLIN, 0}};
@@ -172,6 +170,7 @@ void Process::run() {
         if (!quiet && polls[1].revents) read_some(out_, ProcessOutput::Stream::out);
         if (!quiet && polls[2].revents) read_some(error_, ProcessOutput::Stream::error);
         if (!over && (!exit_ || (!quiet && polls[3].revents))) exited();
+        if (!over && clock_us() >= looks_us_) look_at_memory();
         const std::lock_guard lock(mutex_);
         over = exited_, stop = stop_;
         if (clock_us() - reaped_us < 1000 * round_ms) continue;
@@ -181,6 +180,27 @@ void Process::run() {
     drain();
     output_.finish(clock_us());
     if (!left_.empty() && config_.output) config_.output(left_);
+}
+
+/// Ends a process that has more than it may.  Where the kernel holds the limit, it may have ended a child alone (control groups of version
+/// 1); then the rest is ended here.
+void Process::look_at_memory() {
+    const uint64_t most = memory_max_.load(std::memory_order_relaxed), begin_us = clock_us();
+    const auto sum = [this](auto bytes_of) {
+        uint64_t bytes = bytes_of(pid_, std::string());
+        for (const pid_t each : descendants()) bytes += bytes_of(each, std::string());
+        return bytes;
+    };
+    bool over = false;
+    if (group_ && group_->bounds_memory()) over = group_->out_of_memory() != ProcessGroup::OutOfMemory::no;
+    else if (most > 0) over = over_memory_ = over_memory_ || (sum(process_rss) > most && sum(process_pss) > most);
+    if (over) {   // again at the next look, until it has exited
+        if (group_) group_->kill();
+        ::kill(pid_, SIGKILL);   // not reaped yet, so the number is still its own
+        for (const pid_t each : descendants()) ::kill(each, SIGKILL);
+    }
+    const uint64_t now_us = clock_us();
+    looks_us_ = now_us + std::max(look_us, look_share * (now_us - begin_us));
 }
 
 bool Process::wait_exited(uint64_t limit_us) const {
@@ -249,10 +269,22 @@ std::string Process::death() const {
     return death_;
 }
 
-uint64_t Process::resident_bytes() const {
-    uint64_t bytes = resident(pid_);
-    for (pid_t each : Descendants::of(pid_)) bytes += resident(each);
-    return bytes;
+std::vector<pid_t> Process::descendants() const {
+    std::vector<pid_t> all = group_ ? group_->members() : Descendants::of(pid_);
+    std::erase(all, pid_);
+    return all;
+}
+
+ProcessMemory Process::memory() const {
+    ProcessMemory all;
+    process_memory_add(pid_, &all);
+    for (const pid_t each : descendants()) process_memory_add(each, &all);
+    return all;
+}
+
+void Process::limit_memory(uint64_t bytes) {
+    memory_max_.store(bytes, std::memory_order_relaxed);
+    if (group_) group_->limit_memory(bytes);
 }
 
 }   // namespace gradcast

@@ -3,10 +3,11 @@
 // A thread of the Process starts the program and stays until its end, so that the kernel ends the program when the daemon is no more.  The
 // thread reads what the program prints.  The program and its descendants are in a control group of their own where one can be made
 // (group.h): this bounds their number and their memory.  Elsewhere, and for what has left the group, they are found in /proc
-// (descendants.h).
+// (descendants.h), and the thread looks at their memory about once a second.
 #pragma once
 #include <sys/types.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -19,6 +20,7 @@
 
 #include "runtime/attach/group.h"
 #include "runtime/attach/output.h"
+#include "runtime/attach/process_memory.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
 #include "runtime/core/thread.h"
@@ -37,7 +39,9 @@ struct ProcessConfig {
     /// Each line of standard output and standard error, as ProcessOutput bounds them, and lines of the Process itself.  Called on the
     /// thread of the Process, until end() returns.  Must not call the Process.
     std::function<void(std::string_view line)> output;
-    uint64_t memory_max = 0;     // bytes of the process and its descendants; 0: no limit.  Without a control group: no limit
+    /// Bytes of the process and its descendants; 0: no limit.  The kernel ends them where the control group has this limit.  Elsewhere the
+    /// Process ends them when it sees more at one of its looks; how it looks: process_pss().
+    uint64_t memory_max = 0;
     bool control_group = true;   // false: none is made (for tests)
     uint32_t pids_max = 256;   // tasks (threads count) of the process and its descendants; 0: no limit.  Without a control group: no limit
 };
@@ -65,25 +69,33 @@ public:
     /// running".
     std::string death() const;
     pid_t pid() const { return pid_; }
-    /// Resident memory of the process and its descendants; a page that several of them share counts for each.  Reads /proc.
-    uint64_t resident_bytes() const;
+    /// What the process and its descendants have.  Reads /proc, see process_memory_add().
+    ProcessMemory memory() const;
+    /// Another memory_max from now on.  Not beside end().
+    void limit_memory(uint64_t bytes);
     /// The control group holds pids_max.
     bool bounded() const { return group_ && group_room().bounds_tasks(); }
 
 private:
-    explicit Process(const ProcessConfig& config) : config_(config), output_(config.output) {}
+    explicit Process(const ProcessConfig& config) : config_(config), output_(config.output), memory_max_(config.memory_max) {}
     void run();   // the thread
     Status execute();
     bool read_some(Fd& from, ProcessOutput::Stream stream);
     void drain();
     void exited();
+    void look_at_memory();
+    std::vector<pid_t> descendants() const;
     void kill_all();
     bool wait_exited(uint64_t limit_us) const;
 
     ProcessConfig config_;
     ProcessOutput output_;                  // of the thread
     std::unique_ptr<ProcessGroup> group_;   // null: none can be made
-    Fd out_, error_, exit_, wake_;          // reading ends; pidfd; eventfd that ends the thread
+    std::atomic<uint64_t> memory_max_;      // a number: it orders nothing
+    // Of the thread.
+    uint64_t looks_us_ = 0;          // when it looks at the memory again
+    bool over_memory_ = false;       // it has ended the process for its memory
+    Fd out_, error_, exit_, wake_;   // reading ends; pidfd; eventfd that ends the thread
     pid_t pid_ = -1;
     Thread thread_;
 

@@ -27,6 +27,8 @@ namespace {
 constexpr uint64_t start_us_max = 10'000'000;   // until the program is executed: it may lie on a slow network disk
 constexpr uint64_t reap_us_max = 1'000'000;     // of a child that has failed
 constexpr int error_fd = 4, first_high = 16;    // in the child
+// Where memory runs out the kernel ends the process of the most memory.  A program counts as if it had half of all memory more.
+constexpr char oom_score[] = "500";
 
 /// What the child says when it fails.
 struct Failure {
@@ -61,6 +63,10 @@ struct Prepared {
     const int socket = spawn.socket < 0 ? -1 : ::fcntl(spawn.socket, F_DUPFD_CLOEXEC, first_high);
     for (const int group : spawn.groups)
         if (::write(group, "0", 1) != 1) child_fail(failed, Failure::group);
+    if (const int score = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); score >= 0) {
+        (void)!::write(score, oom_score, sizeof oom_score - 1);   // the daemon may have a higher one, which cannot be lowered
+        ::close(score);
+    }
     if (!spawn.folder.empty() && ::chdir(spawn.folder.c_str()) != 0) child_fail(failed, Failure::folder);
     if (::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(error, 2) < 0 || (socket >= 0 && ::dup2(socket, attach_fd) < 0) ||
         ::dup3(failed, error_fd, O_CLOEXEC) < 0)

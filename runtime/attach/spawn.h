@@ -35,10 +35,10 @@ struct Spawn {
 };
 
 /// Starts the program as the leader of a new session: default signals, none blocked, /dev/null as standard input, no other descriptor.
-/// It gets SIGKILL when the calling thread ends, so this thread must stay as long as the program.
-/// Blocks until the program is executed, at most 10 s.  All descriptors in `spawn` stay the caller's.
-/// Errors, with no process left: no process can be made (fork_failed()), the folder cannot be entered, the program cannot be executed.
-/// *group_failed: the process could not enter a control group.
+/// It gets SIGKILL when the calling thread ends, so this thread must stay as long as the program.  Where the machine has no memory left,
+/// the kernel ends the program before the daemon (oom_score_adj). Blocks until the program is executed, at most 10 s.  All descriptors in
+/// `spawn` stay the caller's. Errors, with no process left: no process can be made (fork_failed()), the folder cannot be entered, the
+/// program cannot be executed. *group_failed: the process could not enter a control group.
 Status spawn_process(const Spawn& spawn, pid_t* pid, bool* group_failed);
 
 }   // namespace gradcast

@@ -34,14 +34,31 @@ void group_room(const ControlGroup& group, MemoryRoom* room) {
             *room = {limit > used ? limit - used : 0, "control group " + group.path};
 }
 
+uint64_t of_machine(const std::string& root, std::string_view name) {
+    std::string text;
+    uint64_t kilobytes = 0;
+    const bool known = file_read(root + "/proc/meminfo", &text).ok() && number_after(text, name, &kilobytes);
+    return known ? kilobytes * 1024 : UINT64_MAX;
+}
+
 }   // namespace
+
+MemoryRoom memory_for_jobs(const std::string& root) {
+    MemoryRoom whole;
+    if (const uint64_t bytes = of_machine(root, "MemTotal:"); bytes < UINT64_MAX) whole = {bytes, "this machine"};
+    control_groups(root, "memory", [&](const ControlGroup& group) {
+        for (const char* each : (group.two ? version_2 : version_1).limits)
+            if (uint64_t limit = 0; number_in(group.folder + each, &limit) && limit < whole.bytes)
+                whole = {limit, "control group " + group.path};
+    });
+    constexpr uint64_t reserve = 16;   // one part of so many
+    if (whole.bytes < UINT64_MAX) whole.bytes -= whole.bytes / reserve;
+    return whole;
+}
 
 MemoryRoom memory_room(const std::string& root) {
     MemoryRoom room;
-    std::string text;
-    uint64_t kilobytes = 0;
-    if (file_read(root + "/proc/meminfo", &text).ok() && number_after(text, "MemAvailable:", &kilobytes))
-        room = {kilobytes * 1024, "this machine"};
+    if (const uint64_t bytes = of_machine(root, "MemAvailable:"); bytes < UINT64_MAX) room = {bytes, "this machine"};
     control_groups(root, "memory", [&](const ControlGroup& group) { group_room(group, &room); });
     return room;
 }

@@ -14,6 +14,9 @@ struct MemoryRoom {
 };
 /// Reads small files under `root` (tests use another one).  A file that cannot be read sets no limit.
 MemoryRoom memory_room(const std::string& root = "");
+/// 15/16 of the memory that this process could take if nothing else ran, which is the minimum of the machine's memory and of the limits of
+/// the control groups above this process.  The rest is for the daemon and all else.  As memory_room().
+MemoryRoom memory_for_jobs(const std::string& root = "");
 /// Before a container of `bytes` is made for `what`: its constructor ends the process where it gets no memory.
 /// Error: Code::node_memory with the number of bytes if this process cannot take them.  From 16 MiB on it costs some file reads and a
 /// mapping of that size, which is not touched.

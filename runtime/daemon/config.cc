@@ -13,6 +13,7 @@
 #include "runtime/core/amount.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/net/interface.h"
 #include "runtime/core/net/socket.h"
@@ -343,7 +344,11 @@ constexpr Option options[] = {
     {"jobs_kept", "100", "how many jobs that are over stay, with model, checkpoints and logs; the oldest go", read_jobs_kept},
     {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
     {"cpus", "all, or as many as a CPU quota allows", "CPUs that compute, one lane each: [0, 1]", read_cpus},
-    {"memory", "what is available", "how much the jobs here may take together, as \"8GiB\"; a job that needs more is refused", read_memory},
+    {"memory", "15/16 of the machine's or its control group's, and never more than is available",
+     "how much the jobs here may take together, as \"8GiB\"; a job that needs more is refused, and one with net.command gets as many lanes "
+     "as "
+     "fit",
+     read_memory},
     {"commands", "false",
      "true: this node starts the programs of jobs that have net.command, as the daemon's own user; who may submit such a job, by the "
      "socket or with the role admin, then has the cluster key",
@@ -376,6 +381,15 @@ Status DaemonConfig::command_check() const {
         "net.command: node {} starts no programs of jobs: set `commands = true` in its gradcastd.toml, after reading what that means "
         "(gradcastd --help), and systemctl reload gradcastd",
         name);
+}
+
+uint64_t DaemonConfig::memory_most(const std::string& root) const {
+    const uint64_t usual = memory_for_jobs(root).bytes;
+    return memory > 0 ? memory : usual == UINT64_MAX ? 0 : usual;
+}
+
+std::string DaemonConfig::memory_setting() const {
+    return memory > 0 ? setting_in("memory") : fmt::format("15/16 of {}, the default of {}", memory_for_jobs().where, setting_in("memory"));
 }
 
 uint32_t DaemonConfig::lanes(const std::string& root) const {

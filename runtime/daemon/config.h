@@ -34,7 +34,7 @@ struct DaemonConfig {
     uint32_t jobs_kept = 100;                    // that have ended, with their folders
     uint64_t jobs_bytes = 0;                     // of these folders; 0: any
     uint64_t rate = 0;                           // of this node's link, bit/s; 0: what the driver says
-    uint64_t memory = 0;                         // bytes that the jobs here may take together; 0: what the machine has
+    uint64_t memory = 0;                         // bytes that the jobs here may take together; 0: memory_most()
     bool commands = false;                       // net.command of a job is started here, as the user of this process
     Isa isa = Isa::portable;
     Level log = Level::info;
@@ -47,6 +47,10 @@ struct DaemonConfig {
     std::string setting_in(std::string_view wanted) const { return setting(wanted) + (launched() ? "" : " in gradcastd.toml"); }
     /// Error: jobs with net.command are refused here.
     Status command_check() const;
+    /// Bytes that the jobs here may take together: `memory`, else memory_for_jobs().  0: that is not known.  root: see memory_room().
+    uint64_t memory_most(const std::string& root = "") const;
+    /// What messages call it.
+    std::string memory_setting() const;
     Rank self() const;                                                // index of `name` in members
     uint32_t lanes(const std::string& root = "") const;               // of a job; root: see cpu_room()
     std::string drained_path() const { return state + "/drained"; }   // a file that is there while the node is drained

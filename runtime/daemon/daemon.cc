@@ -80,6 +80,8 @@ Status Daemon::open(int listen_fd) {
         // Before the first job: this process can pass limits on only where nothing else is in its control group.
         if (const GroupRoom& room = group_room(); !room.bounds_tasks())
             log_.warn("commands of jobs are started without a bound on their processes: {}", room.why);
+        if (const GroupRoom& room = group_room(); !room.bounds_memory())
+            log_.warn("the memory of commands of jobs is looked at once a second, and not bounded by the kernel: {}", room.why_memory);
     }
     std::vector<ClusterKey> keys;
     GC_TRY(daemon_keys_read(config_, &keys));
@@ -125,7 +127,8 @@ Status Daemon::open(int listen_fd) {
     membership.datagram_bytes = config_.datagram_bytes;
     membership.rdma_bytes = config_.rdma_bytes;
     membership.rdma_devices = static_cast<uint32_t>(config_.rdma.size());
-    membership.memory = std::min(memory_room().bytes, config_.memory > 0 ? config_.memory : UINT64_MAX);
+    const uint64_t memory_most = config_.memory_most();
+    membership.memory = std::min(memory_room().bytes, memory_most > 0 ? memory_most : UINT64_MAX);
     membership.rate = config_.rate > 0 ? config_.rate : driver_rate(config_);
     membership.rails = fmt::format("{}", fmt::join(rails, ","));
     membership.wall_us = [] {

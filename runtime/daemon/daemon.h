@@ -59,7 +59,7 @@ public:
 
 private:
     Daemon(const DaemonConfig& config, const Log& log)
-        : config_(config), log_(log), budget_(config.memory, config.setting_in("memory")), members_(config.members) {}
+        : config_(config), log_(log), budget_(config.memory_most(), config.memory_setting()), members_(config.members) {}
     Status open(int listen_fd);
     void steward();
     void act(const Notice& notice);

@@ -202,12 +202,21 @@ std::vector<Finding> commands(const DaemonConfig& config, const std::string& roo
     if (!config.commands) return {{"commands", Finding::Verdict::ok, "jobs with net.command are refused here"}};
     std::vector<Finding> all = {{"commands", Finding::Verdict::warning, command_warning(config)}};
     const GroupRoom room = root.empty() ? group_room() : group_room_find(root);
-    if (room.bounds_tasks())
-        all.push_back(
-            {"command limits", Finding::Verdict::ok, "each program has a control group, which bounds its processes and ends them"});
+    std::vector<std::string> bounded, not_bounded;
+    if (room.bounds_tasks()) bounded.emplace_back("number of processes");
+    else not_bounded.push_back(fmt::format("a program that starts processes without end (a fork bomb) is not bounded: {}", room.why));
+    if (room.bounds_memory()) bounded.emplace_back("memory");
+    else
+        not_bounded.push_back(
+            fmt::format("the memory of a program is looked at once a second, so one that grows fast can take all of this machine's: {}",
+                        room.why_memory));
+    const std::string by_group =
+        bounded.empty() ? ""
+                        : fmt::format("each program has a control group, which bounds its {} and ends it", fmt::join(bounded, " and "));
+    if (not_bounded.empty()) all.push_back({"command limits", Finding::Verdict::ok, by_group});
     else
         all.push_back({"command limits", Finding::Verdict::warning,
-                       fmt::format("a program that starts processes without end (a fork bomb) is not bounded: {}", room.why)});
+                       fmt::format("{}{}{}", by_group, by_group.empty() ? "" : "; but ", fmt::join(not_bounded, "; "))});
     return all;
 }
 

@@ -51,13 +51,14 @@ struct PromiseWire {   // then the words of `reach`, and the view where `accepte
     Le16 words;
 };
 struct StateWire {
-    uint8_t stage, known;
+    uint8_t stage, known;   // known: 0: not; 1: known; 2: ViewState::initial
     Le64 applied, digest, evaluation_step, evaluation, ready_digest;
 };
 static_assert(sizeof(ViewWire) == 65 && sizeof(MemberWire) == 12 && sizeof(SuspectWire) == 28 && sizeof(StateWire) == 42);
 static_assert(sizeof(Head) + sizeof(PromiseWire) + nodes_max / 8 + sizeof(ViewWire) + nodes_max * sizeof(MemberWire) <=
               view_message_bytes_max);
 
+constexpr uint8_t known_initial = 2;   // in StateWire
 constexpr uint64_t deadline_us_max = UINT64_C(1) << 50;
 
 struct Writer {
@@ -194,11 +195,12 @@ bool get_body(Reader& reader, ViewMessage* message) {
         case Kind::view: return get(reader, &message->value) && message->value.number == message->view;
         case Kind::state: {
             StateWire wire;
-            if (!reader.get(&wire) || wire.stage > static_cast<uint8_t>(ViewStage::frozen) || wire.known > 1) return false;
+            if (!reader.get(&wire) || wire.stage > static_cast<uint8_t>(ViewStage::frozen) || wire.known > known_initial) return false;
             message->stage = static_cast<ViewStage>(wire.stage);
-            message->state = {wire.known == 1, wire.applied.get(), wire.digest.get(), wire.evaluation_step.get(), wire.evaluation.get()};
+            message->state = {wire.known == 1,       wire.applied.get(),         wire.digest.get(), wire.evaluation_step.get(),
+                              wire.evaluation.get(), wire.known == known_initial};
             message->ready_digest = wire.ready_digest.get();
-            return message->state.applied >> 32 == 0;
+            return message->state.applied >> 32 == 0 && !(message->state.initial && message->state.applied > 0);
         }
     }
     return false;
@@ -248,7 +250,7 @@ std::vector<std::byte> view_message_write(const ViewMessage& message) {
         case Kind::state: {
             StateWire wire{};
             wire.stage = static_cast<uint8_t>(message.stage);
-            wire.known = message.state.known;
+            wire.known = message.state.initial ? known_initial : message.state.known;
             wire.applied.set(message.state.applied);
             wire.digest.set(message.state.digest);
             wire.evaluation_step.set(message.state.evaluation_step);

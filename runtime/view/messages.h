@@ -77,10 +77,13 @@ enum class ViewStage : uint8_t {
 
 /// The state that a trainer has stopped with.
 struct ViewState {
-    bool known = false;   // false: a joiner
+    bool known = false;   // false: a joiner, or `initial`
     StepId applied = 0;   // steps
     uint64_t digest = 0;
     uint64_t evaluation_step = 0, evaluation = 0;   // the last evaluation: when, and its result as the caller encodes it
+    /// Not known, but a member of the first view that has not got the job's initial values yet.  It has other ones, with this digest, which
+    /// the job begins with if no member of the view has the job's.
+    bool initial = false;
     bool operator==(const ViewState&) const = default;
 };
 

@@ -17,7 +17,7 @@ ViewMessage ViewChange::state_message() const {
 
 void ViewChange::trainer_stopped(const ViewState& state, uint64_t now_us) {
     if (ended_ || stage_ != ViewStage::installing) return;
-    GC_ASSERT(state.known == has_state_);
+    GC_ASSERT((state.known || state.initial) == has_state_ && !(state.known && state.initial));
     stage_ = ViewStage::reported;
     peers_[*rank_].stage = stage_;
     peers_[*rank_].state = state;
@@ -70,12 +70,15 @@ void ViewChange::agree_on_step(uint64_t now_us) {
             others = true;
         }
     if (others) return;   // the next view is without them
+    const auto has = [&](uint32_t rank) {
+        return states[rank].known ? states[rank].applied >= common_.step : states[rank].initial && rank == common_.source;
+    };
     const ViewState& own = states[*rank_];
-    if (own.known && own.applied >= common_.step) {
+    if (has(*rank_)) {
         ViewNotice agreed{.kind = ViewNotice::Kind::agreed, .step = common_.step, .digest = common_.digest};
         agreed.source = view_.members[common_.source].node;
         for (uint32_t rank = 0; rank < view_.n(); ++rank)
-            if (!states[rank].known || states[rank].applied < common_.step) agreed.behind.push_back(view_.members[rank].node);
+            if (!has(rank)) agreed.behind.push_back(view_.members[rank].node);
         notices_.push_back(std::move(agreed));
         return caught_up(own.digest, now_us);
     }

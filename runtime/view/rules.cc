@@ -123,6 +123,11 @@ CommonStep view_common_step(std::span<const ViewState> states, ViewMutant mutant
     common.wrong.resize(states.size());
     common.source = static_cast<uint32_t>(states.size());
     for (uint32_t rank = 0; rank < states.size(); ++rank) {
+        const bool nobody_knows = !common.found || mutant == ViewMutant::own_initial;
+        if (nobody_knows && states[rank].initial) {
+            common = {.found = true, .digest = states[rank].digest, .source = rank, .wrong = std::move(common.wrong)};
+            return common;
+        }
         if (!states[rank].known || states[rank].applied != common.step) continue;
         common.wrong[rank] = states[rank].digest != common.digest;
         if (!common.wrong[rank]) common.source = std::min(common.source, rank);

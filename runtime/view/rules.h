@@ -9,7 +9,7 @@
 namespace gradcast {
 
 /// Faults that tests put in, to see them found.
-enum class ViewMutant : uint8_t { none, no_ballots, no_freeze, lowest_step, any_half, number_reused };
+enum class ViewMutant : uint8_t { none, no_ballots, no_freeze, lowest_step, any_half, number_reused, own_initial };
 
 /// More than half of the members that vote; or exactly half of them with rank 0.  The first `voters` ranks vote, all where that is 0.
 bool view_quorum(const std::vector<bool>& ranks, uint32_t voters, ViewMutant mutant = ViewMutant::none);
@@ -29,9 +29,10 @@ struct ViewVote {
 /// with a state, at most.  `votes` by node, `weights` by node.  Empty: nobody among them has a state.
 std::vector<ViewMember> view_compose(const AgreedView& view, std::span<const ViewVote> votes, std::span<const uint16_t> weights);
 
-/// The step T that a new view goes on from, by the states that its members have reported.
+/// The step T that a new view goes on from, by the states that its members have reported.  Where no member knows a state and some have
+/// initial values, T is 0, and the state is that of the lowest of these ranks.
 struct CommonStep {
-    bool found = false;   // a member has a state
+    bool found = false;   // a member has a state, or initial values
     StepId step = 0;      // T
     uint64_t digest = 0;
     bool tied = false;         // two digests for T have the most members

@@ -119,8 +119,11 @@ private:
         gradients_ = reinterpret_cast<float*>(block_ + memory["gradients"].get<size_t>());
     }
     void initial() {
-        // "unseeded": every process has other values.
+        // "unseeded": every process has other values.  "seed N": these.  "seeds FOLDER": 7, 8, ... in the order of the starts.
         unsigned state = mode_ == "unseeded" ? static_cast<unsigned>(::getpid()) : 7;
+        if (mode_.starts_with("seed ")) state = static_cast<unsigned>(std::atoi(mode_.c_str() + 5));
+        if (mode_.starts_with("seeds "))
+            while (::mkdir(fmt::format("{}{}", mode_.c_str() + 6, state).c_str(), 0700) != 0) ++state;
         for (size_t i = 0; i < pixels_ * classes_; ++i)
             gradients_[w_ + i] = 0.02f * static_cast<float>(::rand_r(&state) % 1001 - 500) / 500;
         for (size_t c = 0; c < 3 && running_ > 0; ++c) {
@@ -135,6 +138,7 @@ private:
     void compute() {
         gc_attach_compute asked;
         receive(&asked, sizeof asked);
+        if (mode_ == "needs 64 MiB") std::vector<char>(64 << 20, 1).swap(room_), std::vector<char>().swap(room_);   // and gives them back
         const bool training = asked.mode == GC_ATTACH_TRAIN;
         if (asked.step > 0) wrong_in_training();
         std::vector<float> x(pixels_), p(classes_);
@@ -177,6 +181,8 @@ private:
     }
     void wrong_in_training() {
         if (mode_ == "stops") ::pause();
+        if (mode_ == "grows")
+            for (;; ::usleep(4000)) std::memset(std::malloc(1 << 20), 1, 1 << 20);
         if (mode_.starts_with("one dies ") && ::mkdir(mode_.c_str() + 9, 0700) == 0) ::raise(SIGKILL);   // the first that comes here
         if (mode_ == "dies") ::raise(SIGKILL);
         if (mode_ == "leaves") std::exit(0);
@@ -197,6 +203,7 @@ private:
     float mean_ = 0, std_ = 1;
     int lane_ = 0, count_ = 0;
     bool own_ = false;
+    std::vector<char> room_;
     const float* parameters_ = nullptr;
     char* block_ = nullptr;
     const uint8_t* images_ = nullptr;

@@ -1,6 +1,7 @@
 // Whole jobs whose net processes compute: one digest whatever the ranks, the exchange, a failure and a resume.
 #include <thread>
 
+#include "runtime/attach/attach.h"
 #include "runtime/job/audit/audit.h"
 #include "runtime/job/model/safetensors.h"
 #include "tests/attach/child.h"
@@ -11,6 +12,10 @@ namespace {
 
 class AttachedJob : public RunsTest {
 protected:
+    /// An error of a job that nobody can be missed in, because not all have begun.
+    static bool has_not_begun(const std::string& error) {
+        return error.find(" lost in step 1: ") != error.npos || error.find(" has not started within ") != error.npos;
+    }
     void audited(const std::string& mode);
     static std::string job(const std::string& mode = "good", const std::string& more = "") {
         return "[job]\nsteps = 12\nbatch = 24\nblocks = 5\ndeadline = \"20s\"\nevaluate = 6\n[data]\ntrain = \"train.h5\"\ntest = "
@@ -84,6 +89,67 @@ void AttachedJob::audited(const std::string& mode) {
     }
 }
 
+// `memory` of a node decides how many lanes it has, and nothing else.
+TEST_F(AttachedJob, LanesFollowTheMemory) {
+    const auto open = [&](uint32_t lanes, MemoryBudget* budget, std::unique_ptr<Engine>* engine) {
+        EngineConfig c = config(job());
+        c.lanes = lanes;
+        c.budget = budget;
+        return Engine::open(c, Log(), engine);
+    };
+    const auto planned = [&](uint32_t lanes) {
+        std::unique_ptr<Engine> engine;
+        const Status status = open(lanes, nullptr, &engine);
+        EXPECT_TRUE(status.ok()) << status.what;
+        uint64_t bytes = 0;
+        for (const MemoryUse& each : engine->status().memory) bytes += each.total();
+        EXPECT_TRUE(engine->status().warnings.empty());
+        return bytes;
+    };
+    const uint64_t one = planned(1), lane = (planned(3) - one) / 2;
+    ASSERT_GT(lane, process_growth_min);
+    MemoryBudget two(one + lane * 3 / 2, "`memory` in gradcastd.toml");
+    std::unique_ptr<Engine> engine;
+    Status status = open(4, &two, &engine);
+    ASSERT_TRUE(status.ok()) << status.what;
+    const std::vector<std::string> warnings = engine->status().warnings;
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_EQ(warnings[0].find("this node has 2 of 4 lanes: with 4 the job would take "), 0u) << warnings[0];
+    EXPECT_NE(warnings[0].find(fmt::format(" and {:.1f} MiB are available (`memory` in gradcastd.toml); a lane takes ",
+                                           static_cast<double>(one + lane * 3 / 2) / 0x1p20)),
+              std::string::npos)
+        << warnings[0];
+    OneRank host;
+    status = engine->run(host);
+    ASSERT_TRUE(status.ok()) << status.what;
+    JobStatus alone;
+    ASSERT_TRUE(run_one(job(), 1, &alone).ok());
+    EXPECT_EQ(engine->status().digest, alone.digest);
+    EXPECT_LT(two.left(), lane * 3 / 4);   // what is planned is taken
+    engine.reset();
+    EXPECT_EQ(two.left(), one + lane * 3 / 2);
+
+    MemoryBudget none(one - lane / 4, "`memory` in gradcastd.toml");
+    status = open(4, &none, &engine);
+    EXPECT_EQ(status.code, Code::node_memory);
+    const std::string refused = status.what;
+    EXPECT_EQ(refused.find("the job needs "), 0u) << refused;
+    EXPECT_NE(refused.find(" MiB here with one lane (programs "), refused.npos) << refused;
+    EXPECT_NE(refused.find(" MiB are available (`memory` in gradcastd.toml); more memory, a smaller batch (job.batch) or smaller blocks of "
+                           "it (more job.blocks) make it fit"),
+              refused.npos)
+        << refused;
+    EXPECT_EQ(none.left(), one - lane / 4);
+}
+
+TEST_F(AttachedJob, AProcessThatGrowsEndsTheJob) {
+    JobStatus status;
+    const Status result = run_one(job("grows"), 1, &status);
+    EXPECT_EQ(status.state, JobState::failed);
+    EXPECT_NE(std::string_view(result.what).find("it took more memory, with its children, than the "), std::string_view::npos)
+        << result.what;
+}
+
 TEST_F(AttachedJob, GoesOnWithoutARank) {
     const std::string survives = with_job(job("good"), "survive = true\n");
     const std::string quiet = run(job("good"), 1).digest();
@@ -91,6 +157,53 @@ TEST_F(AttachedJob, GoesOnWithoutARank) {
     ASSERT_TRUE(lost.status.ok()) << lost.status.what;
     EXPECT_EQ(lost.ranks[0].digest, quiet);
     EXPECT_EQ(lost.ranks[1].digest, quiet);
+}
+
+// Each rank's process has initial values of its own.  While those of rank 0 are on their way, a rank is lost: at each of many times.
+TEST_F(AttachedJob, GoesOnWithoutARankThatIsLostWhileInitialValuesAreSent) {
+    const auto begins_with = [&](uint32_t seed) {
+        JobStatus status;
+        const Status result = run_one(job(fmt::format("seed {}", seed)), 1, &status);
+        EXPECT_TRUE(result.ok()) << result.what;
+        return status.digest;
+    };
+    const std::string first = begins_with(7), second = begins_with(8);
+    ASSERT_NE(first, second);
+    uint32_t runs = 0;
+    const auto without = [&](Rank dead, uint64_t at_us) {
+        const std::string folder = fmt::format("{}/seeds-{}-", folder_, runs++);
+        // Slow links: initial values take some milliseconds.
+        SimConfig slow{.ranks = 3};
+        slow.rate_bytes_per_s = 1e6;
+        const Run lost = run(with_job(job("seeds " + folder), "survive = true\n"), slow,
+                             {.meddle = [&](Simulator& simulator) { simulator.kill(dead, at_us); }});
+        std::string digest;
+        for (Rank rank = 0; rank < 3; ++rank) {
+            if (rank == dead) continue;
+            const JobStatus& each = lost.ranks[rank];
+            if (each.state != JobState::done) return "failed: " + each.error;
+            EXPECT_TRUE(digest.empty() || digest == each.digest) << dead << " at " << at_us;
+            digest = each.digest;
+            // What the job began with is kept, so that it can be verified.
+            const Run again =
+                run(replaced(job("seed 99"), "[net]\n", fmt::format("[net]\nstart = \"{}/{}\"\n", lost.folders[rank], start_file)), 1);
+            EXPECT_EQ(again.digest(), digest);
+        }
+        return digest;
+    };
+    std::map<std::string, uint32_t> of_first, of_last;
+    for (uint64_t at_us = 200; at_us <= 20'000; at_us += 600) {
+        ++of_first[without(0, at_us)];
+        ++of_last[without(2, at_us)];
+    }
+    for (const auto* all : {&of_first, &of_last})
+        for (const auto& [digest, count] : *all) std::printf("%.40s: %u\n", digest.c_str(), count);
+    EXPECT_GT(of_first[first], 0u);    // somebody had them
+    EXPECT_GT(of_first[second], 0u);   // nobody had: those of the lowest rank that is left
+    EXPECT_GT(of_last[first], 0u);
+    EXPECT_EQ(of_last[second], 0u);
+    for (auto* all : {&of_first, &of_last})
+        for (const auto& [digest, count] : *all) EXPECT_TRUE(digest == first || digest == second || has_not_begun(digest)) << digest;
 }
 
 TEST_F(AttachedJob, GoesOnWithoutANodeWhoseProcessHasEnded) {

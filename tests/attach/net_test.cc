@@ -44,6 +44,10 @@ protected:
                 .mean = {0.25f},
                 .std = {0.5f},
                 .samples_max = block,
+                .block_sizes = {block, block - 1},
+                .bucket_bytes = 64,
+                .evaluation_samples = block,
+                .control_group = control_group_,
                 .deadline_us = deadline_us_,
                 .output = [this](uint32_t, std::string_view line) {
                     std::lock_guard lock(mutex_);
@@ -53,8 +57,8 @@ protected:
     Status open(const std::string& mode, uint32_t lanes = 1) {
         net_.reset();
         GC_TRY(NetProcesses::open(config(mode, lanes), &processes_));
-        GC_TRY(processes_->plan({.lanes = lanes, .samples_max = block, .block_sizes = {block, block - 1}, .bucket_bytes = 64, .seed = 11},
-                                &net_));
+        GC_TRY(processes_->first());
+        GC_TRY(processes_->plan({.lanes = lanes}, &net_));
         return processes_->ready();
     }
     Samples samples(uint32_t count) {
@@ -74,7 +78,12 @@ protected:
         return status.what;
     }
 
+    /// That is planned for the processes themselves.
+    uint64_t programs() const { return processes_->memory()[0].bytes[0].second; }
+    uint64_t blocks() const { return processes_->memory()[0].bytes[2].second; }
+
     uint64_t deadline_us_ = 20'000'000;
+    bool control_group_ = true;
     std::mutex mutex_;
     std::vector<std::string> lines_;
     std::unique_ptr<NetProcesses> processes_;
@@ -197,6 +206,41 @@ TEST_F(AttachedNetTest, AProcessThatHangsIsGivenUpAndEnded) {
         net_.reset();
         processes_.reset();
         EXPECT_LT(clock_us() - begin_us, 30'000'000u);
+    }
+}
+
+TEST_F(AttachedNetTest, MemoryIsPlannedByThePeakOfTheFirstProcess) {
+    constexpr uint64_t mib = 1 << 20;
+    ASSERT_TRUE(NetProcesses::open(config("good", 3), &processes_).ok());
+    const uint64_t said = programs(), taken = processes_->taken();
+    EXPECT_GT(said, process_growth_min + taken);
+    ASSERT_TRUE(processes_->first().ok());
+    EXPECT_GT(processes_->taken(), taken);   // with what is shared
+    ASSERT_TRUE(processes_->plan({.lanes = 1}, &net_).ok());
+    const uint64_t one = programs(), block_of_one = blocks();
+    ASSERT_TRUE(processes_->plan({.lanes = 3}, &net_).ok());
+    EXPECT_GE(programs(), one + 2 * process_growth_min);
+    EXPECT_LE(programs(), 3 * one);   // files count once
+    EXPECT_EQ(blocks(), 3 * block_of_one);
+
+    ASSERT_TRUE(open("needs 64 MiB").ok());
+    EXPECT_GT(programs(), one + 60 * mib);
+    EXPECT_LT(programs(), one + 100 * mib);
+    EXPECT_NE(processes_->process_text().find(" MiB a process ("), std::string::npos) << processes_->process_text();
+}
+
+TEST_F(AttachedNetTest, AProcessThatGrowsIsEndedAndSaid) {
+    for (const bool group : {true, false}) {
+        if (group && !group_room().bounds_memory()) continue;   // ControlGroup.MemoryIsBounded skips by name
+        control_group_ = group;
+        const Status opened = open("grows");
+        ASSERT_TRUE(opened.ok()) << opened.what;
+        processes_->limit(1, 0);
+        KeepAll sink(net_->layout());
+        const std::string error = train(&sink).what;
+        EXPECT_EQ(error.find("the process of lane 0 (/usr/bin/env"), 0u) << error;
+        EXPECT_NE(error.find("was ended by signal 9 (SIGKILL); it took more memory, with its children, than the "), error.npos) << error;
+        EXPECT_TRUE(processes_->failed());
     }
 }
 

@@ -255,7 +255,7 @@ TEST(Process, ChildrenEndWithIt) {
     Watched watched({"sh", "-c", "sleep 1000 & echo child $!; wait"});
     ASSERT_TRUE(watched.start().ok());
     const pid_t child = child_of(watched);
-    EXPECT_GT(watched.process->resident_bytes(), 100'000u);
+    EXPECT_GT(watched.process->memory().own, 100'000u);
     watched.process->end(0);
     EXPECT_FALSE(runs(child));
 }

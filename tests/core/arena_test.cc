@@ -48,6 +48,8 @@ TEST_F(Room, IsTheMachinesWithoutGroups) {
     EXPECT_EQ(room().bytes, 2048 * mib);
     EXPECT_EQ(room().where, "this machine");
     EXPECT_EQ(memory_room("/nonexistent").bytes, UINT64_MAX);
+    EXPECT_EQ(memory_for_jobs(root.string()).bytes, 3840 * mib);
+    EXPECT_EQ(memory_for_jobs("/nonexistent").bytes, UINT64_MAX);
 }
 
 TEST_F(Room, IsTheTightestGroupsAboveUs) {
@@ -57,6 +59,8 @@ TEST_F(Room, IsTheTightestGroupsAboveUs) {
     group("sys/fs/cgroup/system.slice", fmt::format("{}", 1024 * mib), 800 * mib, 100 * mib);
     EXPECT_EQ(room().bytes, 324 * mib);   // file pages are reclaimable
     EXPECT_EQ(room().where, "control group /system.slice");
+    EXPECT_EQ(memory_for_jobs(root.string()).bytes, 960 * mib);   // whatever is used
+    EXPECT_EQ(memory_for_jobs(root.string()).where, "control group /system.slice");
     put(root / "sys/fs/cgroup/system.slice/gradcastd.service/memory.high", fmt::format("{}\n", 164 * mib));
     EXPECT_EQ(room().bytes, 64 * mib);
     EXPECT_EQ(room().where, "control group /system.slice/gradcastd.service");

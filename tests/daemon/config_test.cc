@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "runtime/core/fd.h"
 #include "runtime/daemon/config.h"
 #include "runtime/daemon/identity.h"
 #include "runtime/daemon/job_run.h"
@@ -85,6 +86,25 @@ TEST(DaemonConfig, OneNodeNeedsNothing) {
     EXPECT_EQ(config.state, "/var/lib/gradcast");
     EXPECT_EQ(config.socket, "/run/gradcast/control.sock");
     EXPECT_GE(config.lanes(), 1u);
+}
+
+TEST(DaemonConfig, MemoryIsMostOfTheMachinesByItself) {
+    const std::string root = folder("memory");
+    ASSERT_TRUE(make_directories(root + "/proc/self").ok() && make_directories(root + "/sys/fs/cgroup/g").ok());
+    const auto put = [&](const std::string& path, const std::string& text) { ASSERT_TRUE(file_write(root + path, text).ok()); };
+    DaemonConfig config;
+    EXPECT_EQ(config.memory_most(root), 0u);   // nothing is known
+    put("/proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 1000 kB\n");
+    EXPECT_EQ(config.memory_most(root), 960u << 20);
+    put("/proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+    put("/proc/self/cgroup", "0::/g\n");
+    put("/sys/fs/cgroup/g/memory.max", "536870912\n");
+    EXPECT_EQ(config.memory_most(root), 480u << 20);
+    EXPECT_NE(config.memory_setting().find(", the default of `memory` in gradcastd.toml"), std::string::npos);
+    config.memory = 100;
+    EXPECT_EQ(config.memory_most(root), 100u);
+    EXPECT_EQ(config.memory_setting(), "`memory` in gradcastd.toml");
+    std::filesystem::remove_all(root);
 }
 
 TEST(DaemonConfig, SystemdSaysWhere) {

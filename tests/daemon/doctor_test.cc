@@ -43,10 +43,21 @@ TEST(Doctor, SaysWhatCommandsMean) {
     EXPECT_EQ(limits.verdict, Finding::Verdict::warning);
     EXPECT_TRUE(holds(limits, "(a fork bomb) is not bounded")) << limits.text;
     EXPECT_TRUE(holds(limits, "control group /g does not have the controller pids (Delegate=pids in the unit)")) << limits.text;
+    EXPECT_TRUE(holds(limits,
+                      "the memory of a program is looked at once a second, so one that grows fast can take all of this machine's: "
+                      "control group /g does not have the controller memory (Delegate=memory in the unit)"))
+        << limits.text;
+    put("/sys/fs/cgroup/g/cgroup.controllers", "cpu pids\n");
+    put("/sys/fs/cgroup/g/cgroup.subtree_control", "pids\n");
+    limits = of(doctor_node(config, root), "command limits");
+    EXPECT_EQ(limits.verdict, Finding::Verdict::warning);
+    EXPECT_TRUE(holds(limits, "each program has a control group, which bounds its number of processes and ends it; but the memory of "))
+        << limits.text;
     put("/sys/fs/cgroup/g/cgroup.controllers", "cpu pids memory\n");
     put("/sys/fs/cgroup/g/cgroup.subtree_control", "pids memory\n");
     limits = of(doctor_node(config, root), "command limits");
     EXPECT_EQ(limits.verdict, Finding::Verdict::ok) << limits.text;
+    EXPECT_EQ(limits.text, "each program has a control group, which bounds its number of processes and memory and ends it");
 }
 
 TEST(Doctor, AKeyThatOthersMayReadIsAnError) {

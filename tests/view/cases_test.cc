@@ -377,6 +377,38 @@ TEST(View, ForceViewIsRefusedWhileTheNodeAnswers) {
     EXPECT_EQ(world.seen().by_proof, 1u);
 }
 
+TEST(View, StatesAndInitialValues) {
+    const ViewState knows{.known = true, .digest = 5}, one{.digest = 7, .initial = true}, other{.digest = 8, .initial = true}, joiner{};
+    CommonStep common = view_common_step(std::vector{one, other, knows, joiner});
+    EXPECT_TRUE(common.found && !common.tied);
+    EXPECT_EQ(common.digest, 5u);
+    EXPECT_EQ(common.source, 2u);
+    common = view_common_step(std::vector{one, other, joiner});
+    EXPECT_TRUE(common.found && !common.tied);
+    EXPECT_EQ(common.digest, 7u);
+    EXPECT_EQ(common.source, 0u);
+    EXPECT_EQ(common.wrong, (std::vector<bool>{false, false, false}));
+    EXPECT_FALSE(view_common_step(std::vector{joiner, joiner}).found);   // joiners begin no job
+}
+
+// Node 0 dies before all have its initial values: where a member has them, they count.
+TEST(View, ANodeDiesWhileInitialValuesAreSent) {
+    for (const uint32_t dead : {0u, 1u, 2u}) {
+        uint64_t own = 0, sent = 0;
+        for (uint64_t seed = 1; seed <= 40; ++seed) {
+            World world({.seed = seed, .members = 3, .initial_us = D});
+            world.run(D / 2);
+            world.crash(dead);
+            Nodes rest{0, 1, 2};
+            rest.erase(rest.begin() + dead);
+            ASSERT_TRUE(go_on(world, rest)) << dead << " of seed " << seed;
+            (world.seen().own_initial > 0 ? own : sent) += 1;
+        }
+        EXPECT_EQ(own > 0, dead == 0);
+        EXPECT_GT(sent, 0u);
+    }
+}
+
 TEST(View, MajorityOfDigestsWins) {
     World world({.members = 3});
     world.run(D / 2);

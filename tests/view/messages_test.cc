@@ -78,6 +78,15 @@ TEST(ViewMessages, ComeBackAsTheyWere) {
     }
 }
 
+// Of a member that has not got the job's initial values yet.
+TEST(ViewMessages, InitialValuesComeBack) {
+    ViewMessage said = some_message(Kind::state);
+    said.state = {.digest = 18, .initial = true};
+    ViewMessage read;
+    ASSERT_TRUE(view_message_parse(view_message_write(said), &read));
+    EXPECT_EQ(read.state, said.state);
+}
+
 TEST(ViewMessages, AreRefusedCutOrWithMoreAtTheEnd) {
     for (const Kind kind : kinds) {
         std::vector<std::byte> bytes = view_message_write(some_message(kind));
@@ -115,6 +124,7 @@ TEST(ViewMessages, AreRefusedWithFieldsOutOfRange) {
     EXPECT_TRUE(refused(with(Kind::suspect, [](ViewMessage& m) { m.why = Suspicion::none; })));
     EXPECT_TRUE(refused(with(Kind::suspect, [](ViewMessage& m) { m.action = {}; })));
     EXPECT_TRUE(refused(with(Kind::state, [](ViewMessage& m) { m.state.applied = UINT64_C(1) << 32; })));
+    EXPECT_TRUE(refused(with(Kind::state, [](ViewMessage& m) { m.state = {.applied = 1, .initial = true}; })));
 }
 
 TEST(ViewMessages, OfTheLargestJobFit) {

@@ -35,6 +35,7 @@ WorldConfig draw_world(uint64_t seed, Draw& draw) {
     config.jitter_us = draw.one_in(2) ? 0 : 20'000;
     config.step_us = D / 40 + draw.below(D / 16);
     config.rejoin_chance = 0.5;
+    if (seed % 3 == 2) config.initial_us = D / 4 + seed * 7919 % (6 * D / 1000) * 1000;
     if (seed % 4 == 1) config.voters = 1 + static_cast<uint32_t>(seed / 4 % 3);
     return config;
 }
@@ -137,7 +138,7 @@ std::string trouble(uint64_t seed, ViewMutant mutant, Seen* seen = nullptr) {
     WorldConfig config = draw_world(seed, draw);
     config.mutant = mutant;
     World world(config);
-    uint64_t last_us = D / 2;
+    uint64_t last_us = std::max(D / 2, config.initial_us);
     for (uint64_t faults = draw.below(10); faults > 0; --faults) last_us = std::max(last_us, draw_fault(world, config, draw));
     if (config.others > 0 && draw.one_in(2)) last_us = std::max(last_us, draw_partition(world, config, draw));
     std::vector<Ambush> ambushes;
@@ -206,15 +207,16 @@ TEST(View, SeedsGetEverywhere) {
         all.minority += one.minority;
         all.forgotten += one.forgotten;
         all.quorums += one.quorums;
+        all.own_initial += one.own_initial;
     }
     std::printf(
         "%lu seeds with a quorum in the end; %lu views: %lu with proofs of death, %lu adopted; %lu refusals, %lu joiners, %lu by sums, %lu "
         "by state, %lu excluded, %lu in a "
-        "minority, %lu forgotten\n",
+        "minority, %lu forgotten, %lu with other initial values than node 0's\n",
         all.quorums, all.views, all.by_proof, all.adopted, all.refused, all.joiners, all.sums, all.states, all.excluded, all.minority,
-        all.forgotten);
-    for (const uint64_t each :
-         {all.views, all.by_proof, all.adopted, all.refused, all.joiners, all.sums, all.states, all.excluded, all.minority, all.forgotten})
+        all.forgotten, all.own_initial);
+    for (const uint64_t each : {all.views, all.by_proof, all.adopted, all.refused, all.joiners, all.sums, all.states, all.excluded,
+                                all.minority, all.forgotten, all.own_initial})
         EXPECT_GT(each, 0u);
 }
 
@@ -226,7 +228,8 @@ class Mutants : public testing::TestWithParam<std::pair<const char*, ViewMutant>
 INSTANTIATE_TEST_SUITE_P(View, Mutants,
                          testing::Values(std::pair{"NoBallots", ViewMutant::no_ballots}, std::pair{"NoFreeze", ViewMutant::no_freeze},
                                          std::pair{"LowestStep", ViewMutant::lowest_step}, std::pair{"AnyHalf", ViewMutant::any_half},
-                                         std::pair{"NumberReused", ViewMutant::number_reused}),
+                                         std::pair{"NumberReused", ViewMutant::number_reused},
+                                         std::pair{"OwnInitial", ViewMutant::own_initial}),
                          [](const auto& param) { return std::string(param.param.first); });
 
 TEST_P(Mutants, AreFoundBySomeSeed) {

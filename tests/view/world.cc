@@ -14,13 +14,20 @@ namespace {
 constexpr uint64_t beat_us = D / 40;
 const bool traced = std::getenv("GC_TRACE");   // all notices and what changes views
 constexpr StepId behind_most = 2;              // a member that is further behind in a session fetches the state
+constexpr uint64_t job_initial = 42;           // digest of the initial values of node 0; of another node: that plus its number
 }   // namespace
 
 uint64_t World::next(uint64_t digest) { return splitmix64(digest); }
-uint64_t World::state(StepId step) {
-    static std::vector<uint64_t> states{42};
+uint64_t World::state(StepId step, uint64_t initial) {
+    static std::map<uint64_t, std::vector<uint64_t>> all;
+    std::vector<uint64_t>& states = all[initial];
+    if (states.empty()) states.push_back(initial);
     while (states.size() <= step) states.push_back(next(states.back()));
     return states[step];
+}
+uint64_t World::initial_of(uint64_t digest) const {
+    const auto at = initial_of_.find(digest);
+    return at == initial_of_.end() ? digest : at->second;
 }
 
 World::World(const WorldConfig& config) : config_(config), random_(config.seed), nodes_(config.members + config.others) {
@@ -34,13 +41,26 @@ World::World(const WorldConfig& config) : config_(config), random_(config.seed),
     for (uint32_t each = 0; each < n(); ++each) start(each, 1);
     for (uint32_t each = 0; each < config.members; ++each) {
         Node& node = nodes_[each];
-        node.has_state = true;
-        node.digest = state(0);
+        node.initial = config.initial_us > 0 && each > 0;
+        node.has_state = !node.initial;
+        node.digest = job_initial + (node.initial ? each : 0);
         node.installed = 1;
         node.machine->begin(first, now_us_);
         stepped(each, 1);
         after(each);
+        if (node.initial) plan(random(config.initial_us), each, [this, each] { get_initial(each); });
     }
+}
+
+/// The initial values of node 0 have come, if the first session lasts.
+void World::get_initial(uint32_t which) {
+    Node& node = nodes_[which];
+    if (!node.initial || node.session != 1 || node.frozen || !nodes_[0].up || nodes_[0].incarnation > 1) return;
+    if (cut_[which]) return plan(now_us_ + beat_us, which, [this, which] { get_initial(which); });
+    node.initial = false;
+    node.has_state = true;
+    node.digest = job_initial;
+    stepped(which, 1);
 }
 
 void World::start(uint32_t which, uint64_t incarnation) {
@@ -180,7 +200,7 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
                 if (its.view.number != number || its.machine->stage() != ViewStage::installing) return;
                 its.computing = false;
                 if (its.has_state) reported_[number][which] = its.applied;
-                its.machine->trainer_stopped({its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0}, now_us_);
+                its.machine->trainer_stopped({its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0, its.initial}, now_us_);
                 after(which);
             });
             return;
@@ -200,9 +220,12 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
                 node.applied = notice.step;
                 node.digest = notice.digest;
             }
-            if (node.digest != state(node.applied))
+            if (node.digest != state(node.applied, initial_of(node.digest)))
                 violate(fmt::format("node {} goes on with another state of step {}", which, node.applied));
+            seen_.own_initial += fresh && initial_of(node.digest) != job_initial;
             node.has_state = true;
+            node.initial = false;
+            check_initial(which);
             be_patient(which, fresh);
             return stepped(which, node.view.number);
         }
@@ -308,7 +331,7 @@ void World::deliver(const Packet& packet) {
                               .incarnation = node.incarnation,
                               .view = node.session,
                               .step = step,
-                              .digest = state(step),
+                              .digest = state(step, initial_of(node.digest)),
                               .waiting = false,
                               .bytes = {}});
             } else if (packet.step == node.applied && node.computed) {
@@ -341,7 +364,7 @@ void World::deliver(const Packet& packet) {
             apply(packet.to);
             break;
         case Packet::Kind::fetch:
-            if (node.has_state && node.applied == packet.step)
+            if ((node.has_state || node.initial) && node.applied == packet.step)
                 send({.kind = Packet::Kind::give,
                       .from = packet.to,
                       .to = packet.from,
@@ -356,6 +379,8 @@ void World::deliver(const Packet& packet) {
             if (ours && packet.step > node.applied) {
                 node.applied = packet.step;
                 node.digest = packet.digest;
+                node.has_state = true;
+                node.initial = false;
                 stepped(packet.to, node.session);
             } else if (node.fetching && packet.view == node.view.number && packet.step == node.wanted.step &&
                        packet.digest == node.wanted.digest) {
@@ -404,7 +429,7 @@ void World::engine(uint32_t which) {
               .view = node.session,
               .step = node.applied,
               .digest = 0,
-              .waiting = node.computed,
+              .waiting = node.computed || node.initial,
               .bytes = {}});
     }
     after(which);
@@ -427,6 +452,7 @@ void World::stepped(uint32_t which, uint32_t view) {
 
 void World::compute(uint32_t which) {
     Node& node = nodes_[which];
+    if (!node.has_state) return;
     node.computing = true;
     node.computing_us = now_us_ + static_cast<uint64_t>(static_cast<double>(config_.step_us / 2 + random(config_.step_us)) * node.slow);
     plan(node.computing_us, which, [this, which, session = node.session, step = node.applied] {
@@ -452,7 +478,7 @@ void World::compute(uint32_t which) {
 
 void World::apply(uint32_t which) {
     Node& node = nodes_[which];
-    if (node.session == 0 || node.frozen) return;
+    if (node.session == 0 || node.frozen || !node.has_state) return;
     const auto& records = node.records[node.applied];
     const ViewExchange exchange = node.view.fitted();
     auto has = [&](const ViewMember& member) {
@@ -462,9 +488,13 @@ void World::apply(uint32_t which) {
     const auto count = std::count_if(node.view.members.begin(), node.view.members.end(), has);
     if (count + exchange.s < node.view.n() || !quorum(node.view, has)) return;
     if (node.promised == node.session) return violate(fmt::format("node {} applies step {} between promise and view", which, node.applied));
+    const uint64_t initial = initial_of(node.digest);
     ++node.applied;
     node.digest = next(node.digest);
-    if (node.digest != state(node.applied)) return violate(fmt::format("node {} has another state of step {}", which, node.applied));
+    initial_of_.try_emplace(node.digest, initial);
+    if (node.digest != state(node.applied, initial))
+        return violate(fmt::format("node {} has another state of step {}", which, node.applied));
+    check_initial(which);
     stepped(which, node.session);
     apply(which);
 }
@@ -493,6 +523,15 @@ bool World::quorum(const AgreedView& view, const std::function<bool(const ViewMe
     const uint32_t voters = config_.voters > 0 ? std::min(config_.voters, view.n()) : view.n();
     const auto count = static_cast<uint32_t>(std::count_if(view.members.begin(), view.members.begin() + voters, has));
     return 2 * count > voters || (2 * count == voters && has(view.members[0]));
+}
+
+/// All members that live and have applied a step began with the same initial values.
+void World::check_initial(uint32_t which) {
+    const Node& node = nodes_[which];
+    for (uint32_t each = 0; each < n(); ++each)
+        if (const Node& other = nodes_[each]; node.applied > 0 && other.applied > 0 && in(each) && other.has_state && !wrong_expected_ &&
+                                              initial_of(other.digest) != initial_of(node.digest))
+            violate(fmt::format("nodes {} and {} began with other initial values", which, each));
 }
 
 /// Of all views with a living member each is an ancestor of the next.

@@ -1,6 +1,8 @@
 // A model of a job whose views change: nodes with an abstract trainer each, on virtual time, over a network that loses, doubles, delays and
 // cuts.  The state that a trainer has is a function of the step; it applies a step when all members of its view, but those that s covers,
-// have announced that they computed it.  What must never happen is looked for at every turn: violation() is the first that was found.
+// have announced that they computed it.  Where each node has initial values of its own (WorldConfig::initial_us), the state is a function
+// of these and the step, and all members must have begun with the same.  What must never happen is looked for at every turn: violation()
+// is the first that was found.
 #pragma once
 #include <functional>
 #include <map>
@@ -29,6 +31,8 @@ struct WorldConfig {
     uint64_t delay_us = 2'000, jitter_us = 0, step_us = D / 40;   // step_us: of computing
     double late = 0;                                              // of messages, that come up to late_us later
     uint64_t late_us = D / 8;
+    /// Within so long the members of the first view get the initial values of node 0, each at some time; 0: they have them at once.
+    uint64_t initial_us = 0;
     double rejoin_chance = 0;   // of a node that ended or was restarted
     bool patient = true;        // with those that were given up and came back
     ViewMutant mutant = ViewMutant::none;
@@ -38,6 +42,7 @@ struct WorldConfig {
 struct Seen {
     uint64_t views = 0, by_proof = 0, adopted = 0, refused = 0, joiners = 0, sums = 0, states = 0;
     uint64_t excluded = 0, minority = 0, forgotten = 0, quorums = 0;
+    uint64_t own_initial = 0;   // views that began with the initial values of another node than node 0
 };
 
 class World {
@@ -115,6 +120,7 @@ private:
         uint32_t installed = 0;
         // the trainer
         bool has_state = false, frozen = false, computing = false, computed = false;
+        bool initial = false;   // it has initial values, and not the job's
         uint32_t session = 0;
         AgreedView view;
         StepId applied = 0;
@@ -145,8 +151,13 @@ private:
     void check_line(uint32_t node);
     void check_chosen(uint32_t node, const ViewMessage& message);
     void check_common_step(uint32_t node, StepId step);
-    static uint64_t state(StepId step);
+    void get_initial(uint32_t node);
+    /// The state after `step`, from those initial values.
+    static uint64_t state(StepId step, uint64_t initial);
     static uint64_t next(uint64_t digest);
+    /// The initial values from which the state of that digest was computed; `digest`: none is known.
+    uint64_t initial_of(uint64_t digest) const;
+    void check_initial(uint32_t node);
     bool quorum(const AgreedView& view, const std::function<bool(const ViewMember&)>& has) const;
 
     struct Planned {
@@ -171,6 +182,7 @@ private:
     std::map<uint32_t, StepId> went_;                           // by view: T
     std::vector<ViewRecord> records_;                           // of those views
     std::map<uint32_t, std::map<uint32_t, StepId>> reported_;   // by view and node
+    std::map<uint64_t, uint64_t> initial_of_;                   // by digest
 };
 
 }   // namespace gradcast

@@ -12,6 +12,7 @@
 #include "runtime/job/model/tensors.h"
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/checkpoint.h"
+#include "runtime/job/run/lane_choice.h"
 #include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/orders.h"
 #include "runtime/job/run/planned_job.h"
@@ -46,6 +47,7 @@ public:
         }
         if (!copies.ok()) report_.warn(fmt::format("{}; the job goes on with {}", copies.what, copies_most(job_, config_.nodes())));
         GC_TRY(parts_.examine(config_, true, report_));
+        if (parts_.processes) GC_TRY(lanes_choose(&config_, parts_, report_));
         GC_TRY(planned_.plan(config_, parts_.algorithm->workers ? "cpu" : job_.device, report_));
         if (parts_.pipeline && job_.micro_batch < parts_.pipeline->lanes)
             report_.warn(fmt::format("parallel.micro_batch = {} leaves lanes without work: this node has {}", job_.micro_batch,
@@ -60,7 +62,7 @@ public:
         if (DeviceWords* device = parts_.compute.codec->device())   // a node that joins is still alone
             device->expect(choice_.targets_most(std::max(session_->targets(), config_.join ? exchange.m + exchange.s : 1)));
         const std::vector<MemoryUse> memory = planned_.memory();
-        GC_TRY(memory_check(config_, memory, &share_));
+        GC_TRY(memory_check(config_, memory, parts_.processes ? parts_.processes->taken() : 0, &share_));
         report_.update([&](JobStatus& status) { status.memory = memory; });
         GC_TRY(parts_.ready(config_, report_));
         std::string order;   // which the algorithm has taken in; an audit has its own word for other kernels
@@ -259,6 +261,7 @@ private:
         if (status.ok()) status = steps(context);
         while (views_ && views_->repeats(status) && session_->ended().ok()) {
             GC_TRY(views_->next(context, status, place, &standing_));
+            if (!has_state_) has_state();   // it was lost while initial values were sent
             repeats_ = true;
             checkpoints_.regrouped(context.step);
             if (context.unreported && context.unreported->step + 1 == context.step) {   // nobody else may have this line
@@ -294,8 +297,7 @@ private:
         // The first view, also where another one follows before it has begun here.
         report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
         const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
-        GC_TRY(session_->begin());
-        if (own_values) GC_TRY(spread_initial(context));
+        GC_TRY(own_values ? begin_initial(context) : session_->begin());
         if (parts_.pipeline && !config_.resume.on) {
             GC_TRY(session_->probe());
             if (parts_.buddies) GC_TRY(state_to_buddies(context, *session_, parts_));
@@ -315,9 +317,17 @@ private:
         GC_TRY(spread_views());
         return resumed(context);
     }
-    /// All ranks begin with the initial values of the first one, whose scales are of them.  The job does not survive the loss of a node
-    /// meanwhile.
-    Status spread_initial(Context& context) {
+    /// All ranks begin with the initial values of the first one, whose scales are of them.  Where a node is lost meanwhile, the next view
+    /// begins with these, if one of its members has them, else with those of its lowest rank.
+    Status begin_initial(Context& context) {
+        const uint64_t own = context.state = context.digest(0, parts_.model_digest());
+        if (session_->self() == 0) has_state();
+        else if (views_) views_->has_initial(context);
+        context.state = 0;   // that of all ranks until they have the same values
+        const Status begun = session_->begin();
+        context.state = own;
+        GC_TRY(begun);
+        if (views_) views_->watch(context.host);
         if (session_->view().n() > 1) {
             const StateSource source{0, state_runs_whole(parts_.state_sizes())};
             GC_TRY(state_move(context, *session_, parts_, {&source, 1}, [](Rank rank, uint32_t) { return rank != 0; }, {}));
@@ -576,7 +586,7 @@ private:
     }
     const std::string& own_name() const { return config_.roster[static_cast<uint32_t>(config_.self)].name; }
 
-    const EngineConfig config_;
+    EngineConfig config_;   // its lanes may become fewer in prepare(); the rest stays
     const JobConfig& job_;
     Report report_;
 

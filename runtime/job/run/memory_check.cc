@@ -21,25 +21,36 @@ std::string stages_that_fit(const EngineConfig& config, uint64_t memory) {
     return plan.grids.size() > 1 ? fmt::format("; over {} nodes no number of stages fits", config.nodes()) : "";
 }
 
-Status memory_check(const EngineConfig& config, const std::vector<MemoryUse>& planned, MemoryBudget::Share* share) {
-    uint64_t needed = 0, taken = 0;
+MemoryRoom job_room(const EngineConfig& config, uint64_t taken) {
+    MemoryRoom room = memory_room();
+    room.bytes += std::min(taken, UINT64_MAX - room.bytes);
+    if (config.budget)
+        if (const uint64_t left = config.budget->left(); left < room.bytes) room = {left, config.budget->setting()};
+    return room;
+}
+
+Status memory_check(const EngineConfig& config, const std::vector<MemoryUse>& planned, uint64_t taken, MemoryBudget::Share* share) {
+    uint64_t needed = 0, programs = 0;
     for (const MemoryUse& place : planned) {
         if (!place.place.starts_with("gpu")) needed += place.total();
         for (const auto& [purpose, bytes] : place.bytes)
-            if (purpose == taken_purpose) taken += bytes;
+            if (purpose == programs_purpose) programs += bytes;
     }
-    constexpr uint64_t checked_from = 16 << 20;   // asking costs more than a smaller job could save
-    MemoryRoom room = needed >= checked_from ? memory_room() : MemoryRoom{};
-    if (room.bytes < UINT64_MAX - taken) room.bytes += taken;
-    if (config.budget)
-        if (const uint64_t left = config.budget->left(); left < room.bytes) room = {left, config.budget->setting()};
-    if (needed <= room.bytes && (!config.budget || share->take(*config.budget, needed))) return {};
+    const MemoryRoom room = job_room(config, taken);
+    if (needed <= room.bytes && (!config.budget || !share || share->take(*config.budget, needed))) return {};
     std::string uses;
-    const MemoryByUse by_use = memory_by_use(planned);
+    if (programs > 0) uses = fmt::format("{} {:.1f}, ", programs_purpose, mib(programs));
+    MemoryByUse by_use = memory_by_use(planned);
+    by_use[memory_for_names.size() - 1] -= programs;
     for (size_t i = 0; i < by_use.size(); ++i) uses += fmt::format("{}{} {:.1f}", i > 0 ? ", " : "", memory_for_names[i], mib(by_use[i]));
-    const std::string fits =
-        config.job.attached() ? "; fewer lanes (`cpus` in gradcastd.toml) start fewer processes" : stages_that_fit(config, room.bytes);
-    return fail(Code::node_memory, "the job needs {:.1f} MiB here ({}), {:.1f} MiB are available ({}){}", mib(needed), uses,
+    std::string with, fits;
+    if (config.job.attached()) {
+        with = config.lanes > 1 ? fmt::format(" with {} lanes", config.lanes) : " with one lane";
+        fits = "; more memory, a smaller batch (job.batch) or smaller blocks of it (more job.blocks) make it fit";
+    } else {
+        fits = stages_that_fit(config, room.bytes);
+    }
+    return fail(Code::node_memory, "the job needs {:.1f} MiB here{} ({}), {:.1f} MiB are available ({}){}", mib(needed), with, uses,
                 mib(room.bytes), room.where, fits);
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/job_protocol.h"
+#include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/probe_block.h"
 #include "runtime/job/run/stages.h"
 
@@ -233,6 +234,8 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
     if (!config.commands)
         return fail(Code::invalid, "no program of a job is started here: `commands = true` in gradcastd.toml allows it to this daemon");
     const std::vector<uint32_t> sizes = sizes_computed();
+    const std::set<uint32_t> distinct(sizes.begin(), sizes.end());
+    const MemoryRoom room = job_room(config, 0);
     return NetProcesses::open(
         {.command = job.command,
          .folder = job.base,
@@ -254,7 +257,10 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
          .std = info.std,
          .own_samples = train->of_program(),
          .cpus = config.cpus,
-         .samples_max = std::max(*std::ranges::max_element(sizes), test || algorithm->gathers ? evaluation_batch : 1),
+         .samples_max = std::max(*distinct.rbegin(), test || algorithm->gathers ? evaluation_batch : 1),
+         .block_sizes = {distinct.begin(), distinct.end()},
+         .evaluation_samples = test ? static_cast<uint32_t>(std::min<uint64_t>(evaluation_batch, test->info().count)) : 0,
+         .memory_max = room.bytes == UINT64_MAX ? 0 : room.bytes,
          .deadline_us = job.deadline_us,
          .output = [log = report.log()](uint32_t lane, std::string_view line) { log.info("lane {}: {}", lane, line); },
          .stop = config.stop},

@@ -109,7 +109,7 @@ void ViewSwitch::stop(Host& host) {
 Status ViewSwitch::pending() const { return frozen_ ? fail(Code::view_changed, "the step is repeated in the next view") : Status{}; }
 
 bool ViewSwitch::repeats(const Status& status) const {
-    if (!protocol_ || !(has_state_ || config_.join) || gave_up_ || status.ok()) return false;
+    if (!protocol_ || (joins() && !config_.join) || gave_up_ || status.ok()) return false;
     // A protocol that misses a rank may say so before the nodes have agreed.
     return status.code == Code::view_changed || (watching_ && status.code == Code::peer_lost);
 }
@@ -137,7 +137,10 @@ bool ViewSwitch::read_news() {
                 break;
             case NoticeKind::agreed:
             case NoticeKind::catch_up: step_ = std::move(news.notice); break;
-            case NoticeKind::go: go_ = has_state_ = true; break;
+            case NoticeKind::go:
+                go_ = has_state_ = true;
+                initial_ = false;
+                break;
             case NoticeKind::excluded:
             case NoticeKind::minority:
             case NoticeKind::wrong:
@@ -212,8 +215,8 @@ Status ViewSwitch::pass(Host& host, const Session& session, uint32_t number) {
 }
 
 Status ViewSwitch::next(Context& context, Status why, const SessionPlace& place, Standing* standing) {
-    stands_us_ = has_state_ ? context.since_us : context.host.now_us();
-    const bool joins = !has_state_;
+    const bool joins = this->joins();
+    stands_us_ = joins ? context.host.now_us() : context.since_us;
     if (joins) ViewProtocol::join(context.host);
     for (;;) {
         const Status status = install(context, why, place, standing);
@@ -258,10 +261,10 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
             }
             GC_TRY(pass(host, *place.session, place.session->config().view + 1));
         }
-        if (!has_state_ && config_.stop && config_.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
-        if (!frozen_ && host.now_us() - begin_us > patience_us * (has_state_ ? 1 : join_patience)) {
+        if (joins() && config_.stop && config_.stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "cancelled");
+        if (!frozen_ && host.now_us() - begin_us > patience_us * (joins() ? join_patience : 1)) {
             gave_up_ = true;
-            if (!has_state_) return fail(Code::peer_lost, "no node of the job has taken this one in");
+            if (joins()) return fail(Code::peer_lost, "no node of the job has taken this one in");
             return why;   // no other node has asked for a change
         }
         GC_TRY(wait(host, *place.session, host.now_us() + patience_us / 64));
@@ -285,11 +288,14 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         place.closes();
         GC_TRY(place.session->leave());
     }
+    GC_TRY(restore(context, standing));   // of has_initial(): what has come of another node's is torn
     GC_TRY(pass(host, *place.session, view.number - 1));
     // Of a net in stages no node knows the digest of a state of which it has only the own part: catch_up_parts() compares.
     const bool ahead = parts_.pipeline && context.part_step == context.step + 1;
-    ViewProtocol::trainer_stopped(
-        host, {.known = has_state_, .applied = context.step + (ahead ? 1 : 0), .digest = parts_.pipeline ? 0 : context.state});
+    ViewProtocol::trainer_stopped(host, {.known = has_state_,
+                                         .applied = context.step + (ahead ? 1 : 0),
+                                         .digest = parts_.pipeline ? 0 : context.state,
+                                         .initial = initial_});
     while (!step_) {
         GC_TRY(ended());
         GC_TRY(pending());
@@ -354,7 +360,7 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
         standing->algorithm_bytes = algorithm_.state().size();
         return state_send(context, session, {0, behind_.data()}, parts_, algorithm_, standing);
     }
-    if (has_state_) keep(context, *standing);
+    if (!joins()) keep(context, *standing);
     GC_TRY(state_receive(context, session, rank_of(step.source), parts_, algorithm_, standing));
     report_.state_from(config_.roster[static_cast<size_t>(step.source)].name, step.step);
     context.step = step.step;

@@ -43,7 +43,16 @@ public:
     /// In each session.  Its waits return view_changed once this node has promised another view.
     void join(Dispatch& dispatch) { dispatch.add(ViewProtocol::channel, this); }
     /// This node has the state that the job begins with.
-    void has_state() { has_state_ = true; }
+    void has_state() {
+        has_state_ = true;
+        initial_ = kept_.on = false;
+    }
+    /// This node has initial values of its own, and is to get those of another node in their place.  Keeps them: where the loss of a node
+    /// comes between, and no member of the next view has those of the other node, the job begins with the lowest rank's own.
+    void has_initial(const Context& context) {
+        initial_ = true;
+        keep(context, {});
+    }
     /// The job has begun: from now on lost nodes are suspected.
     void watch(Host& host);
     /// After each step.  Nodes that were evicted and have rejoined are waited for longer, less so the more steps have passed since.
@@ -104,7 +113,9 @@ private:
     Report& report_;
     std::unique_ptr<ViewProtocol> protocol_;
     uint32_t members_min_ = 1;
+    bool joins() const { return !has_state_ && !initial_; }
     bool has_state_ = false, watching_ = false, gave_up_ = false, drained_ = false;
+    bool initial_ = false;   // has_initial(), until it has the state
 
     bool frozen_ = false;
     std::optional<AgreedView> view_;         // to be installed
