@@ -104,7 +104,8 @@ bool is_text(const Kind& kind) { return kind.read == text_sets || kind.read == t
 
 /// A kind whose files may lack a test set.
 bool splits(const Kind& kind) {
-    return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets || kind.read == table_sets || kind.read == mask_sets || is_text(kind);
+    return kind.read == idx_sets || kind.read == image_sets || kind.read == npy_sets || kind.read == table_sets || kind.read == mask_sets ||
+           is_text(kind);
 }
 
 /// Calls each(bytes, samples) for all samples of a set, in order.
@@ -224,7 +225,8 @@ std::vector<std::string> shards_in(const std::string& folder, std::string_view b
 /// Writes the shards of one half as .part files; appends their paths without .part.
 Status shards_write(const ImportConfig& config, const char* half, DataInfo info, Set& set, std::vector<std::string>* paths) {
     const uint64_t sample_bytes = info.sample_bytes(), count = set.count();
-    const uint64_t most = std::max(config.shard_bytes / (sample_bytes + info.targets_bytes()), uint64_t{1}), shards = (count + most - 1) / most;
+    const uint64_t most = std::max(config.shard_bytes / (sample_bytes + info.targets_bytes()), uint64_t{1}),
+                   shards = (count + most - 1) / most;
     if (shards > shards_max)
         return fail(Code::invalid, "{} shards of {} samples are more than {}: take a larger --shard-size", shards, most, shards_max);
     uint64_t begin = 0;
@@ -379,7 +381,8 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     } else GC_TRY(info.element == Element::f32 ? mean_and_std_floats(train, &info) : mean_and_std_pixels(train, &info));
     if (!info.regression() && !info.masks() && info.vocabulary == 0) note_empty(info, train, &result->notes);
     if (test.count() == 0)
-        result->notes.push_back(fmt::format("no samples to test on: --test 10% takes some{}", info.vocabulary > 0 || info.masks() ? "" : " of each class"));
+        result->notes.push_back(
+            fmt::format("no samples to test on: --test 10% takes some{}", info.vocabulary > 0 || info.masks() ? "" : " of each class"));
 
     for (const std::string& part : shards_in(config.out, ".part")) ::unlink(part.c_str());   // of an import that was killed
     std::vector<std::string> paths;

@@ -87,8 +87,8 @@ public:
             GC_TRY(image_sample_open(pair.image, &image));
             GC_TRY(image_sample_open(pair.mask, &mask));
             if (image.H != mask.H || image.W != mask.W)
-                return fail(Code::data, "{}: {} x {} pixels, but {} has {} x {}: a mask has the size of its image", pair.mask, mask.W, mask.H,
-                            pair.image, image.W, image.H);
+                return fail(Code::data, "{}: {} x {} pixels, but {} has {} x {}: a mask has the size of its image", pair.mask, mask.W,
+                            mask.H, pair.image, image.W, image.H);
             labels.resize(uint64_t{mask.H} * mask.W);
             GC_TRY(mask_decode(mask, labels.data()));
             for (const uint8_t label : labels) seen[label] = true;
@@ -96,10 +96,11 @@ public:
             C_ = std::max(C_, image.C);
             if (H_ == 0) H_ = H, W_ = W, first_ = pair.image;
             else if (H != H_ || W != W_)
-                return fail(Code::data,
-                            "{}: {} x {} pixels, but {} has {} x {}: --size {} makes all alike (resizes the short side to so many pixels and cuts "
-                            "the middle out)",
-                            pair.image, W, H, first_, W_, H_, std::min(H_, W_));
+                return fail(
+                    Code::data,
+                    "{}: {} x {} pixels, but {} has {} x {}: --size {} makes all alike (resizes the short side to so many pixels and cuts "
+                    "the middle out)",
+                    pair.image, W, H, first_, W_, H_, std::min(H_, W_));
         }
         return {};
     }

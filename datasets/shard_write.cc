@@ -181,12 +181,12 @@ Status shard_write_part(const std::string& path, const DataInfo& info, const Sam
 Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const SamplesRead& targets,
                         uint32_t compress) {
     GC_ASSERT(info.targets > 0 || info.vocabulary > 0);
-    const DataSets sets{.samples_name = "samples",
-                        .targets_name = "targets",
-                        .target_element = info.target_element,
-                        .target_dims = info.masks() ? std::vector<hsize_t>{info.count, info.H, info.W}
-                                                    : std::vector<hsize_t>{info.count, info.targets},
-                        .target_bytes = info.targets_bytes()};
+    const DataSets sets{
+        .samples_name = "samples",
+        .targets_name = "targets",
+        .target_element = info.target_element,
+        .target_dims = info.masks() ? std::vector<hsize_t>{info.count, info.H, info.W} : std::vector<hsize_t>{info.count, info.targets},
+        .target_bytes = info.targets_bytes()};
     return part_write(path, info, sets, samples, targets, compress);
 }
 

@@ -16,8 +16,8 @@ public:
     Spool(Spool&&) = delete;
     /// The file lies in the nearest folder above `path` that exists, which is on the file system of the output.
     Status open(const std::string& path);
-    /// A file with a name in place of that one, which stays until somebody removes it.  Keeps its first bytes; the others go.  Error: it has
-    /// fewer; it cannot be written.
+    /// A file with a name in place of that one, which stays until somebody removes it.  Keeps its first bytes; the others go.  Error: it
+    /// has fewer; it cannot be written.
     Status open_kept(const std::string& file, uint64_t kept);
     uint64_t bytes() const { return written_ + pending_.size(); }
     /// All that was appended is on the disk at return.

@@ -4,14 +4,17 @@
 #include <charconv>
 #include <cmath>
 
+#include "nn/graph/process.h"
+
 namespace gradcast {
 
 namespace {
 
 #define GC_LAYER(kind) &kind##_kind,
-constexpr const LayerKind* all_kinds[] = {GC_LAYER_KINDS(GC_LAYER) & tensor_kind, &running_kind, &process_kind};
+constexpr const LayerKind* all_kinds[] = {GC_LAYER_KINDS(GC_LAYER) & tensor_kind, &running_kind, &constant_kind, &alias_kind,
+                                          &process_kind};
 #undef GC_LAYER
-constexpr size_t process_kinds = 3;   // at its end
+constexpr size_t process_kinds = 5;   // at its end
 
 }   // namespace
 

@@ -48,12 +48,12 @@ namespace {
 /// Finds the layer's inputs and their shape.
 Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
     uint32_t named = Layer::none;
-    std::vector<std::string> known;
-    for (const Layer& each : before) {
-        if (each.spec.name == layer.spec.from) named = static_cast<uint32_t>(known.size());
-        known.push_back(each.spec.name);
-    }
+    if (!layer.spec.from.empty())
+        for (const Layer& each : before)
+            if (each.spec.name == layer.spec.from) named = each.number;
     if (!layer.spec.from.empty() && named == Layer::none) {
+        std::vector<std::string> known;
+        for (const Layer& each : before) known.push_back(each.spec.name);
         std::string near = nearest(layer.spec.from, known);
         return fail(Code::invalid, "layer {}: from \"{}\" is no layer before it{}", layer.spec.name, layer.spec.from,
                     near.empty() ? "" : fmt::format(": did you mean {}?", near));

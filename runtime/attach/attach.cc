@@ -9,9 +9,11 @@
 #include <cmath>
 
 #include "nn/graph/layers.h"
+#include "nn/graph/process.h"
 #include "runtime/attach/kernel_set.h"
 #include "runtime/attach/net.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/inventory.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
@@ -134,7 +136,13 @@ public:
     Status first() override {
         const ProcessChannel::Wait wait = starting();
         GC_TRY(parameters_.open("gradcast-parameters", parameters_bytes(), SharedMemory::Others::read));
-        GC_TRY(lanes_[0].give(parameters_, places_, spec_, memory_text_of(layout_), wait));
+        uint64_t bytes = 0;
+        for (const LayerSpec& each : spec_.layers)
+            if (each.kind == constant_kind.name) bytes += constant_of(each).bytes();
+        const bool constants =
+            config_.constants && std::ranges::find(spec_.layers, constant_kind.name, &LayerSpec::kind) != spec_.layers.end();
+        GC_TRY(lanes_[0].give(parameters_, places_, spec_, memory_text_of(layout_, constants), wait));
+        if (constants) GC_TRY(lanes_[0].constants(bytes, config_.constants, wait));
         GC_TRY(lanes_[0].ready(wait));
         std::unique_ptr<Net> net;
         GC_TRY(plan({.lanes = 1}, &net));
@@ -156,7 +164,8 @@ public:
                               .block_sizes = config_.block_sizes,
                               .bucket_bytes = config_.bucket_bytes,
                               .seed = config_.seed};
-        auto made = std::make_unique<AttachedNet>(AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_}, Layout(layout_), whole);
+        auto made = std::make_unique<AttachedNet>(
+            AttachedNet::Parts{spec_, lanes_, parameters_, deadline_us_, config_.ending, config_.stop}, Layout(layout_), whole);
         net_ = made.get();
         *net = std::move(made);
         return {};
@@ -173,7 +182,7 @@ public:
 
     void limit(uint32_t lanes, uint64_t left) override {
         const uint64_t bytes = measured_.files + process_bytes() + parameters_bytes() + places_.bytes;
-        memory_max_ = bytes + std::min(bytes, left / lanes);
+        memory_max_ = bytes + std::min(left / 2 / lanes, uint64_t{1} << 60);
         lanes_[0].limit_memory(memory_max_);
     }
     std::string process_text() const override {
@@ -187,10 +196,9 @@ public:
         for (uint32_t lane = 1; lane < planned_; ++lane) {
             ProcessHello hello;
             GC_TRY(lanes_[lane].hello(wait, &hello));
-            if (const std::string difference = hello_difference(hello_, hello); !difference.empty())
-                return fail(Code::invalid, "{} is not like that of lane 0: {}", lanes_[lane].channel().name(), difference);
+            GC_TRY(compare(lane, hello));
         }
-        const std::string text = memory_text_of(layout_);
+        const std::string text = memory_text_of(layout_, false);
         for (uint32_t lane = 1; lane < planned_; ++lane) GC_TRY(lanes_[lane].give(parameters_, places_, spec_, text, wait));
         for (uint32_t lane = 1; lane < planned_; ++lane) {
             GC_TRY(lanes_[lane].ready(wait));
@@ -199,13 +207,30 @@ public:
         return {};
     }
 
-    Status measure(uint64_t* digest, uint64_t* block_us) override { return kernel_set_measure(kernel_set_config(), digest, block_us); }
+    Status measure(uint64_t* digest, uint64_t* block_us) override {
+        GC_TRY(kernel_set_measure(kernel_set_config(), digest, block_us));
+        if (!libraries_.empty() && config_.output) config_.output(0, libraries_ + ": they compute the same bits");
+        return {};
+    }
     bool failed() const override {
         return std::ranges::any_of(lanes_, [](const AttachLane& lane) { return lane.failed(); });
     }
     void deadline(uint64_t deadline_us) override { deadline_us_.store(deadline_us, std::memory_order_relaxed); }
 
 private:
+    /// A lane's process with that of lane 0.
+    Status compare(uint32_t lane, const ProcessHello& hello) {
+        const std::string first = hello_inventory(hello_), its = hello_inventory(hello);
+        if (hello_digest(hello_) != hello_digest(hello)) {
+            const std::string item = inventory_difference({"lane 0", first}, {fmt::format("lane {}", lane), its});
+            return fail(Code::invalid, "{} is not like that of lane 0: {}", lanes_[lane].channel().name(),
+                        item.empty() ? "its tensors or sources differ" : item);
+        }
+        if (const std::string libraries = inventory_libraries(first, its); !libraries.empty() && libraries_.empty())
+            libraries_ = fmt::format("other versions of libraries in lane 0 than in lane {}: {}", lane, libraries);
+        return {};
+    }
+
     Status start(uint32_t lane, const ProcessChannel::Wait& wait) {
         const LaneCpus cpus(config_.cpus, lane, config_.threads);
         return lanes_[lane].start({.command = config_.command,
@@ -232,6 +257,7 @@ private:
                 .lanes = planned_,
                 .sizes = config_.block_sizes,
                 .command = lanes_[0].channel().name(),
+                .libraries = libraries_,
                 .stop = config_.stop};
     }
 
@@ -264,7 +290,7 @@ private:
             .dump();
     }
 
-    std::string memory_text_of(const Layout& layout) const {
+    std::string memory_text_of(const Layout& layout, bool constants) const {
         Json tensors = Json::array(), running = Json::array(), buckets = Json::array();
         for (const Layer& layer : layers_)
             if (layer.kind->tensor) tensors.push_back(layer.offset);
@@ -276,6 +302,7 @@ private:
                     {"tensors", std::move(tensors)},
                     {"running", std::move(running)},
                     {"buckets", std::move(buckets)},
+                    {"constants", constants},
                     {"block", samples_max_},
                     {"images", places_.images},
                     {"labels", places_.labels},
@@ -307,6 +334,7 @@ private:
     std::vector<AttachLane> lanes_;
     std::atomic<uint64_t> deadline_us_;   // a number: it orders nothing
     ProcessHello hello_;
+    std::string libraries_;   // how the lanes' versions differ; empty: they do not
     NetSpec spec_;
     std::vector<Layer> layers_;
     Layout layout_;

@@ -20,12 +20,12 @@ constexpr char programs_purpose[] = "programs";
 constexpr uint64_t process_growth_min = 32 << 20;
 
 struct AttachConfig {
-    std::vector<std::string> command;                               // program and arguments
-    std::string folder;                                             // working directory
-    std::vector<std::pair<std::string, std::string>> environment;   // name, value
-    uint32_t threads = 1;                                           // of a process
-    uint32_t lanes = 1;                                             // processes, at most
-    uint64_t seed = 1;                                              // of the job
+    std::vector<std::string> command;                                    // program and arguments
+    std::string folder;                                                  // working directory
+    std::vector<std::pair<std::string, std::string>> environment = {};   // name, value
+    uint32_t threads = 1;                                                // of a process
+    uint32_t lanes = 1;                                                  // processes, at most
+    uint64_t seed = 1;                                                   // of the job
     // Samples, as DataInfo has them.
     uint32_t C = 1, H = 1, W = 1, classes = 2;
     float target_scale = 0;
@@ -44,7 +44,11 @@ struct AttachConfig {
     uint64_t deadline_us = 30'000'000;
     /// Gets what the processes print, line by line; on threads of this folder, one call at a time for each process.
     std::function<void(uint32_t lane, std::string_view line)> output = {};
-    const std::atomic<bool>* stop = nullptr;   // ends open(), ready() and measure() with Code::cancelled
+    const std::atomic<bool>* stop = nullptr;     // ends open(), ready() and measure() with Code::cancelled
+    const std::atomic<bool>* ending = nullptr;   // ends a block or an evaluation of the net with Code::cancelled; null: nothing does
+    /// In first(): gets the bytes of the net's constants, one after the other, in pieces.  Empty: they are not wanted.  Its Code::invalid
+    /// is an error of the process.
+    std::function<Status(std::span<const std::byte> bytes)> constants = {};
 };
 
 /// Started processes.  Their net uses them, so it goes first.
@@ -62,9 +66,9 @@ public:
     virtual const NetSpec& spec() const = 0;
     virtual const ProcessHello& hello() const = 0;
 
-    /// Takes the memory that the first process shares with the daemon, waits until it is ready, takes its initial values as parameters, and
-    /// lets it compute a block and a batch of an evaluation.  Then memory() is of a process that has had what it needs.  Errors: those of
-    /// open(); a value is NaN or Inf.
+    /// Takes the memory that the first process shares with the daemon, takes its constants, waits until it is ready, takes its initial
+    /// values as parameters, and lets it compute a block and a batch of an evaluation.  Then memory() is of a process that has had what it
+    /// needs.  Errors: those of open(); a value is NaN or Inf.
     virtual Status first() = 0;
     /// Plans the net for config.lanes processes; AttachConfig has all else.  The last planned net is the one that gets ready.
     virtual Status plan(const NetConfig& config, std::unique_ptr<Net>* net) = 0;
@@ -72,8 +76,8 @@ public:
     virtual std::vector<MemoryUse> memory() const = 0;
     /// The part of it, in bytes, that was taken when the first process was measured: by open(), then by first().
     virtual uint64_t taken() const = 0;
-    /// Bounds the memory of each of so many processes.  Each may have what is planned for it, and as much again as far as an equal part of
-    /// `left` bytes, which nobody has planned, allows it.
+    /// Bounds the memory of each of so many processes.  Each may have what is planned for it, and an equal part of half of `left` bytes,
+    /// which nobody has planned.
     virtual void limit(uint32_t lanes, uint64_t left) = 0;
     /// "312.0 MiB a process (242.1 measured)"
     virtual std::string process_text() const = 0;

@@ -184,9 +184,10 @@ Status kernel_set_measure(const KernelSetConfig& config, uint64_t* digest, uint6
                 Code::invalid,
                 "{} computes other bits {}: {} of a block of {} samples differs. Let it use deterministic algorithms "
                 "(torch.use_deterministic_algorithms(True)), draw random numbers from the seeds of gradcast alone, and keep nothing "
-                "from one block to the next",
+                "from one block to the next{}",
                 config.command, repeats ? fmt::format("in lane {}", lane) : "the second time",
-                repeats ? difference(all[0].once, computed.once) : difference(computed.once, computed.again), size);
+                repeats ? difference(all[0].once, computed.once) : difference(computed.once, computed.again), size,
+                config.libraries.empty() ? "" : fmt::format("; {}", config.libraries));
         }
         *digest = splitmix64(*digest) + all[0].once.digest();
     }

@@ -18,6 +18,7 @@ struct KernelSetConfig {
     uint32_t lanes = 1;            // of it
     std::vector<uint32_t> sizes;   // of blocks
     std::string command;           // for messages
+    std::string libraries;         // likewise: how the lanes' versions of libraries differ; empty: they do not
     const std::atomic<bool>* stop = nullptr;
 };
 /// Lets lane 0 compute a block of the largest size and, where evaluation_samples is above 0, a batch of an evaluation, of generated

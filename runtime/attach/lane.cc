@@ -42,14 +42,30 @@ Status AttachLane::give(const SharedMemory& parameters, const BlockPlaces& place
     return channel_.send_text(GC_ATTACH_MEMORY, text, wait, fds);
 }
 
+Status AttachLane::constants(uint64_t bytes, const std::function<Status(std::span<const std::byte>)>& take,
+                             const ProcessChannel::Wait& wait) {
+    AttachMessage message;
+    uint64_t came = 0;
+    size_t size = 0;
+    do {
+        GC_TRY(next(GC_ATTACH_CONSTANTS, wait, &message, &size));
+        if (size == 0 && message.text.head.more != 0) return channel_.wrong("an empty piece of constants");
+        if (size > bytes - came) return channel_.wrong(fmt::format("more than the {} bytes of its constants", bytes));
+        came += size;
+        const Status taken = take(std::as_bytes(std::span(message.text.text, size)));
+        if (!taken.ok()) return taken.code == Code::invalid ? channel_.wrong(taken.what) : taken;
+    } while (message.text.head.more != 0);
+    return came == bytes ? Status{} : channel_.wrong(fmt::format("{} bytes of constants instead of {}", came, bytes));
+}
+
 Status AttachLane::ready(const ProcessChannel::Wait& wait) {
     std::string text;
     return channel_.receive_text(GC_ATTACH_READY, wait, &text);
 }
 
-Status AttachLane::next(gc_attach_kind kind, const ProcessChannel::Wait& wait, AttachMessage* message) {
-    size_t bytes;
-    GC_TRY(channel_.receive(wait, message, &bytes));
+Status AttachLane::next(gc_attach_kind kind, const ProcessChannel::Wait& wait, AttachMessage* message, size_t* bytes) {
+    size_t unused;
+    GC_TRY(channel_.receive(wait, message, bytes ? bytes : &unused));
     if (message->kind == static_cast<uint32_t>(kind)) return {};
     return channel_.wrong(fmt::format("message {} instead of {}", message->kind, static_cast<int>(kind)));
 }

@@ -27,6 +27,8 @@ public:
     /// Makes the block's memory and sends MEMORY with this text.
     Status give(const SharedMemory& parameters, const BlockPlaces& places, const NetSpec& spec, std::string_view text,
                 const ProcessChannel::Wait& wait);
+    /// Between give() and ready(), where MEMORY asks for them: the bytes of all constants, so many in all, in pieces.
+    Status constants(uint64_t bytes, const std::function<Status(std::span<const std::byte>)>& take, const ProcessChannel::Wait& wait);
     /// Until the process is ready: its initial values are in gradients() then.
     Status ready(const ProcessChannel::Wait& wait);
 
@@ -46,7 +48,8 @@ public:
 
 private:
     Status ask(const gc_attach_compute& message, const Samples& samples, const ProcessChannel::Wait& wait);
-    Status next(gc_attach_kind kind, const ProcessChannel::Wait& wait, AttachMessage* message);
+    /// bytes: of a text its length; may be null.
+    Status next(gc_attach_kind kind, const ProcessChannel::Wait& wait, AttachMessage* message, size_t* bytes = nullptr);
     Status done(const ProcessChannel::Wait& wait);
 
     ProcessChannel channel_;

@@ -17,7 +17,7 @@ Status AttachedNet::block(uint32_t lane, BlockId id, const Samples& samples, Gra
     if (!samples.places) GC_TRY(samples_check(parts_.spec, samples));
     const uint64_t seed = splitmix64(splitmix64(splitmix64(seed_) + id.step) + id.block);
     const ProcessChannel::Wait wait{clock_us() + parts_.deadline_us.load(std::memory_order_relaxed),
-                                    [this, step = id.step] { return cancelled_.load(std::memory_order_relaxed) == step; }};
+                                    [this, step = id.step] { return ending() || cancelled_.load(std::memory_order_relaxed) == step; }};
     return parts_.lanes[lane].train(lane, id, seed, samples, layout_, wait, sink);
 }
 
@@ -28,8 +28,9 @@ Status AttachedNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* ri
     gc_attach_loss found;
     // A batch may be larger than a block, for which the deadline is.
     const uint64_t deadlines = (samples.count + block_max_ - 1) / block_max_;
-    GC_TRY(parts_.lanes[lane].evaluate(samples, {clock_us() + deadlines * parts_.deadline_us.load(std::memory_order_relaxed)}, &found,
-                                       predicted));
+    const ProcessChannel::Wait wait{clock_us() + deadlines * parts_.deadline_us.load(std::memory_order_relaxed),
+                                    [this] { return ending(); }};
+    GC_TRY(parts_.lanes[lane].evaluate(samples, wait, &found, predicted));
     const bool classes = found.right != UINT32_MAX;
     for (uint32_t i = 0; predicted && i < samples.count; ++i)
         if (!classes || predicted[i] < 0 || static_cast<uint32_t>(predicted[i]) >= parts_.spec.classes) predicted[i] = 0;

@@ -17,6 +17,7 @@ public:
         std::vector<AttachLane>& lanes;
         const SharedMemory& parameters;
         const std::atomic<uint64_t>& deadline_us;
+        const std::atomic<bool>*ending, *stop;   // as AttachConfig's
     };
     AttachedNet(const Parts& parts, Layout layout, const NetConfig& config);
 
@@ -33,6 +34,11 @@ public:
     Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
+    bool ending() const {
+        const auto set = [](const std::atomic<bool>* flag) { return flag && flag->load(std::memory_order_relaxed); };
+        return set(parts_.ending) || set(parts_.stop);
+    }
+
     const Parts parts_;
     const Layout layout_;
     const uint64_t seed_;

@@ -10,10 +10,11 @@
 extern "C" {
 #endif
 
-#define GC_ATTACH_VERSION 1u
-#define GC_ATTACH_TEXT_MAX 32768u       /* bytes of text in one message */
-#define GC_ATTACH_WHOLE_MAX (16u << 20) /* bytes of a text of several pieces */
-#define GC_ATTACH_TENSORS_MAX 8192u
+#define GC_ATTACH_VERSION 2u
+#define GC_ATTACH_TEXT_MAX 32768u            /* bytes of text in one message */
+#define GC_ATTACH_WHOLE_MAX (16u << 20)      /* bytes of a text of several pieces */
+#define GC_ATTACH_TENSORS_MAX 8192u          /* names of HELLO: tensors, running statistics, constants and aliases together */
+#define GC_ATTACH_CONSTANTS_MAX (4ull << 30) /* bytes of all constants */
 #define GC_ATTACH_AXES_MAX 8u
 #define GC_ATTACH_ALIGNMENT 16u /* floats: a tensor begins at a multiple of it */
 
@@ -23,12 +24,13 @@ enum gc_attach_kind {
     GC_ATTACH_MEMORY = 2,  /* gc_attach_text: JSON; the last piece with two file descriptors: parameters, block */
     GC_ATTACH_COMPUTE = 3, /* gc_attach_compute */
     /* from the process */
-    GC_ATTACH_HELLO = 16,  /* gc_attach_text: JSON */
-    GC_ATTACH_READY = 17,  /* gc_attach_text, empty */
-    GC_ATTACH_LOSS = 18,   /* gc_attach_loss */
-    GC_ATTACH_BUCKET = 19, /* gc_attach_bucket */
-    GC_ATTACH_DONE = 20,   /* gc_attach_text, empty */
-    GC_ATTACH_FAIL = 21    /* gc_attach_text: one line, what is wrong */
+    GC_ATTACH_HELLO = 16,    /* gc_attach_text: JSON */
+    GC_ATTACH_READY = 17,    /* gc_attach_text, empty */
+    GC_ATTACH_LOSS = 18,     /* gc_attach_loss */
+    GC_ATTACH_BUCKET = 19,   /* gc_attach_bucket */
+    GC_ATTACH_DONE = 20,     /* gc_attach_text, empty */
+    GC_ATTACH_FAIL = 21,     /* gc_attach_text: one line, what is wrong */
+    GC_ATTACH_CONSTANTS = 22 /* gc_attach_text: in place of a text bytes of the constants, in pieces */
 };
 
 struct gc_attach_text {

@@ -21,7 +21,10 @@ struct Submission {
     bool bench = false;
     bool force = false;           // resume: also where nodes that cannot be asked may run it
     bool allow_command = false;   // resume: net.command of the job file in the checkpoint may be started
-    Role role = Role::none;       // of who submits, as the server knows it; no client says it
+    /// resume: `text` is the job file of the checkpoint, so programs are started from the copies of their sources in the job's folder,
+    /// where a node has some.  Without text it is so, too.
+    bool copies = false;
+    Role role = Role::none;   // of who submits, as the server knows it; no client says it
 };
 struct JobSummary {
     std::string id, name;   // id: 32 hex digits

@@ -154,6 +154,7 @@ void fields(const auto& each, Is<Submission> auto& submission) {
     each("count", submission.count);
     each("force", submission.force);
     each("allow_command", submission.allow_command);
+    each("copies", submission.copies);
     each("bench", submission.bench);
 }
 

@@ -249,7 +249,7 @@ void Daemon::act(const JobId& id, const Notice::Open& open) {
 
 void Daemon::act(const JobId& id, const Notice::Start& start) {
     log_.info("job {}: starts", job_id_text(id));
-    run_of(id).start(start.deadline_us);
+    run_of(id).start(start.deadline_us, start.note);
 }
 
 void Daemon::act(const JobId& id, const Notice::Abort& abort) {

@@ -190,8 +190,13 @@ Status Daemon::resume_from(const JobId& id, const Search& search) {
     auto plan = std::make_shared<JobPlan>();
     GC_TRY(this->plan(submission, plan.get()));
     // A checkpoint may come from anywhere: somebody may have put it into the folder.
-    if (search.submission.text.empty() && plan->parsed && plan->parsed->attached() && !submission.allow_command)
-        return command_refused(*plan->parsed, submission.path);
+    if (search.submission.text.empty() && plan->parsed && plan->parsed->attached() && !submission.allow_command) {
+        const std::string folder = job_host_->folder + "/" + job_id_text(id);
+        Sources copies;
+        GC_TRY(sources_read(folder, &copies));
+        return command_refused(*plan->parsed, submission.path, copies, folder);
+    }
+    plan->copies = plan->parsed && plan->parsed->attached() && (search.submission.text.empty() || submission.copies);
     plan->id = id;
     plan->submitted_unix = search.submitted_unix;
     plan->resumes = true;

@@ -53,16 +53,17 @@ JobRun::JobRun(const JobHost& host, std::shared_ptr<const JobPlan> plan, std::ve
     if (JobDetail before; plan_->resumes && job_record_read(detail_.folder, &before).ok()) before_ = std::move(before);
     ran_before_ =
         before_ || plan_->joins || (plan_->resumes && (!checkpoint_files(detail_.folder).empty() || !model_kept(detail_.folder).empty()));
-    if (const Status made = worker_.start([this] { work(); }); !made.ok()) host_.membership.opened(plan_->id, made, "", "", "", 0);
+    if (const Status made = worker_.start([this] { work(); }); !made.ok()) host_.membership.opened(plan_->id, made);
 }
 
 JobRun::~JobRun() {
     if (worker_.joinable()) worker_.join();
 }
 
-void JobRun::start(uint64_t deadline_us) {
+void JobRun::start(uint64_t deadline_us, const std::string& note) {
     std::lock_guard lock(mutex_);
     if (engine_) engine_->deadline(deadline_us);
+    if (engine_ && !note.empty()) engine_->note(note);
     started_ = true;
     changed_.notify_all();
 }
@@ -93,7 +94,7 @@ void JobRun::end(const std::string& why, bool leaves) {
     if (phase_ == Phase::running && bench_) bench_->cancel();
     if (phase_ == Phase::running && engine_) leaves ? engine_->leave(why) : engine_->cancel(why);
     // Earlier the worker looks at cancelled_ itself; membership learns it first, because its answer may be on its way.
-    if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why), "", "", "");
+    if (phase_ == Phase::preparing) host_.membership.opened(plan_->id, fail(Code::cancelled, "{}", why));
 }
 
 bool JobRun::nobody_runs(const std::string& why) {
@@ -205,6 +206,23 @@ void JobRun::record() const {
     if (Status status = job_record_write(detail()); !status.ok()) host_.log.error("job {}: {}", detail_.summary.id, status.what);
 }
 
+/// The copies of a program's sources in the job's folder are what the job began with.
+Status JobRun::take_copies(EngineConfig* config) const {
+    Sources sources;
+    GC_TRY(sources_read(detail_.folder, &sources));
+    if (sources.files.empty()) return {};
+    GC_TRY(sources_check(detail_.folder, sources));
+    if (const std::string changed = sources_changed(sources); !changed.empty())
+        config->resume.notes += fmt::format(
+            "{}{} has changed since the job began: the program is started from the copies in {}/{}; with its job file named, resume starts "
+            "it "
+            "as it is now",
+            config->resume.notes.empty() ? "" : "\n", changed, detail_.folder, sources_folder);
+    config->sources = std::make_shared<const Sources>(std::move(sources));
+    config->sources_at = detail_.folder + "/" + sources_folder;
+    return {};
+}
+
 Status JobRun::prepare() {
     if (!plan_->server.empty()) {
         std::unique_ptr<BenchRun> bench;
@@ -241,6 +259,7 @@ Status JobRun::prepare() {
         }
     }
     config.resume.notes = plan_->notes;
+    if (plan_->copies) GC_TRY(take_copies(&config));
     config.join = plan_->joins;
     config.first_nodes = plan_->first;
     config.lanes = host_.config.lanes();
@@ -329,9 +348,13 @@ void JobRun::network() {
 
 void JobRun::work() {
     Status status = prepare();
-    host_.membership.opened(plan_->id, status, engine_ ? fmt::format("{} of {}", engine_->kernel_set(), engine_->kernels()) : "",
-                            engine_ ? engine_->data_digest() : "", engine_ ? engine_->start_digest() : "",
-                            engine_ ? engine_->deadline_us() : 0);
+    ComputesWith with;
+    if (engine_)
+        with = {.kernel_set = fmt::format("{} of {}", engine_->kernel_set(), engine_->kernels()),
+                .data_digest = engine_->data_digest(),
+                .start_digest = engine_->start_digest(),
+                .inventory = engine_->inventory()};
+    host_.membership.opened(plan_->id, status, std::move(with), engine_ ? engine_->deadline_us() : 0);
     {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return started_ || aborted_; });

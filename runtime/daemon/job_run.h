@@ -42,9 +42,9 @@ public:
     JobRun& operator=(const JobRun&) = delete;
 
     // Any thread; none waits for the worker.
-    void start(uint64_t deadline_us);   // D, as all members have it
-    void abort(Status why);             // before start
-    void close();                       // after run() has returned
+    void start(uint64_t deadline_us, const std::string& note);   // D, as all members have it; a line for the job's log, or ""
+    void abort(Status why);                                      // before start
+    void close();                                                // after run() has returned
     void cancel(const std::string& why);
     void leave(const std::string& why);   // as cancel, but the others go on where they can
     /// The others have ended it.  Where this node is still to join it gives up.  False: it has ended here before.
@@ -66,6 +66,7 @@ private:
     void end(const std::string& why, bool leaves);
     void work();
     Status prepare();
+    Status take_copies(EngineConfig* config) const;
     void network();
     void finish();         // the folder of a job that has ended
     void record() const;   // job.json

@@ -17,6 +17,12 @@ struct JobConfig;   // runtime/job/file/job_file.h
 
 constexpr uint32_t job_text_max = 1 << 20;   // bytes of a job file
 
+/// What a node computes a job with, as its open engine says.  All nodes must have the same, but for the inventory.
+struct ComputesWith {
+    std::string kernel_set, data_digest, start_digest;   // at most reason_max bytes each
+    std::string inventory;                               // runtime/core/inventory.h: names what differs where a digest does
+};
+
 struct JobPlan {
     JobId id{};
     std::string name, text, path, base;        // of the job file: see Submission
@@ -33,14 +39,15 @@ struct JobPlan {
     bool resumes = false;                          // a run of the job before this one has a checkpoint:
     uint64_t resume_steps = 0, resume_state = 0;   // see Resume
     std::vector<Rank> resume_holders;              // by cell
+    bool copies = false;                           // resumes: programs are started from copies in the job's folder, where a node has some
     uint32_t stages = 0;                           // in place of parallel.stages; 0: stages and cuts are those of the job file
     std::vector<std::string> cuts;                 // in place of parallel.cuts
     std::string grid;                              // why these, for people
     std::string notes;                             // of the coordinator about this run, a line each; the job reports them
     bool survive = false;   // job.survive: the job goes on without lost members, and a member that is started anew rejoins it
     bool joins = false;     // the receiver does: the job runs, and what it computes with must be these
-    std::string kernel_set, data_digest, start_digest;   // as Membership::opened() takes them
-    std::string server;   // of a benchmark: the rendezvous of its ranks, and `text` is its command line, a word a line; empty: a job
+    ComputesWith with;      // of the other nodes, where `joins`
+    std::string server;     // of a benchmark: the rendezvous of its ranks, and `text` is its command line, a word a line; empty: a job
     std::shared_ptr<Fd> listener;   // of that address; at the coordinator alone
     uint32_t first_nodes() const { return first > 0 ? first : static_cast<uint32_t>(members.size()); }
     bool grows() const { return survive && !rdma; }   // nodes that it did not begin with may join it

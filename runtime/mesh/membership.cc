@@ -61,9 +61,8 @@ Status Membership::submit(std::shared_ptr<const JobPlan> plan) {
     command({id, Submit{std::move(plan)}});
     return {};
 }
-void Membership::opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
-                        uint64_t deadline_us) {
-    command({id, Opened{status, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us}});
+void Membership::opened(const JobId& id, Status status, ComputesWith with, uint64_t deadline_us) {
+    command({id, Opened{status, std::move(with), deadline_us}});
 }
 void Membership::ended(const JobId& id, const JobEnd& end) { command({id, Ended{end}}); }
 

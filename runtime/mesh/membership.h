@@ -2,15 +2,14 @@
 //
 //     coordinator (it got the submission and is rank 0)        each other member
 //     PREPARE(plan) to all; opens its own engine          ->   notice open; opens its engine
-//                                                         <-   READY(kernel set, data digest, the D that it needs) or REFUSED(why)
+//                                                         <-   READY(kernel set, digests, inventory, the D that it needs) or REFUSED(why)
 //     all ready and alike: START(D) to all, else ABORT(why) -> notice start or abort
 //     ENDED to all when its run() has returned           <->   likewise, from every rank to every rank
 //     notice close when all have ended or are lost, or after the job's deadline: only then may its link go
 //
 // A member of a job with `survive` rejoins it after the member was started anew, or after the others went on without it; in the second case
-// HELLO carries its request.  The lowest node that runs the job sends INVITE(plan, digests of data and parameters, kernel set).  The
-// rejoining node opens its engine and begins at once, or gives up by itself.  Nodes that have done the job's last step answer a request
-// with DONE.
+// HELLO carries its request.  The lowest node that runs the job sends INVITE(plan, kernel set, digests, inventory).  The rejoining node
+// opens its engine and begins at once, or gives up by itself.  Nodes that have done the job's last step answer a request with DONE.
 //
 // Words: a *peer* is a daemon's number on the mesh, a *rank* its number in a job.  Timer: one tick a second; it says HELLO and looks at
 // deadlines. States of a session (a job being made or run here): opening (our engine is), ready (waiting for START), running, ended
@@ -92,6 +91,7 @@ struct Notice {
     };
     struct Start {
         uint64_t deadline_us = 0;   // D, which is the same at all members
+        std::string note = {};      // for the job's log: what the nodes have otherwise that does not matter; empty: nothing
     };
     struct Abort {
         Status why = {};
@@ -137,8 +137,7 @@ public:
     Status submit(std::shared_ptr<const JobPlan> plan);
     /// The answer to the notice open; an error (also: cancelled meanwhile) goes to the coordinator and comes back as the notice abort.
     /// `deadline_us`: D, as this node needs it; 0: as the plan has it.
-    void opened(const JobId& id, Status status, std::string kernel_set, std::string data_digest, std::string start_digest,
-                uint64_t deadline_us = 0);
+    void opened(const JobId& id, Status status, ComputesWith with = {}, uint64_t deadline_us = 0);
     /// run() has returned here.
     void ended(const JobId& id, const JobEnd& end);
     /// Asks all peers that are alive, this one too, what they have of a job: a notice `found` comes from each that answers.
@@ -175,7 +174,7 @@ private:
         uint64_t incarnation = 0;   // the last one that is known here; 0: it was never in the job, nor invited
         uint64_t invited_us = 0;
         uint64_t deadline_us = 0;   // that it needs
-        std::string kernel_set, data_digest, start_digest;
+        ComputesWith with;
     };
     struct Session {
         std::shared_ptr<const JobPlan> plan;
@@ -201,7 +200,7 @@ private:
     };
     struct Opened {
         Status status;
-        std::string kernel_set, data_digest, start_digest;
+        ComputesWith with;
         uint64_t deadline_us = 0;
     };
     struct Ended {
@@ -262,9 +261,8 @@ private:
     void begin(const std::shared_ptr<const JobPlan>& plan, Rank self, Actions& actions);
     void extend(Session& session);
     void take_peer();
-    void ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
-               uint64_t deadline_us, Actions& actions);
-    void start(Sessions::iterator at, uint64_t deadline_us);
+    void ready(Sessions::iterator at, Rank rank, ComputesWith with, uint64_t deadline_us, Actions& actions);
+    void start(Sessions::iterator at, uint64_t deadline_us, std::string note = {});
     void finish_preparing(Sessions::iterator at, Actions& actions);
     Sessions::iterator give_up(Sessions::iterator at, Status why, Actions& actions);
     Sessions::iterator close_if_ended(Sessions::iterator at);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/inventory.h"
 #include "runtime/mesh/membership.h"
 #include "runtime/mesh/membership_messages.h"
 
@@ -152,10 +153,7 @@ void Membership::invite(Session& session, Actions& actions) {
         plan.resumes = false;
         plan.resume_holders.clear();
         plan.notes.clear();
-        const Part& own = session.parts[session.self];
-        plan.kernel_set = own.kernel_set;
-        plan.data_digest = own.data_digest;
-        plan.start_digest = own.start_digest;
+        plan.with = session.parts[session.self].with;
         part.incarnation = member.incarnation;
         part.invited_us = actions.now_us;
         plan.members[rank] = std::move(member);
@@ -211,16 +209,25 @@ void Membership::join(Sessions::iterator at, const Opened& opened, Actions& acti
                 actions);
     };
     constexpr char files[] = "give it the files of the others";
-    if (opened.data_digest != plan.data_digest) return differs("the digest of the data", opened.data_digest, plan.data_digest, files);
-    if (opened.start_digest != plan.start_digest) return differs("the digest of net.start", opened.start_digest, plan.start_digest, files);
-    if (opened.kernel_set != plan.kernel_set)
-        return differs("the kernel set", opened.kernel_set, plan.kernel_set,
-                       fmt::format("set {} as at the others, and start it again", config_.isa_setting));
-    Part& own = session.parts[session.self];
-    own.kernel_set = opened.kernel_set;
-    own.data_digest = opened.data_digest;
-    own.start_digest = opened.start_digest;
-    start(at, plan.deadline_us);
+    const ComputesWith &here = opened.with, &there = plan.with;
+    const std::string libraries = inventory_libraries(here.inventory, there.inventory);
+    if (here.data_digest != there.data_digest) return differs("the digest of the data", here.data_digest, there.data_digest, files);
+    if (here.start_digest != there.start_digest) {
+        const std::string item = inventory_difference({"this node", here.inventory}, {"the job", there.inventory});
+        return differs(item.empty() ? "the digest of net.start" : "the digest of the program", here.start_digest, there.start_digest,
+                       item.empty() ? files : fmt::format("{}; {}", item, files));
+    }
+    if (here.kernel_set != there.kernel_set)
+        return differs("the kernel set", here.kernel_set, there.kernel_set,
+                       libraries.empty()
+                           ? fmt::format("set {} as at the others, and start it again", config_.isa_setting)
+                           : fmt::format("other versions of libraries here and there: {}; install those of the others, and set "
+                                         "{} as there",
+                                         libraries, config_.isa_setting));
+    session.parts[session.self].with = here;
+    start(
+        at, plan.deadline_us,
+        libraries.empty() ? "" : fmt::format("other versions of libraries here than at the other nodes, and the same bits: {}", libraries));
     notice_if_ended_elsewhere(session);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/inventory.h"
 #include "runtime/core/limits.h"
 #include "transport/bulk/bulk.h"
 
@@ -24,6 +25,19 @@ uint32_t datagram_bytes_of(uint64_t said) {
     return said >= bulk_segment_min && said <= bulk_segment_max ? static_cast<uint32_t>(said) / 8 * 8 : 0;
 }
 
+void computes_with_write(const ComputesWith& with, MessageWriter& writer) {
+    for (const std::string* text : {&with.kernel_set, &with.data_digest, &with.start_digest})
+        writer.text(std::string_view(*text).substr(0, reason_max));
+    writer.text(with.inventory);
+}
+
+ComputesWith computes_with_read(MessageReader& reader) {
+    ComputesWith with;
+    for (std::string* text : {&with.kernel_set, &with.data_digest, &with.start_digest}) *text = reader.text(reason_max);
+    with.inventory = reader.text(inventory_bytes_max);
+    return with;
+}
+
 std::vector<std::byte> plan_write(const JobPlan& plan) {
     MessageWriter writer;
     writer.id(plan.id);
@@ -42,9 +56,10 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     writer.number(plan.resume_holders.size());
     for (const Rank holder : plan.resume_holders) writer.number(holder);
     writer.text(std::string_view(plan.notes).substr(0, reason_max));
-    for (const uint64_t number : {uint64_t{plan.survive}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}})
+    for (const uint64_t number :
+         {uint64_t{plan.survive}, uint64_t{plan.joins}, uint64_t{plan.first}, uint64_t{plan.elastic}, uint64_t{plan.copies}})
         writer.number(number);
-    for (const std::string* text : {&plan.kernel_set, &plan.data_digest, &plan.start_digest}) writer.text(*text);
+    computes_with_write(plan.with, writer);
     writer.number(plan.stages);
     writer.number(plan.cuts.size());
     for (const std::string& each : plan.cuts) writer.text(each);
@@ -112,14 +127,16 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
         if (const uint64_t holder = reader.number(); holder < members) result.resume_holders.push_back(static_cast<Rank>(holder));
         else return false;
     result.notes = reader.text(reason_max);
-    const uint64_t survive = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number();
-    for (std::string* text : {&result.kernel_set, &result.data_digest, &result.start_digest}) *text = reader.text(reason_max);
+    const uint64_t survive = reader.number(), joins = reader.number(), first = reader.number(), elastic = reader.number(),
+                   copies = reader.number();
+    result.with = computes_with_read(reader);
     const uint64_t stages = reader.number(), cuts = reader.number();
     if (stages > ranks_max || cuts != (stages > 0 ? stages - 1 : 0)) return false;
     for (uint64_t i = 0; i < cuts && reader.good; ++i) result.cuts.push_back(reader.text(layer_name_max));
     result.stages = static_cast<uint32_t>(stages);
     result.grid = reader.text(reason_max);
-    if (survive > 1 || joins > 1 || first > members || elastic > 1) return false;
+    if (survive > 1 || joins > 1 || first > members || elastic > 1 || copies > 1) return false;
+    result.copies = copies == 1;
     result.first = static_cast<uint32_t>(first);
     result.elastic = elastic == 1;
     result.survive = survive == 1;

@@ -15,6 +15,8 @@ constexpr uint64_t deadline_us_max = UINT64_C(1) << 50;   // of a job
 /// What a member says that its datagrams carry; 0, which is none, if bulk cannot use it.
 uint32_t datagram_bytes_of(uint64_t said);
 
+void computes_with_write(const ComputesWith& with, MessageWriter& writer);
+ComputesWith computes_with_read(MessageReader& reader);
 std::vector<std::byte> id_write(const JobId& id, std::initializer_list<std::string_view> texts = {});
 std::vector<std::byte> found_write(const JobId& id, uint64_t request, const Found& found);
 bool found_parse(MessageReader reader, uint64_t* request, Found* found);

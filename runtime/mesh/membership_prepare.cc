@@ -1,6 +1,7 @@
 // How a job comes to run: from its submission, by PREPARE and READY, to START at all members or to ABORT.
 #include <algorithm>
 
+#include "runtime/core/inventory.h"
 #include "runtime/mesh/membership.h"
 #include "runtime/mesh/membership_messages.h"
 
@@ -30,9 +31,7 @@ void Membership::run(const JobId& id, Opened& order, Actions& actions) {
         give_up(at, fail(order.status.code, "node {}: {}", config_.identity.name, order.status.what), actions);
     else if (!order.status.ok()) give_up(at, order.status, actions);
     else if (session.plan->joins) join(at, order, actions);
-    else
-        ready(at, session.self, std::move(order.kernel_set), std::move(order.data_digest), std::move(order.start_digest), order.deadline_us,
-              actions);
+    else ready(at, session.self, std::move(order.with), order.deadline_us, actions);
 }
 
 /// Whether this daemon can take part, as things are.
@@ -98,79 +97,76 @@ void Membership::prepare(Rank from, std::span<const std::byte> bytes, Actions& a
 }
 
 /// The engine is open here, and the job runs from here on.
-void Membership::start(Sessions::iterator at, uint64_t deadline_us) {
+void Membership::start(Sessions::iterator at, uint64_t deadline_us, std::string note) {
     Session& session = at->second;
     auto plan = std::make_shared<JobPlan>(*session.plan);
     plan->deadline_us = deadline_us;
     session.plan = std::move(plan);
     session.state = State::running;
     session.deadline_us = 0;
-    notice(at->first, Notice::Start{deadline_us});
+    notice(at->first, Notice::Start{deadline_us, std::move(note)});
 }
 
 /// A rank's engine is open; here or, at the coordinator, anywhere.
-void Membership::ready(Sessions::iterator at, Rank rank, std::string kernel_set, std::string data_digest, std::string start_digest,
-                       uint64_t deadline_us, Actions& actions) {
+void Membership::ready(Sessions::iterator at, Rank rank, ComputesWith with, uint64_t deadline_us, Actions& actions) {
     Session& session = at->second;
     if (rank == session.self) session.state = State::ready;
+    Part& part = session.parts[rank];
+    part.with = std::move(with);
     if (session.self != 0) {
-        Part& own = session.parts[rank];
-        own.kernel_set = kernel_set;
-        own.data_digest = data_digest;
-        own.start_digest = start_digest;
-        MessageWriter writer{id_write(at->first, {kernel_set, data_digest, start_digest})};
+        MessageWriter writer{id_write(at->first)};
+        computes_with_write(part.with, writer);
         writer.number(deadline_us);
         send(session.parts[0].peer, Kind::ready, std::move(writer.bytes), actions);
         return;
     }
-    Part& part = session.parts[rank];
     part.ready = true;
-    part.kernel_set = std::move(kernel_set);
-    part.data_digest = std::move(data_digest);
-    part.start_digest = std::move(start_digest);
     part.deadline_us = deadline_us;
     if (std::all_of(session.parts.begin(), session.parts.end(), [](const Part& each) { return each.ready; })) finish_preparing(at, actions);
 }
 
 void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
     Session& session = at->second;
-    const Part& first = session.parts[0];
+    const ComputesWith& first = session.parts[0].with;
     const std::vector<Member>& members = session.plan->members;
+    const std::string first_name = fmt::format("node {}", members[0].name);
+    std::string note;
     for (Rank rank = 1; rank < session.plan->first_nodes(); ++rank) {
-        const Part& part = session.parts[rank];
-        if (part.data_digest != first.data_digest) {
-            give_up(
-                at,
-                fail(Code::conflict, "node {} has other data than node {} under the same names (digest {} and {}): copy the shards again",
-                     members[rank].name, members[0].name, part.data_digest, first.data_digest),
-                actions);
-            return;
+        const ComputesWith& with = session.parts[rank].with;
+        const std::string name = fmt::format("node {}", members[rank].name);
+        const auto conflict = [&](const std::string& what) { give_up(at, fail(Code::conflict, "{}", what), actions); };
+        if (with.data_digest != first.data_digest)
+            return conflict(fmt::format("{} has other data than {} under the same names (digest {} and {}): copy the shards again", name,
+                                        first_name, with.data_digest, first.data_digest));
+        if (with.start_digest != first.start_digest) {
+            const std::string item = inventory_difference({name, with.inventory}, {first_name, first.inventory});
+            return conflict(item.empty()
+                                ? fmt::format("{} starts from another file than {} (net.start, or the sources of net.command; digest "
+                                              "{} and {}): copy it again",
+                                              name, first_name, with.start_digest, first.start_digest)
+                                : fmt::format("{} runs another program than {}: {}: copy it again", name, first_name, item));
         }
-        if (part.start_digest != first.start_digest) {
-            give_up(at,
-                    fail(Code::conflict,
-                         "node {} starts from another file than node {} (net.start, or the sources of net.command; digest {} and {}): copy "
-                         "it again",
-                         members[rank].name, members[0].name, part.start_digest, first.start_digest),
-                    actions);
-            return;
-        }
-        if (part.kernel_set != first.kernel_set) {
-            give_up(at,
-                    fail(Code::conflict,
-                         "node {} computes other bits than node {} (kernel sets {} and {}): set the same {} at both, or leave it out; GPUs "
-                         "and their libraries must be alike, too",
-                         members[rank].name, members[0].name, part.kernel_set, first.kernel_set, config_.isa_setting),
-                    actions);
-            return;
-        }
+        const std::string libraries = inventory_libraries(with.inventory, first.inventory);
+        if (with.kernel_set != first.kernel_set)
+            return conflict(
+                fmt::format("{} computes other bits than {} (kernel sets {} and {}): set the same {} at both, or leave it out; GPUs and "
+                            "their libraries "
+                            "must be alike, too{}",
+                            name, first_name, with.kernel_set, first.kernel_set, config_.isa_setting,
+                            libraries.empty() ? "" : fmt::format("; other versions of libraries: {}", libraries)));
+        if (!libraries.empty() && note.size() < reason_max)
+            note += fmt::format("{}{} has other versions of libraries than {}, and computes the same bits: {}", note.empty() ? "" : "; ",
+                                name, first_name, libraries);
     }
     uint64_t deadline_us = session.plan->deadline_us;
-    for (const Part& part : session.parts) deadline_us = std::max(deadline_us, part.deadline_us);
+    for (Part& part : session.parts) {
+        deadline_us = std::max(deadline_us, part.deadline_us);
+        if (&part != &session.parts[0]) part.with.inventory = {};   // who joins gets this node's
+    }
     MessageWriter writer{id_write(at->first)};
     writer.number(deadline_us);
     send_all(session, Kind::start, writer.bytes, actions);
-    start(at, deadline_us);
+    start(at, deadline_us, std::move(note));
     notice(at->first, Notice::Submitted{});
 }
 

@@ -91,10 +91,9 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
     bool preparing = session.state == State::opening || session.state == State::ready;
     const bool prepares = preparing && !session.plan->joins;   // with the others: who joins opens its engine alone
     if (kind == Kind::ready && session.self == 0 && prepares) {
-        std::string kernel_set = reader.text(reason_max), data_digest = reader.text(reason_max), start_digest = reader.text(reason_max);
+        ComputesWith with = computes_with_read(reader);
         const uint64_t deadline_us = reader.number();
-        if (reader.whole() && deadline_us <= deadline_us_max)
-            ready(at, rank, std::move(kernel_set), std::move(data_digest), std::move(start_digest), deadline_us, actions);
+        if (reader.whole() && deadline_us <= deadline_us_max) ready(at, rank, std::move(with), deadline_us, actions);
     } else if (kind == Kind::refused && session.self == 0 && prepares) {
         std::string why = reader.text(reason_max), code = reader.text(reason_max);
         // What is wrong with the job itself is so at every node, whoever says it first.

@@ -13,8 +13,11 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "runtime/attach/wire.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
@@ -88,19 +91,75 @@ private:
             for (int i = 0; i < 3000; ++i) tensors.push_back({{"name", fmt::format("unused.{}.weight", i)}, {"shape", {1}}});
         if (mode_ == "twice") tensors.push_back(tensors[0]);
         if (mode_ == "lanes differ" && lane_ == 1) tensors.push_back({{"name", "c"}, {"shape", Json::array()}});
-        Json hello = {{"wire", GC_ATTACH_VERSION},
+        read_sources();
+        Json hello = {{"wire", mode_ == "other border" ? 1 : GC_ATTACH_VERSION},
                       {"version", mode_ == "other version" ? "0.0.9" : version_text},
                       {"tensors", tensors},
                       {"running", Json::array()},
                       {"libraries", {{"libc", "any"}}},
-                      {"modules", Json::array()}};
+                      {"modules", modules_}};
+        if (mode_.starts_with("library ")) hello["libraries"]["libc"] = mode_;
+        if (mode_.starts_with("other libraries") && lane_ == 1) hello["libraries"]["blas"] = "3.11";
         if (mode_ == "data digest") hello["data_digest"] = "d1";
         if (mode_ == "running") hello["running"].push_back({{"name", "n"}, {"channels", 3}});
+        if (mode_.starts_with("constants")) add_constants(hello);
+        if (mode_.starts_with("one node has other ")) one_node(hello);
         if (mode_ == "no json") return send_text(GC_ATTACH_HELLO, "hello");
         send_text(GC_ATTACH_HELLO, hello.dump());
     }
+    /// "one node has other libraries FOLDER", ...: the first process is of that node, where nodes have a lane each.
+    void one_node(Json& hello) {
+        const std::string what = mode_.substr(19, mode_.find(' ', 19) - 19);
+        if (what == "constants") add_constants(hello);
+        if (!first(mode_.substr(mode_.rfind(' ') + 1))) return;
+        if (what == "libraries" || what == "bits") hello["libraries"]["libc"] = "another";
+        if (what == "constants") {
+            constants_[16] = 'Y';
+            hello["constants"][2]["sha256"] = sha256_hex(std::as_bytes(std::span(constants_).subspan(16)));
+        }
+        if (what == "sources") hello["modules"].push_back({{"path", "extra.py"}, {"sha256", std::string(64, 'a')}});
+        otherwise_ = what == "bits";
+    }
+    void read_sources() {
+        FILE* file = std::fopen("/proc/self/cmdline", "r");
+        std::string words(1 << 16, '\0');
+        words.resize(std::fread(words.data(), 1, words.size(), file));
+        std::fclose(file);
+        for (size_t at = words.find('\0') + 1; at < words.size(); at = words.find('\0', at) + 1) {
+            const std::string path = words.c_str() + at;
+            std::string text;
+            if (!file_read(path, &text).ok()) continue;
+            modules_.push_back({{"path", path}, {"sha256", sha256_hex(std::as_bytes(std::span(text)))}});
+            factor_ *= std::strtof(text.c_str(), nullptr);
+        }
+    }
+    /// True in the first process that comes here with this file name.
+    static bool first(const std::string& path) { return ::mkdir(path.c_str(), 0700) == 0; }
+
+    /// "constants FILE": a value is a number in that file.
+    void add_constants(Json& hello) {
+        const std::string path = mode_.starts_with("constants /") ? mode_.substr(10) : "";
+        float values[4] = {1, 2, 3, 4};
+        if (mode_ == "constants differ" && lane_ == 1) values[2] = 5;
+        if (FILE* file = path.empty() ? nullptr : std::fopen(path.c_str(), "r")) {
+            if (std::fscanf(file, "%f", &values[3]) != 1) std::exit(9);
+            std::fclose(file);
+        }
+        constants_.assign(reinterpret_cast<const char*>(values), sizeof values);
+        constants_ += "yes";
+        const auto sha = [this](size_t at, size_t bytes) { return sha256_hex(std::as_bytes(std::span(constants_).subspan(at, bytes))); };
+        hello["constants"] = {{{"name", "mask"}, {"shape", {2, 2}}, {"dtype", "F32"}, {"sha256", sha(0, 16)}},
+                              {{"name", "none"}, {"shape", {0, 7}}, {"dtype", "I64"}, {"sha256", sha(16, 0)}},
+                              {{"name", "flags"}, {"shape", {3}}, {"dtype", "U8"}, {"sha256", sha(16, 3)}}};
+        hello["running"] = {{{"name", "n"}, {"channels", 3}, {"batches", true}}};
+        hello["aliases"] = {{{"name", "tied.w"}, {"of", "w"}}, {{"name", "m"}, {"of", "n"}}, {{"name", "mask2"}, {"of", "mask"}}};
+        if (mode_ == "constants lie") constants_[17] = 'E';
+        if (mode_ == "constants short") constants_.pop_back();
+        if (mode_ == "constants long") constants_ += "no";
+    }
     void memory() {
         const Json memory = Json::parse(text());
+        if (memory["constants"] == true) send_text(GC_ATTACH_CONSTANTS, constants_);
         bytes_ = memory["bytes"];
         const size_t parameter_bytes = memory["parameters"];
         // The parameters cannot be mapped for writing.
@@ -111,7 +170,7 @@ private:
         w_ = memory["tensors"][0];
         b_ = memory["tensors"][1];
         buckets_ = memory["buckets"].size();
-        if (mode_ == "running") running_ = memory["running"][0];
+        if (!memory["running"].empty()) running_ = memory["running"][0];
         images_ = reinterpret_cast<const uint8_t*>(block_ + memory["images"].get<size_t>());
         indices_ = reinterpret_cast<const uint64_t*>(block_ + memory["indices"].get<size_t>());
         labels_ = reinterpret_cast<const int32_t*>(block_ + memory["labels"].get<size_t>());
@@ -169,8 +228,19 @@ private:
                 for (size_t i = 0; i < pixels_; ++i) gradients_[w_ + k * pixels_ + i] += d * x[i];
             }
         }
+        for (size_t i = 0; training && i < pixels_ * classes_; ++i) gradients_[w_ + i] *= factor_;
+        if (training) step_ = asked.step;
+        if (!training && ((mode_.starts_with("stops evaluating ") && step_ > 0) || mode_.starts_with("stops at first "))) {
+            first(mode_.substr(mode_.rfind(' ') + 1));
+            ::pause();
+        }
+        if (mode_.starts_with("stops training ") && asked.step > 3) {
+            first(mode_.substr(15));
+            ::pause();
+        }
+        if (otherwise_ && training) gradients_[w_] += 1e-6f;
         if (mode_ == "draws" && training) gradients_[b_] += static_cast<float>(++count_) * 1e-6f;
-        if (mode_ == "lanes compute otherwise" && training && lane_ == 1) gradients_[w_] += 1e-6f;
+        if (mode_.ends_with("compute otherwise") && training && lane_ == 1) gradients_[w_] += 1e-6f;
         if (mode_ == "nan" && asked.step > 0) loss = std::numeric_limits<double>::quiet_NaN();
         if (mode_ == "nan gradient" && asked.step > 0) gradients_[w_ + 3] = std::numeric_limits<float>::quiet_NaN();
         send(gc_attach_loss{GC_ATTACH_LOSS, training ? 0 : mode_ == "no classes" ? UINT32_MAX : right, loss});
@@ -183,7 +253,7 @@ private:
         if (mode_ == "stops") ::pause();
         if (mode_ == "grows")
             for (;; ::usleep(4000)) std::memset(std::malloc(1 << 20), 1, 1 << 20);
-        if (mode_.starts_with("one dies ") && ::mkdir(mode_.c_str() + 9, 0700) == 0) ::raise(SIGKILL);   // the first that comes here
+        if (mode_.starts_with("one dies ") && first(mode_.substr(9))) ::raise(SIGKILL);   // the first that comes here
         if (mode_ == "dies") ::raise(SIGKILL);
         if (mode_ == "leaves") std::exit(0);
         if (mode_ == "says why") send_text(GC_ATTACH_FAIL, "RuntimeError: mat1 and mat2 shapes cannot be multiplied\n\033[31m"), ::pause();
@@ -197,11 +267,16 @@ private:
     }
 
     const std::string mode_;
+    std::string constants_;   // their bytes
     const int socket_ = std::atoi(::getenv("GRADCAST_ATTACH"));
     int fds_[2] = {-1, -1};
     size_t pixels_ = 0, classes_ = 0, bytes_ = 0, w_ = 0, b_ = 0, buckets_ = 0, running_ = 0;
     float mean_ = 0, std_ = 1;
     int lane_ = 0, count_ = 0;
+    float factor_ = 1;
+    uint64_t step_ = 0;   // of the last block
+    bool otherwise_ = false;
+    Json modules_ = Json::array();
     bool own_ = false;
     std::vector<char> room_;
     const float* parameters_ = nullptr;
@@ -222,12 +297,17 @@ const int started = [] {
 
 }   // namespace
 
-std::vector<std::string> child_command(const std::string& mode) {
+std::vector<std::string> child_command(const std::string& mode, const std::vector<std::string>& sources) {
     char path[4096];
     const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path - 1);
-    return {"/usr/bin/env", "GRADCAST_TEST_CHILD=" + mode, std::string(path, size > 0 ? static_cast<size_t>(size) : 0)};
+    std::vector<std::string> words = {"/usr/bin/env", "GRADCAST_TEST_CHILD=" + mode,
+                                      std::string(path, size > 0 ? static_cast<size_t>(size) : 0)};
+    words.insert(words.end(), sources.begin(), sources.end());
+    return words;
 }
 
-std::string child_toml(const std::string& mode) { return fmt::format("command = [\"{}\"]\n", fmt::join(child_command(mode), "\", \"")); }
+std::string child_toml(const std::string& mode, const std::vector<std::string>& sources) {
+    return fmt::format("command = [\"{}\"]\n", fmt::join(child_command(mode, sources), "\", \""));
+}
 
 }   // namespace gradcast

@@ -1,8 +1,14 @@
 // Whole jobs whose net processes compute: one digest whatever the ranks, the exchange, a failure and a resume.
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "runtime/attach/attach.h"
+#include "runtime/core/digest.h"
 #include "runtime/job/audit/audit.h"
+#include "runtime/job/model/constants.h"
 #include "runtime/job/model/safetensors.h"
 #include "tests/attach/child.h"
 #include "tests/job/runs.h"
@@ -143,9 +149,14 @@ TEST_F(AttachedJob, LanesFollowTheMemory) {
 }
 
 TEST_F(AttachedJob, AProcessThatGrowsEndsTheJob) {
-    JobStatus status;
-    const Status result = run_one(job("grows"), 1, &status);
-    EXPECT_EQ(status.state, JobState::failed);
+    MemoryBudget budget(256 << 20, "`memory` in gradcastd.toml");
+    EngineConfig c = config(job("grows"));
+    c.budget = &budget;
+    std::unique_ptr<Engine> engine;
+    ASSERT_TRUE(Engine::open(c, Log(), &engine).ok());
+    OneRank host;
+    const Status result = engine->run(host);
+    EXPECT_EQ(engine->status().state, JobState::failed);
     EXPECT_NE(std::string_view(result.what).find("it took more memory, with its children, than the "), std::string_view::npos)
         << result.what;
 }
@@ -170,6 +181,7 @@ TEST_F(AttachedJob, GoesOnWithoutARankThatIsLostWhileInitialValuesAreSent) {
     const std::string first = begins_with(7), second = begins_with(8);
     ASSERT_NE(first, second);
     uint32_t runs = 0;
+    std::set<std::string> kept;
     const auto without = [&](Rank dead, uint64_t at_us) {
         const std::string folder = fmt::format("{}/seeds-{}-", folder_, runs++);
         // Slow links: initial values take some milliseconds.
@@ -184,20 +196,18 @@ TEST_F(AttachedJob, GoesOnWithoutARankThatIsLostWhileInitialValuesAreSent) {
             if (each.state != JobState::done) return "failed: " + each.error;
             EXPECT_TRUE(digest.empty() || digest == each.digest) << dead << " at " << at_us;
             digest = each.digest;
+            if (kept.contains(digest)) continue;
             // What the job began with is kept, so that it can be verified.
             const Run again =
                 run(replaced(job("seed 99"), "[net]\n", fmt::format("[net]\nstart = \"{}/{}\"\n", lost.folders[rank], start_file)), 1);
             EXPECT_EQ(again.digest(), digest);
+            kept.insert(digest);
         }
         return digest;
     };
     std::map<std::string, uint32_t> of_first, of_last;
-    for (uint64_t at_us = 200; at_us <= 20'000; at_us += 600) {
-        ++of_first[without(0, at_us)];
-        ++of_last[without(2, at_us)];
-    }
-    for (const auto* all : {&of_first, &of_last})
-        for (const auto& [digest, count] : *all) std::printf("%.40s: %u\n", digest.c_str(), count);
+    for (uint64_t at_us = 200; at_us <= 6'000; at_us += 700) ++of_first[without(0, at_us)];
+    for (uint64_t at_us = 200; at_us <= 6'000; at_us += 1400) ++of_last[without(2, at_us)];
     EXPECT_GT(of_first[first], 0u);    // somebody had them
     EXPECT_GT(of_first[second], 0u);   // nobody had: those of the lowest rank that is left
     EXPECT_GT(of_last[first], 0u);
@@ -257,6 +267,214 @@ TEST_F(AttachedJob, AProgramMayHaveTheSamples) {
     EXPECT_EQ(said.digest, alone.digest);
     EXPECT_TRUE(said.warnings.empty());
 }
+
+// A model has all names of the program's state.  What is not trained lies beside it in the job's folder.
+TEST_F(AttachedJob, ConstantsAreExported) {
+    const std::string number = folder_ + "/number", out = folder_ + "/out.safetensors";
+    ASSERT_TRUE(file_write(number, "0.5").ok());
+    const std::string text = with_job(job("constants " + number), "checkpoint_every = 4\n");
+    const Run trained = run(text, 2);
+    ASSERT_TRUE(trained.status.ok()) << trained.status.what;
+    Model model;
+    std::vector<float> parameters;
+    ASSERT_TRUE(model_read(trained.folders[0] + "/final.h5", &model, &parameters).ok());
+    for (const std::string& folder : trained.folders) {   // any node has them
+        const Status written = safetensors_write(out, model, parameters, folder);
+        ASSERT_TRUE(written.ok()) << written.what;
+    }
+    std::string whole;
+    ASSERT_TRUE(file_read(out, &whole).ok());
+    uint64_t length = 0;
+    std::memcpy(&length, whole.data(), sizeof length);
+    const std::string header = whole.substr(sizeof length, length), data = whole.substr(sizeof length + length);
+    const nlohmann::json root = nlohmann::json::parse(header);
+    std::set<std::string> names;
+    for (const auto& [name, value] : root.items()) names.insert(name);
+    EXPECT_EQ(names, (std::set<std::string>{"__metadata__", "w", "tied.w", "b", "n.running_mean", "n.running_var", "n.num_batches_tracked",
+                                            "m.running_mean", "m.running_var", "m.num_batches_tracked", "mask", "mask2", "none", "flags"}));
+    const auto bytes = [&](const char* name) {
+        const uint64_t begin = root[name]["data_offsets"][0], end = root[name]["data_offsets"][1];
+        return data.substr(begin, end - begin);
+    };
+    EXPECT_EQ(bytes("w"), bytes("tied.w"));
+    EXPECT_EQ(bytes("n.running_var"), bytes("m.running_var"));
+    EXPECT_EQ(bytes("n.num_batches_tracked"), std::string("\x0c\0\0\0\0\0\0\0", 8));   // steps
+    const float mask[] = {1, 2, 3, 0.5f};
+    EXPECT_EQ(bytes("mask"), std::string(reinterpret_cast<const char*>(mask), sizeof mask));
+    EXPECT_EQ(bytes("mask2"), bytes("mask"));
+    EXPECT_EQ(bytes("flags"), "yes");
+    EXPECT_EQ(root["none"]["shape"], (std::vector<uint64_t>{0, 7}));
+    EXPECT_EQ(root["none"]["data_offsets"][0].get<uint64_t>() % 8, 0u);
+
+    // It is what a job of the same program can begin from.
+    const auto from_file = [&](const std::string& program) {
+        return run(replaced(job(program), "[net]\n", fmt::format("[net]\nstart = \"{}\"\n", out)), 1);
+    };
+    Run again = from_file("constants " + number);
+    EXPECT_TRUE(again.status.ok()) << again.status.what;
+    again = from_file("constants");
+    EXPECT_NE(std::string_view(again.status.what).find("tensor mask: it is not trained, and the program has other values"),
+              std::string_view::npos)
+        << again.status.what;
+    std::string forged = whole;
+    const uint64_t tied = root["tied.w"]["data_offsets"][0];
+    forged[sizeof length + length + tied] ^= 1;
+    ASSERT_TRUE(file_write(out, forged).ok());
+    again = from_file("constants " + number);
+    EXPECT_NE(std::string_view(again.status.what).find("tensors w and tied.w differ, and are one in the program"), std::string_view::npos)
+        << again.status.what;
+
+    // An altered one is found, and so is a missing file.
+    const std::string file = trained.folders[1] + "/" + constants_file;
+    std::string kept;
+    ASSERT_TRUE(file_read(file, &kept).ok());
+    kept[kept.size() - 4] ^= 1;   // the last byte of mask
+    ASSERT_TRUE(file_write(file, kept).ok());
+    const std::string altered = safetensors_write(out, model, parameters, trained.folders[1]).what;
+    EXPECT_NE(altered.find("tensor mask is not that of the model: its SHA-256 differs"), altered.npos) << altered;
+    ASSERT_TRUE(file_write(file, kept + "x").ok());
+    const std::string longer = safetensors_write(out, model, parameters, trained.folders[1]).what;
+    EXPECT_NE(longer.find("it has not the frozen parameters and buffers of this model"), longer.npos) << longer;
+    std::filesystem::remove(file);
+    const std::string missing = safetensors_write(out, model, parameters, trained.folders[1]).what;
+    EXPECT_NE(missing.find("the model has frozen parameters or buffers, which lie beside it in the job's folder: "), missing.npos)
+        << missing;
+
+    // A job goes on with the same ones alone.
+    const auto all = checkpoints(trained);
+    ASSERT_TRUE(all.contains(8));
+    const Run on = run(text, 3, from(all.at(8), 1));
+    EXPECT_EQ(on.digest(), trained.digest());
+    EXPECT_TRUE(std::filesystem::exists(on.folders[2] + "/" + constants_file));
+    ASSERT_TRUE(file_write(number, "0.25").ok());
+    const Run other = run(text, 1, from(all.at(8)));
+    EXPECT_NE(std::string_view(other.status.what).find("trained with other values or another shape of mask"), std::string_view::npos)
+        << other.status.what;
+}
+
+// An audit starts the program that was trained, whatever has become of it.
+TEST_F(AttachedJob, SourcesAreKeptForAudits) {
+    ASSERT_TRUE(make_directories(folder_ + "/lib").ok());
+    const std::vector<std::string> sources = {"model.txt", folder_ + "/lib/deep.txt"};
+    ASSERT_TRUE(file_write(folder_ + "/model.txt", "0.5").ok());
+    ASSERT_TRUE(file_write(sources[1], "0.75", 0755).ok());
+    const std::string text = replaced(with_job(job(), "checkpoint_every = 5\n"), child_toml(), child_toml("good", sources));
+    const Run trained = run(text, 2);
+    ASSERT_TRUE(trained.status.ok()) << trained.status.what;
+    const std::string kept = trained.folders[1];
+    EXPECT_TRUE(std::filesystem::exists(kept + "/" + sources_file));
+    EXPECT_EQ(std::filesystem::status(kept + "/sources/lib/deep.txt").permissions(), std::filesystem::perms(0755));
+    std::string copy;
+    ASSERT_TRUE(file_read(kept + "/sources/model.txt", &copy).ok());
+    EXPECT_EQ(copy, "0.5");
+
+    int audits = 0;
+    AuditResult result;
+    const auto audit = [&](bool commands = true) -> Status {
+        AuditFolder folder;
+        GC_TRY(audit_read(kept, folder_, &folder));
+        AuditConfig config;
+        config.commands = commands;
+        config.scratch = fmt::format("{}/scratch{}", folder_, ++audits);
+        return audit_stretch(folder, config, &result);
+    };
+    Status status = audit();
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(result.compared, 12u);
+    EXPECT_TRUE(result.notes.empty());
+    // The file is another one by now, and then it is gone.
+    ASSERT_TRUE(file_write(folder_ + "/model.txt", "7").ok());
+    EXPECT_TRUE(audit().ok());
+    EXPECT_EQ(result.compared, 12u);
+    EXPECT_EQ(result.finding, "");
+    std::filesystem::remove(folder_ + "/model.txt");
+    EXPECT_TRUE(audit().ok());
+    EXPECT_EQ(result.compared, 12u);
+    // The copies are named before they are started.
+    const std::string refused = audit(false).what;
+    EXPECT_NE(refused.find("SHA-256 of \"" + kept + "/sources/model.txt\": " + sha256_hex(std::as_bytes(std::span(copy)))), refused.npos)
+        << refused;
+    EXPECT_NE(refused.find("with 2 copies of its sources in"), refused.npos) << refused;
+
+    // What was altered is not started.
+    ASSERT_TRUE(file_write(kept + "/sources/model.txt", "0.25").ok());
+    std::string error = audit().what;
+    EXPECT_NE(error.find("/sources/model.txt: the copy was altered: its SHA-256 is not that of sources.json"), error.npos) << error;
+    std::filesystem::remove(kept + "/sources/model.txt");
+    error = audit().what;
+    EXPECT_NE(error.find("/sources/model.txt"), error.npos) << error;
+    ASSERT_TRUE(file_write(kept + "/sources/model.txt", "0.5").ok());
+    std::string json;
+    ASSERT_TRUE(file_read(kept + "/" + sources_file, &json).ok());
+    for (const auto& [was, is, says] : {std::tuple{"\"model.txt\"", "\"../model.txt\"", "../model.txt is no path below sources/"},
+                                        {"\"model.txt\"", "\"/etc/passwd\"", "/etc/passwd is no path below sources/"},
+                                        {"\"lib/deep.txt\"", "\"model.txt\"", "comes twice"},
+                                        {"gradcast sources", "other sources", "it is no list of sources"}}) {
+        ASSERT_TRUE(file_write(kept + "/" + sources_file, replaced(json, was, is)).ok());
+        error = audit().what;
+        EXPECT_NE(error.find(says), error.npos) << error;
+        EXPECT_NE(error.find(kept + "/" + sources_file), error.npos) << error;
+    }
+    // Without copies the program is started as it is: it computes other bits, which is found.
+    std::filesystem::remove(kept + "/" + sources_file);
+    ASSERT_TRUE(file_write(folder_ + "/model.txt", "7").ok());
+    status = audit();
+    EXPECT_NE(std::string_view(status.what).find("trained with other kernels"), std::string_view::npos) << status.what;
+    ASSERT_EQ(result.notes.size(), 1u);
+    EXPECT_NE(result.notes[0].find("no copies of the program's sources"), std::string::npos);
+}
+
+// A program that finds its files otherwise than by the words of its command.
+TEST_F(AttachedJob, OtherSourcesThanTheCopiesAreRefused) {
+    ASSERT_TRUE(file_write(folder_ + "/model.txt", "0.5").ok());
+    const Run trained = run(replaced(job(), child_toml(), child_toml("good", {"model.txt"})), 1);
+    ASSERT_TRUE(trained.status.ok()) << trained.status.what;
+    const std::string path = trained.folders[0] + "/" + sources_file;
+    std::string json;
+    ASSERT_TRUE(file_read(path, &json).ok());
+    nlohmann::json root = nlohmann::json::parse(json);
+    for (auto& word : root["words"]) word = "";
+    ASSERT_TRUE(file_write(path, root.dump()).ok());
+    ASSERT_TRUE(file_write(folder_ + "/model.txt", "7").ok());
+    AuditFolder folder;
+    ASSERT_TRUE(audit_read(trained.folders[0], folder_, &folder).ok());
+    AuditConfig config;
+    config.commands = true;
+    config.scratch = folder_ + "/scratch";
+    AuditResult result;
+    const std::string error = audit_stretch(folder, config, &result).what;
+    EXPECT_NE(error.find("the program has loaded other files than the copies of its sources: model.txt is not among the sources"),
+              error.npos)
+        << error;
+}
+
+TEST_F(AttachedJob, SourcesThatCannotBeKeptEndNoJob) {
+    ASSERT_TRUE(file_write(folder_ + "/model.txt", "0.5" + std::string(65 << 20, ' ')).ok());
+    JobStatus status;
+    const Status trained = run_one(replaced(job(), child_toml(), child_toml("good", {"model.txt"})), 1, &status);
+    ASSERT_TRUE(trained.ok()) << trained.what;
+    // file_read() of the child takes no more than 64 MiB, so that it has no modules.
+    EXPECT_TRUE(status.warnings.empty());
+    std::vector<std::string> many;
+    for (int i = 0; i < 5; ++i) {
+        many.push_back(fmt::format("m{}.txt", i));
+        ASSERT_TRUE(file_write(folder_ + "/" + many.back(), "1" + std::string(15 << 20, ' ')).ok());
+    }
+    ASSERT_TRUE(run_one(replaced(job(), child_toml(), child_toml("good", many)), 1, &status).ok());
+    ASSERT_EQ(status.warnings.size(), 1u);
+    EXPECT_EQ(status.warnings[0], "no copies of the program's sources are kept: the sources have more than 67108864 bytes");
+}
+
+TEST_F(AttachedJob, ConstantsMustBeThoseOfTheirDigests) {
+    const Run lies = run(job("constants lie"), 1);
+    EXPECT_NE(std::string_view(lies.status.what).find("sent what it may not: constant flags: its bytes are not those of its SHA-256"),
+              std::string_view::npos)
+        << lies.status.what;
+    for (const std::string& name : folder_names(lies.folders[0])) EXPECT_FALSE(name.starts_with("constants")) << name;
+}
+
+// Names of tensors, constants and aliases are those of an audit, too.
+TEST_F(AttachedJob, ConstantsAreAudited) { audited("constants"); }
 
 TEST_F(AttachedJob, WithoutClassesThereIsNoAccuracy) {
     JobStatus status;

@@ -1,12 +1,17 @@
 // The net of processes, without a job: what it computes, and what a process does wrong.
 #include <gtest/gtest.h>
+#include <atomic>
+#include <filesystem>
+#include <thread>
 
 #include <cmath>
 #include <mutex>
 
 #include "nn/graph/layers.h"
+#include "nn/graph/process.h"
 #include "runtime/attach/attach.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/digest.h"
 #include "tests/attach/child.h"
 #include "tests/attach/watched.h"
 
@@ -49,10 +54,16 @@ protected:
                 .evaluation_samples = block,
                 .control_group = control_group_,
                 .deadline_us = deadline_us_,
-                .output = [this](uint32_t, std::string_view line) {
-                    std::lock_guard lock(mutex_);
-                    lines_.emplace_back(line);
-                }};
+                .output =
+                    [this](uint32_t, std::string_view line) {
+                        std::lock_guard lock(mutex_);
+                        lines_.emplace_back(line);
+                    },
+                .constants =
+                    [this](std::span<const std::byte> bytes) {
+                        constants_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+                        return take_;
+                    }};
     }
     Status open(const std::string& mode, uint32_t lanes = 1) {
         net_.reset();
@@ -86,6 +97,8 @@ protected:
     bool control_group_ = true;
     std::mutex mutex_;
     std::vector<std::string> lines_;
+    std::string constants_;   // bytes that came
+    Status take_;             // what is said to them
     std::unique_ptr<NetProcesses> processes_;
     std::unique_ptr<Net> net_;
     std::vector<uint8_t> images_;
@@ -181,6 +194,9 @@ TEST_F(AttachedNetTest, WhatAProcessDoesWrongIsSaid) {
                                      {"no json", "its HELLO is not as the border has it: it is no JSON object"},
                                      {"twice", "its HELLO is not as the border has it: two tensors have the name w"},
                                      {"other version", "its package is of version 0.0.9, this daemon of 0.1.0: install both together"},
+                                     {"other border", "its package has border 1, this daemon 2: install both together"},
+                                     {"constants short", "sent what it may not: 18 bytes of constants instead of 19"},
+                                     {"constants long", "sent what it may not: more than the 19 bytes of its constants"},
                                      {"bad start", "the initial value of b holds NaN or Inf"},
                                      {"dies", "was ended by signal 9 (SIGKILL)"},
                                      {"leaves", "exited with status 0"},
@@ -195,6 +211,25 @@ TEST_F(AttachedNetTest, WhatAProcessDoesWrongIsSaid) {
         EXPECT_NE(error.find(says), error.npos) << mode << ": " << error;
         EXPECT_EQ(error.find("the process of lane 0 (/usr/bin/env"), 0u) << error;
     }
+}
+
+// A job that is cancelled while the first process computes for the first time does not wait for it.
+TEST_F(AttachedNetTest, AStopEndsTheFirstEvaluation) {
+    const std::string place = fmt::format("{}first-{}", ::testing::TempDir(), ::getpid());
+    std::atomic<bool> stop = false;
+    AttachConfig stopped = config("stops at first " + place);
+    stopped.stop = &stop;
+    ASSERT_TRUE(NetProcesses::open(stopped, &processes_).ok());
+    std::thread stops([&] {
+        while (!std::filesystem::exists(place)) ::usleep(1000);
+        stop = true;
+    });
+    const uint64_t begin_us = clock_us();
+    EXPECT_EQ(processes_->first().code, Code::cancelled);
+    EXPECT_LT(clock_us() - begin_us, deadline_us_ / 2);
+    stops.join();
+    processes_.reset();
+    std::filesystem::remove_all(place);
 }
 
 TEST_F(AttachedNetTest, AProcessThatHangsIsGivenUpAndEnded) {
@@ -246,8 +281,50 @@ TEST_F(AttachedNetTest, AProcessThatGrowsIsEndedAndSaid) {
 
 TEST_F(AttachedNetTest, LanesMustBeAlike) {
     const std::string error = open("lanes differ", 2).what;
-    EXPECT_NE(error.find("is not like that of lane 0: one has process name=(process) where the other has tensor name=c"), error.npos)
-        << error;
+    EXPECT_NE(error.find("is not like that of lane 0: lane 1 has tensor c, which lane 0 has not"), error.npos) << error;
+}
+
+// Versions alone are no error.
+TEST_F(AttachedNetTest, LibrariesOfLanesAreCompared) {
+    uint64_t digest = 0, block_us = 0;
+    ASSERT_TRUE(open("other libraries", 2).ok());
+    Status status = processes_->measure(&digest, &block_us);
+    EXPECT_TRUE(status.ok()) << status.what;
+    {
+        const std::lock_guard lock(mutex_);
+        const std::string wanted = "other versions of libraries in lane 0 than in lane 1: blas none and 3.11: they compute the same bits";
+        EXPECT_EQ(std::ranges::count(lines_, wanted), 1);
+    }
+    ASSERT_TRUE(open("other libraries compute otherwise", 2).ok());
+    status = processes_->measure(&digest, &block_us);
+    const std::string error = status.what;
+    EXPECT_NE(error.find("computes other bits in lane 1"), error.npos) << error;
+    EXPECT_TRUE(error.ends_with("; other versions of libraries in lane 0 than in lane 1: blas none and 3.11")) << error;
+}
+
+// Tensors that are not trained, and further names of tensors.
+TEST_F(AttachedNetTest, ConstantsAndAliasesBelongToTheNet) {
+    Status status = open("constants", 2);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(constants_.size(), 19u);   // of lane 0 alone
+    EXPECT_EQ(constants_.substr(16), "yes");
+    std::vector<std::string> names;
+    for (const LayerSpec& each : processes_->spec().layers) names.push_back(each.kind + " " + each.name);
+    EXPECT_EQ(names, (std::vector<std::string>{"tensor w", "tensor b", "running n", "constant mask", "constant none", "constant flags",
+                                               "alias tied.w", "alias m", "alias mask2", "process (process)"}));
+    EXPECT_EQ(net_->layout().groups.size(), 3u);
+    KeepAll sink(net_->layout());
+    EXPECT_TRUE(train(&sink).ok());
+    status = open("constants differ", 2);
+    const std::string error = status.what;
+    EXPECT_NE(error.find("is not like that of lane 0: constant mask is F32 [2,2] "), error.npos) << error;
+    take_ = fail(Code::invalid, "no");
+    EXPECT_NE(std::string_view(open("constants").what).find("sent what it may not: no"), std::string_view::npos);
+    take_ = fail(Code::node_io, "the disk");
+    status = open("constants");
+    EXPECT_EQ(status.code, Code::node_io);
+    EXPECT_EQ(std::string_view(status.what), "the disk");
+    EXPECT_FALSE(processes_->failed());
 }
 
 TEST_F(AttachedNetTest, ACancelledBlockIsDrained) {
@@ -286,9 +363,39 @@ TEST(ProcessNet, IsNotComputedHere) {
     EXPECT_NE(std::string_view(net_cpu_plan(spec, {.lanes = 1, .samples_max = 1}, arena, &net).what).find("computed by a process"),
               std::string_view::npos);
     // Written and read again.
-    LayerSpec again;
+    LayerSpec again, constant;
     ASSERT_TRUE(layer_parse(layer_text(spec.layers[0]), &again));
     EXPECT_EQ(again.values, spec.layers[0].values);
+    const Constant mask{"mask", {2, 0, 3}, "BF16", sha256_hex({})};
+    ASSERT_TRUE(constant_check(mask).ok());
+    ASSERT_TRUE(layer_parse(layer_text(constant_layer(mask)), &constant));
+    const Constant found = constant_of(constant);
+    EXPECT_EQ(found.name, mask.name);
+    EXPECT_EQ(found.shape, mask.shape);
+    EXPECT_EQ(found.dtype, mask.dtype);
+    EXPECT_EQ(found.sha256, mask.sha256);
+    EXPECT_EQ(found.bytes(), 0u);
+    // Constants and aliases are as little computed as tensors.
+    spec.layers.insert(spec.layers.end() - 1, {constant_layer(mask), alias_layer("v", "w"), alias_layer("q", "n")});
+    EXPECT_TRUE(layers_check(spec, &layers).ok());
+    for (const auto& [layer, says] : {std::pair{alias_layer("u", "x"), "from \"x\" is no layer before it"},
+                                      {alias_layer("u", "v"), "alias u: v is no tensor"},
+                                      {tensor_layer("u", std::vector<uint64_t>{2, 0}), "tensor u: it has no elements"}}) {
+        NetSpec wrong = spec;
+        wrong.layers.insert(wrong.layers.end() - 1, layer);
+        const std::string error = layers_check(wrong, &layers).what;
+        EXPECT_NE(error.find(says), error.npos) << error;
+    }
+    for (const Constant& wrong : {Constant{"c", {1}, "F8", mask.sha256},
+                                  {"c", {1}, "F32", "12ab"},
+                                  {"c", {1ull << 20, 1ull << 20}, "U8", mask.sha256},
+                                  {"c", {1ull << 31, 3}, "F64", mask.sha256},
+                                  {"c", {1ull << 60}, "U8", mask.sha256}})
+        EXPECT_FALSE(constant_check(wrong).ok());
+    NetSpec other = spec;
+    EXPECT_EQ(constant_difference(spec, other), "");
+    other.layers[2] = constant_layer({"mask", {2, 0, 3}, "F32", mask.sha256});
+    EXPECT_EQ(constant_difference(spec, other), "mask");
     // Job files have other kinds.
     for (const LayerKind* kind : layer_kinds()) EXPECT_TRUE(kind->computed);
 }

@@ -30,7 +30,7 @@ struct Seen {   // of one job at one daemon
     Rank self = 99;
     uint64_t deadline_us = 0;   // D, of start
     uint64_t submitted_us = 0, closed_us = 0;
-    std::string warnings;
+    std::string warnings, note;   // note: of start
     bool ended_elsewhere = false;
     std::vector<uint64_t> incarnations, opened_us;   // of its runs
     std::vector<uint64_t> started;                   // incarnations likewise
@@ -49,7 +49,7 @@ struct Node final : Protocol {
     uint32_t invites_lost = 0;                            // so many INVITEs do not come
     std::vector<std::string> orders;                      // to be drained, or not any more
     Status open_status;
-    std::string kernel_set = "k", data_digest = "d", start_digest;
+    ComputesWith with = {.kernel_set = "k", .data_digest = "d", .start_digest = "", .inventory = ""};
     uint64_t needs_us = 0;   // as D
     std::multimap<uint64_t, std::function<void()>> agenda;
     std::map<JobId, Seen> seen;
@@ -86,13 +86,13 @@ struct Node final : Protocol {
             job.self = open->self;
             job.incarnations.push_back(open->plan->members[open->self].incarnation);
             job.opened_us.push_back(now);
-            agenda.emplace(now + open_us,
-                           [this, id] { membership.opened(id, open_status, kernel_set, data_digest, start_digest, needs_us); });
+            agenda.emplace(now + open_us, [this, id] { membership.opened(id, open_status, with, needs_us); });
         } else if (const auto* start = notice.is<Notice::Start>()) {
             ++job.start;
             job.started.push_back(job.incarnations.back());
             if (trains) membership.trains(id);
             job.deadline_us = start->deadline_us;
+            job.note = start->note;
             agenda.emplace(now + run_us, [this, id] { membership.ended(id, {.done = done, .leaves = leaves, .rejoins = rejoins}); });
         } else if (const auto* abort = notice.is<Notice::Abort>()) {
             ++job.abort;

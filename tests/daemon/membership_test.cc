@@ -126,22 +126,46 @@ TEST(Membership, AMistakeOfTheJobIsOneWhoeverFindsItFirst) {
 
 TEST(Membership, UnlikeBitsAreRefusedByName) {
     Cluster cluster(4);
-    cluster[2].kernel_set = "other";
+    cluster[2].with.kernel_set = "other";
     cluster[0].submit_at(2 * second, {1}, all(4));
     cluster[0].agenda.emplace(10 * second, [&] {
-        cluster[2].kernel_set = "k";
-        cluster[3].data_digest = "other";
+        cluster[2].with.kernel_set = "k";
+        cluster[3].with.data_digest = "other";
     });
     cluster[0].submit_at(11 * second, {2}, all(4));
     cluster[0].agenda.emplace(20 * second, [&] {
-        cluster[3].data_digest = "d";
-        cluster[1].start_digest = cluster[1].kernel_set = "s";
+        cluster[3].with.data_digest = "d";
+        cluster[1].with.start_digest = cluster[1].with.kernel_set = "s";
     });
     cluster[0].submit_at(21 * second, {3}, all(4));
     cluster.run();
     EXPECT_EQ(std::string(cluster[0].seen[{3}].submitted_status.what).find("node b starts from another file than node a"), 0u);
     EXPECT_EQ(std::string(cluster[0].seen[{1}].submitted_status.what).find("node c computes other bits than node a"), 0u);
     EXPECT_EQ(std::string(cluster[0].seen[{2}].submitted_status.what).find("node d has other data than node a"), 0u);
+}
+
+// What differs is named where the nodes say it.  Versions of libraries alone are no error.
+TEST(Membership, UnlikeProgramsAreNamed) {
+    const std::string torch = "library\ttorch\t2.1.0\n", source = "source\ttrain.py\t12ab\n";
+    Cluster cluster(2);
+    for (uint32_t i = 0; i < 2; ++i) cluster[i].with.inventory = torch + source;
+    cluster[1].with.inventory = "library\ttorch\t1.13.1\n" + source;
+    cluster[0].submit_at(2 * second, {1}, all(2));
+    cluster[0].agenda.emplace(20 * second, [&] { cluster[1].with.kernel_set = "other"; });
+    cluster[0].submit_at(21 * second, {2}, all(2));
+    cluster[0].agenda.emplace(30 * second, [&] {
+        cluster[1].with.start_digest = "other";
+        cluster[1].with.inventory = torch + "source\ttrain.py\t34cd\n";
+    });
+    cluster[0].submit_at(31 * second, {3}, all(2));
+    cluster.run();
+    EXPECT_TRUE(cluster[0].seen[{1}].submitted_status.ok()) << cluster[0].seen[{1}].submitted_status.what;
+    EXPECT_EQ(cluster[0].seen[{1}].note,
+              "node b has other versions of libraries than node a, and computes the same bits: torch 1.13.1 and 2.1.0");
+    EXPECT_EQ(cluster[1].seen[{1}].note, "");
+    const std::string bits = cluster[0].seen[{2}].submitted_status.what, program = cluster[0].seen[{3}].submitted_status.what;
+    EXPECT_TRUE(bits.ends_with("; other versions of libraries: torch 1.13.1 and 2.1.0")) << bits;
+    EXPECT_EQ(program, "node b runs another program than node a: source train.py is 34cd at node b and 12ab at node a: copy it again");
 }
 
 TEST(Membership, AMemberThatDiesWhileItPreparesIsNamed) {
@@ -244,8 +268,8 @@ TEST(Membership, CancelledWhileItPrepares) {
         Cluster cluster(3);
         for (uint32_t i = 0; i < 3; ++i) cluster[i].open_us = i == 1 ? 5 * second : second;
         for (uint64_t at : {2'500'000, 4'000'000})   // while its engine opens, and while it waits for another's
-            cluster[who].agenda.emplace(
-                at, [&, who] { cluster[who].membership.opened({1}, fail(Code::cancelled, "cancelled at node z"), "", "", ""); });
+            cluster[who].agenda.emplace(at,
+                                        [&, who] { cluster[who].membership.opened({1}, fail(Code::cancelled, "cancelled at node z")); });
         cluster[0].submit_at(2 * second, {1}, all(3));
         cluster.run();
         EXPECT_EQ(cluster[0].seen[{1}].submitted_status.what, "node " + name_of(who) + ": cancelled at node z");

@@ -147,7 +147,8 @@ TEST_F(ImportMasks, ErrorsNameTheFile) {
     expect_error(data_import(config, &result), {"masks: a.png and a_mask.png are masks of one image"});
     std::filesystem::remove(from + "/masks/a_mask.png");
     png(from + "/masks/a.png", H, W + 1, PNG_FORMAT_GRAY, mask(0, 1, H * (W + 1)));
-    expect_error(data_import(config, &result), {"masks/a.png: 7 x 4 pixels, but ", "images/a.png has 6 x 4: a mask has the size of its image"});
+    expect_error(data_import(config, &result),
+                 {"masks/a.png: 7 x 4 pixels, but ", "images/a.png has 6 x 4: a mask has the size of its image"});
     add("a", 1, mask(0, 0));
     expect_error(data_import(config, &result), {"all masks are 0"});
     std::filesystem::remove_all(from + "/masks");

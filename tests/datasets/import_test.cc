@@ -208,8 +208,8 @@ TEST_F(ImportIdx, WrongFlags) {
                  {"none/train-labels-idx1-ubyte[.gz, .xz] is missing"});
     write_file(folder.file("file"), "x");
     expect_error(data_import({.kind = "mnist", .from = from, .out = folder.file("file/out")}, &result), {"file"});
-    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "cifar10", "cifar100", "idx", "images", "masks", "npy", "table",
-                                                        "text", "tokens", "ridge"}));
+    EXPECT_EQ(import_kinds(), (std::vector<std::string>{"fashion-mnist", "mnist", "cifar10", "cifar100", "idx", "images", "masks", "npy",
+                                                        "table", "text", "tokens", "ridge"}));
 }
 
 TEST_F(ImportIdx, MissingFile) {

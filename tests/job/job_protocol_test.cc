@@ -33,7 +33,7 @@ struct Script {   // what one rank does
 
 struct World {
     explicit World(uint32_t n, SimConfig sim = {}, bool by_datagrams = false)
-        : datagrams(by_datagrams), ranks(n), progress(n), steps_received(n, std::vector<uint32_t>(n)) {
+        : datagrams(by_datagrams), ranks(n), progress(n), ending(n), steps_received(n, std::vector<uint32_t>(n)) {
         times.step({}, 1);
         sim.ranks = n;
         sim.lost_after_us = timeouts_of(deadline_us).lost_us;
@@ -64,7 +64,10 @@ struct World {
                                               [this, rank](Rank of, const RankTimes& theirs) { steps_received[rank][of] = theirs.steps; },
                                               nullptr,
                                               {},
-                                              isa_setting},
+                                              isa_setting,
+                                              1,
+                                              {},
+                                              &ending[rank]},
                                              Log()));
             if (datagrams) simulator->attach_datagrams(rank, 0, protocols.back().get());
             else simulator->attach(rank, 0, protocols.back().get());
@@ -141,6 +144,7 @@ struct World {
     std::vector<bool> lost;   // before this one
     std::vector<Script> ranks;
     std::vector<Progress> progress;
+    std::vector<std::atomic<bool>> ending;   // that their computing is to give up
     StepTimes times;
     std::vector<std::vector<uint32_t>> steps_received;   // [rank][of]: of the last times that came
     std::unique_ptr<Simulator> simulator;
@@ -295,6 +299,7 @@ TEST(JobProtocol, AllEndTogether) {
         world.ranks[n / 2].step_us = 300'000;   // the others wait for its end
         world.run();
         world.one_line(Code::ok);
+        for (const auto& each : world.ending) EXPECT_FALSE(each.load());
     }
 }
 
@@ -372,6 +377,7 @@ TEST(JobProtocol, CancelHasNoFinder) {
     world.ranks[1].failure = fail(Code::cancelled, "cancelled on request at node-b");
     world.run();
     EXPECT_EQ(world.one_line(Code::cancelled), "cancelled on request at node-b");
+    for (const auto& each : world.ending) EXPECT_TRUE(each.load());   // at every rank what computes gives up
 }
 
 TEST(JobProtocol, ADeadRankIsNamedWithinTheDeadline) {

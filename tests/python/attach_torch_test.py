@@ -123,6 +123,84 @@ class Torch(TorchScripts):
         self.assertEqual(found[1], again[0])
         self.assertEqual(start, start_again)   # the constructors draw by the job's seed
 
+    def test_constants_and_aliases(self):
+        model = """
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(30, 30), nn.Linear(30, 30)
+        self.second.weight = self.first.weight
+        self.norm = self.other_norm = nn.BatchNorm1d(30)
+        self.frozen = nn.Parameter(torch.arange(30.0).half(), requires_grad=False)
+        self.register_buffer("order", torch.arange(30).flip(0))
+        self.register_buffer("flags", torch.tensor([True, False, True]))
+        self.register_buffer("nothing", torch.zeros(0, 3))
+        self.register_buffer("wave", torch.view_as_complex(torch.ones(2, 2)).conj())
+        self.register_buffer("scratch", torch.zeros(1), persistent=False)
+        self.again = self.order
+        self.last = nn.Linear(30, 10)
+        self.last.bias.requires_grad_(False)
+        self.register_buffer("columns", torch.arange(6.0).reshape(2, 3).t())
+    def forward(self, x):
+        x = self.norm(self.second(self.first(x.flatten(1)))[:, self.order] * self.frozen.float())
+        return self.last(x)
+torch.manual_seed(3)
+model = Tied()
+"""
+        with self.script(model) as daemon:
+            found = {}
+            exec("import torch\nfrom torch import nn\n" + model, found)
+            state = found["model"].state_dict()
+            constants = {each["name"]: each for each in daemon.hello["constants"]}
+            self.assertEqual(list(constants), ["frozen", "order", "flags", "nothing", "wave", "columns", "last.bias"])
+            types = {each["name"]: each["dtype"] for each in daemon.hello["constants"]}
+            self.assertEqual(types, {"frozen": "F16", "order": "I64", "flags": "BOOL", "nothing": "F32", "wave": "C64", "columns": "F32", "last.bias": "F32"})
+            for name, raw in daemon.constants.items():
+                wanted = state[name].resolve_conj().contiguous().numpy()
+                self.assertEqual((raw, constants[name]["shape"]), (wanted.tobytes(), list(wanted.shape)), name)
+            aliases = [(each["name"], each["of"]) for each in daemon.hello["aliases"]]
+            self.assertEqual(aliases, [("second.weight", "first.weight"), ("other_norm.weight", "norm.weight"), ("other_norm.bias", "norm.bias"),
+                                       ("other_norm", "norm")])
+            # Together they are the model's state.
+            names = set(constants) | {each["name"] for each in daemon.hello["tensors"]}
+            for module in [each["name"] for each in daemon.hello["running"]] + ["other_norm"]:
+                names |= {f"{module}.{part}" for part in ("running_mean", "running_var", "num_batches_tracked")}
+            self.assertEqual(names | {name for name, _ in aliases if name != "other_norm"}, set(state))
+            daemon.train(range(6))
+            daemon.train(range(3))
+        self.assertEqual((daemon.status, daemon.errors), (0, ""))
+
+    def test_large_constants_come_in_pieces(self):
+        model = """
+model = nn.Sequential(nn.Flatten(), nn.Linear(30, 10))
+for size in (0, 1, 32768, 32767, 100000, 1):
+    model.register_buffer(f"b{size}{len(model._buffers)}", torch.arange(size, dtype=torch.int64).to(torch.uint8))
+"""
+        with self.script(model) as daemon:
+            self.assertEqual([len(each) for each in daemon.constants.values()], [0, 1, 32768, 32767, 100000, 1])
+        for size in (0, 32768):   # of one piece, which says that it is the last one
+            with self.script(f"model = nn.Sequential(nn.Flatten(), nn.Linear(30, 10))\nmodel.register_buffer('b', torch.zeros({size}, dtype=torch.int8))") as daemon:
+                self.assertEqual(daemon.constants, {"b": bytes(size)})
+
+    def test_an_extra_state_is_named(self):
+        model = """
+class Extra(nn.Linear):
+    def get_extra_state(self): return 5
+    def set_extra_state(self, state): pass
+model = nn.Sequential(nn.Flatten(), Extra(30, 10))
+"""
+        with self.script(model) as daemon:
+            daemon.train(range(3))
+        self.assertEqual(daemon.errors, "gradcast: 1 has an extra state (get_extra_state), which an exported model has not\n")
+
+    def test_hello_says_how_torch_was_built(self):
+        with self.script(CONV) as daemon:
+            found = daemon.hello["libraries"]
+        self.assertEqual((found["torch"], found["numpy"]), (torch.__version__, np.__version__))
+        built = torch.__config__.show()
+        self.assertIn(f"CPU capability usage: {found['torch.cpu']}", built)
+        self.assertIn(f"BLAS_INFO={found['torch.blas']}", built)
+
     def test_the_seed_reaches_torch(self):
         # In Pythons of their own: torch is imported before gradcast, and after it.
         torch.manual_seed(5)
@@ -137,7 +215,7 @@ class Torch(TorchScripts):
 
     def test_running_statistics(self):
         with self.script(NORM, "torch.save(model.state_dict(), 'state.pt') if not block.training else None\n" + PLAIN) as daemon:
-            self.assertEqual(daemon.hello["running"], [{"name": "1", "channels": 4}, {"name": "5", "channels": 8}])
+            self.assertEqual(daemon.hello["running"], [{"name": "1", "channels": 4, "batches": True}, {"name": "5", "channels": 8, "batches": True}])
             sums = np.zeros(daemon.elements)
             for step in range(3):
                 model = self.plain(daemon, NORM)
@@ -386,6 +464,20 @@ model = Net()
 
 class Refused(TorchScripts):
     """What cannot be attached, and what a block must not do."""
+
+    def test_constants_that_cannot_be_exported(self):
+        body = "nn.Sequential(nn.Flatten(), nn.Linear(30, 10))"
+        for line, says in (
+            ("model.register_buffer('b', torch.eye(3).to_sparse())", "buffer b is float32 of shape \\[3, 3\\], torch.sparse_coo, which a file of tensors does not hold"),
+            ("model.register_buffer('b', torch.zeros(1, dtype=torch.complex128))", "buffer b is complex128 of shape \\[1\\]"),
+            ("model.register_buffer('b', torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))", "buffer b is qint8"),
+            ("model.register_buffer('b', torch.zeros(1, device='meta'))", "buffer b is on meta"),
+            ("model.register_buffer('b', model[1].weight.data)", "buffer b shares its memory with parameter 1.weight, which moves"),
+            ("model.p = nn.Parameter(model[1].bias.data, requires_grad=False)", "frozen parameter p shares its memory with parameter 1.bias"),
+            ("model.itself = model", "a module of the model holds itself"),
+        ):
+            with self.subTest(line=line):
+                self.refused(f"model = {body}\n{line}", says)
 
     def test_parameters(self):
         for change, pattern in (

@@ -11,6 +11,7 @@ that is not written is found.  Padding must stay 0, and a bucket must not change
 """
 
 import fcntl
+import hashlib
 import json
 import mmap
 import os
@@ -27,7 +28,8 @@ import numpy as np
 package = pathlib.Path(__file__).resolve().parents[2] / "tools" / "python"
 
 START, MEMORY, COMPUTE = 1, 2, 3
-HELLO, READY, LOSS, BUCKET, DONE, FAIL = 16, 17, 18, 19, 20, 21
+HELLO, READY, LOSS, BUCKET, DONE, FAIL, CONSTANTS = 16, 17, 18, 19, 20, 21, 22
+WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "C64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}   # bytes of a value
 NO_CLASSES = 0xFFFFFFFF
 TEXT_MAX = 32768
 SEAL_SEAL, SEAL_SHRINK, SEAL_GROW, SEAL_FUTURE_WRITE = 1, 2, 4, 16
@@ -72,7 +74,7 @@ class FakeDaemon:
         shape = dict(zip("CHW", self.images.shape[1:]))
         channels = self.images.shape[1]
         samples = {**shape, "classes": classes, "target_scale": target_scale, "mean": mean or [0.5] * channels, "std": std or [0.25] * channels}
-        self.start = {"wire": 1, "version": version(), "lane": lane, "lanes": lanes, "seed": seed, "threads": 1, "samples": samples, "block": block}
+        self.start = {"wire": 2, "version": version(), "lane": lane, "lanes": lanes, "seed": seed, "threads": 1, "samples": samples, "block": block}
         self.start.update(start or {})
         self.environment = dict(os.environ, PYTHONPATH=str(package), PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", **(environment or {}))
         self.command, self.folder, self.warm, self.errors, self.status, self.outputs = list(command), folder, warm, "", None, ""
@@ -115,6 +117,8 @@ class FakeDaemon:
         for each in self.descriptors:
             os.close(each)
         self.descriptors = []
+        if self.memory["constants"]:
+            self.hear_constants()
         if self.hear_text(READY):
             raise Wrong("READY has a text")
         self.check_padding("READY")
@@ -248,7 +252,7 @@ class FakeDaemon:
         self.targets, self.indices = array("labels", np.int32, self.block_max), array("indices", np.uint64, self.block_max)
         self.predicted, self.gradients = array("predicted", np.int32, self.block_max), array("gradients", np.float32, self.elements)
         self.memory = {"parameters": 4 * self.elements, "bytes": size, "elements": self.elements, "tensors": [at for at, *_ in self.tensors],
-                       "running": [at for at, _ in self.running], "buckets": self.buckets, "block": self.block_max, **parts}
+                       "running": [at for at, _ in self.running], "buckets": self.buckets, "block": self.block_max, "constants": bool(self.hello["constants"]), **parts}
 
     def check_padding(self, when):
         if np.any(self.gradients.view(np.uint32)[~self.used]):
@@ -302,6 +306,9 @@ class FakeDaemon:
         return packet
 
     def hear_text(self, wanted):
+        return self.hear_bytes(wanted).decode()
+
+    def hear_bytes(self, wanted):
         text, more = b"", 1
         while more:
             packet = self.hear(wanted)
@@ -309,7 +316,19 @@ class FakeDaemon:
             text += packet[8:]
             if len(packet) > TEXT_MAX + 8 or more > 1:
                 raise Wrong(f"message {wanted}: a piece has {len(packet)} bytes, more is {more}")
-        return text.decode()
+        return text
+
+    def hear_constants(self):
+        """Their bytes, by name, which must be those of HELLO."""
+        raw = self.hear_bytes(CONSTANTS)
+        self.constants = {}
+        for each in self.hello["constants"]:
+            size = WIDTHS[each["dtype"]] * int(np.prod(each["shape"], dtype=np.int64))
+            self.constants[each["name"]], raw = raw[:size], raw[size:]
+            if hashlib.sha256(self.constants[each["name"]]).hexdigest() != each["sha256"]:
+                raise Wrong(f"constant {each['name']} has other bytes than HELLO says")
+        if raw:
+            raise Wrong(f"{len(raw)} bytes of constants too many")
 
     def hear_loss(self):
         _, right, loss = struct.unpack("<IId", self.hear(LOSS, 16))

@@ -133,6 +133,101 @@ TEST_F(SystemPython, TextsAndTablesReachANet) {
     }
 }
 
+constexpr char state_model[] = R"(import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Conv2d(1, 4, 3, bias=False)
+        self.norm = self.same_norm = nn.BatchNorm2d(4)
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.tied = self.up
+        self.frozen = nn.Parameter(torch.randn(4, 8).bfloat16(), requires_grad=False)
+        self.register_buffer("order", torch.arange(4).flip(0))
+        self.register_buffer("flags", torch.tensor([True, False, True]))
+        self.register_buffer("rows", torch.randn(3, 2).t())
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x):
+        x = self.norm(self.features(x)).mean((2, 3))[:, self.order]
+        return self.head(self.down(self.up(x).relu()) + x @ self.frozen.float() @ self.up.weight)
+)";
+constexpr char state_train[] = R"(import os
+import gradcast
+import torch.nn.functional as F
+from model import Model
+
+model = Model()
+with gradcast.attach(model) as job:
+    for block in job:
+        if block.training and block.step == 4 and os.path.exists("stop"):
+            raise RuntimeError("stop")
+        x, y = block.samples
+        out = model(x)
+        block.done(F.cross_entropy(out, y, reduction="sum"), out)
+)";
+constexpr char state_load[] = R"(import sys
+import gradcast
+import torch
+from model import Model
+
+found = gradcast.load(sys.argv[1])
+model = Model()
+state = model.state_dict()
+assert set(found) == set(state), set(found) ^ set(state)
+assert all(list(found[name].shape) == list(tensor.shape) for name, tensor in state.items())
+model.load_state_dict({name: torch.from_numpy(array) for name, array in found.items()}, strict=True)
+state = model.state_dict()
+assert state["frozen"].dtype == torch.bfloat16 and state["order"].tolist() == [3, 2, 1, 0] and state["flags"].tolist() == [True, False, True]
+assert int(state["norm.num_batches_tracked"]) == 6 and torch.equal(state["same_norm.running_var"], state["norm.running_var"])
+assert model.up.weight is model.tied.weight and found["up.weight"].tobytes() == found["tied.weight"].tobytes()
+assert not torch.equal(state["norm.running_mean"], torch.zeros(4))
+print("loaded", len(found))
+)";
+
+// A model that is exported has the state of the program's, and loads as such.
+TEST_F(SystemPython, AnExportedModelLoadsInTorch) {
+    if (!has("torch")) GTEST_SKIP() << "python3-torch is missing";
+    constexpr uint32_t count = 40;
+    std::vector<uint8_t> images(count * 64);
+    std::vector<int32_t> labels(count);
+    for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(splitmix64(i));
+    for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(i % 10);
+    const std::string at = cluster.folder + "/state", here = fs::current_path();
+    fs::create_directory(at);
+    const std::vector<float> mean(1, 0.4f), std(1, 0.3f);
+    ASSERT_TRUE(shard_write(at + "/data.h5", {count, 1, 8, 8, 10, mean, std, "noise"}, images.data(), labels.data()).ok());
+    ASSERT_TRUE(file_write(at + "/model.py", state_model).ok() && file_write(at + "/train.py", state_train).ok());
+    ASSERT_TRUE(file_write(at + "/load.py", state_load).ok());
+    ASSERT_TRUE(
+        file_write(at + "/job.toml",
+                   "[job]\nsteps = 6\nevaluate = 6\nbatch = 8\nblocks = 2\ncheckpoint_every = 2\n[data]\ntrain = \"data.h5\"\ntest = "
+                   "\"data.h5\"\n[net]\ncommand = [\"/usr/bin/python3\", \"train.py\"]\n[optimiser]\nlr = 0.05\n")
+            .ok());
+    const std::string environment = fmt::format("cd '{}' && PYTHONPATH='{}/tools/python' ", at, here),
+                      ctl = fmt::format("{}'{}' ", environment, fs::absolute(program("gradcastctl")).string());
+    ASSERT_TRUE(shell(ctl + "run job.toml --local 2 --keep kept", log())) << text(log());
+    const auto loads = [&](const std::string& file) {
+        EXPECT_TRUE(shell(ctl + fmt::format("export kept/{} out.safetensors --force", file), log())) << text(log());
+        EXPECT_TRUE(shell(environment + "/usr/bin/python3 -B load.py out.safetensors", log())) << text(log());
+        EXPECT_NE(text(log()).find("loaded 23"), std::string::npos) << text(log());
+    };
+    loads("final.h5");
+    // The copies of the sources are verified, whatever has become of the script.
+    EXPECT_TRUE(fs::exists(at + "/kept/sources/train.py") && fs::exists(at + "/kept/sources/model.py"));
+    ASSERT_TRUE(file_write(at + "/train.py", "raise ValueError('no net')\n").ok());
+    EXPECT_FALSE(shell(ctl + "verify kept", log()));
+    EXPECT_NE(text(log()).find("with 2 copies of its sources in"), std::string::npos) << text(log());
+    EXPECT_TRUE(shell(ctl + "verify kept --allow-command", log())) << text(log());
+    EXPECT_NE(text(log()).find("steps 1..6 verified: 6 digests equal"), std::string::npos) << text(log());
+    EXPECT_FALSE(fs::exists(at + "/kept/sources/__pycache__"));
+    ASSERT_TRUE(file_write(at + "/kept/sources/model.py", std::string(state_model) + "\n").ok());
+    EXPECT_FALSE(shell(ctl + "verify kept --allow-command", log()));
+    EXPECT_NE(text(log()).find("kept/sources/model.py: the copy was altered"), std::string::npos) << text(log());
+}
+
 TEST_F(SystemPython, AttachedProcessesEnd) {
     if (!has("numpy")) GTEST_SKIP() << "python3-numpy is missing";
     run_attach("attach_test.py", "Ends");

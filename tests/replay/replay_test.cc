@@ -11,6 +11,7 @@
 
 // tests/fuzz/NAME.cc's LLVMFuzzerTestOneInput, as tools/mk/tests.mk renames it.
 extern "C" {
+int fuzz_attach(const uint8_t*, size_t);
 int fuzz_bulk(const uint8_t*, size_t);
 int fuzz_checkpoint(const uint8_t*, size_t);
 int fuzz_control(const uint8_t*, size_t);
@@ -47,6 +48,7 @@ struct Target {
     uint64_t reaches;   // see fuzz_reached
 };
 const Target targets[] = {
+    {"attach", fuzz_attach, 0b111},            // HELLO, an inventory, sources.json
     {"bulk", fuzz_bulk, 0b111},                // a segment, a repair of ours, a repair of theirs
     {"checkpoint", fuzz_checkpoint, 0b11},     // a model, a checkpoint
     {"control", fuzz_control, 0b11'1111},      // answered, submitted, each kind of JSON
@@ -58,9 +60,9 @@ const Target targets[] = {
     {"job_file", fuzz_job_file, 1},
     {"membership", fuzz_membership, 0b1111},   // PREPARE, HELLO, FOUND, DRAIN
     {"packet", fuzz_packet, bits_of({PacketType::words, PacketType::record, PacketType::job, PacketType::mail})},
-    {"records", fuzz_records, 0b11},   // steps.jsonl, transcript.json
-    {"remote", fuzz_remote, 0b11},     // a ClientHello with a key's name, a file of client keys
-    {"safetensors", fuzz_safetensors, 1},
+    {"records", fuzz_records, 0b11},                       // steps.jsonl, transcript.json
+    {"remote", fuzz_remote, 0b11},                         // a ClientHello with a key's name, a file of client keys
+    {"safetensors", fuzz_safetensors, 0b11},               // to begin from, by its own metadata
     {"shard", fuzz_shard, 0b111},                          // plain, deflated, a sample read
     {"view_message", fuzz_view_message, 0b11'1111'1110},   // every kind
 };

@@ -155,10 +155,11 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa, bool commands) {
         std::vector<uint32_t> own;
         for (size_t at = i; at < cpus.size(); at += nodes) own.push_back(cpus[at]);
         if (own.empty()) own.push_back(cpus[i % cpus.size()]);
-        GC_TRY(file_write(node.folder + "/gradcastd.toml",
-                          fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
-                                      "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\ncommands = {}\n{}",
-                                      node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa, commands, verified + memory)));
+        GC_TRY(file_write(
+            node.folder + "/gradcastd.toml",
+            fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
+                        "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\ncommands = {}\n{}",
+                        node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa, commands, verified + memory)));
     }
     return {};
 }

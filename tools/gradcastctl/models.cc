@@ -52,9 +52,13 @@ std::string format_of(const std::string& path) { return path.substr(std::min(pat
 
 struct Format {
     const char* name;
-    Status (*write)(const std::string& path, const Model& model, std::span<const float> parameters);
+    /// folder: of the model's file.
+    Status (*write)(const std::string& path, const Model& model, std::span<const float> parameters, const std::string& folder);
 };
-constexpr Format formats[] = {{"safetensors", safetensors_write}, {"onnx", onnx_write}};
+Status write_onnx(const std::string& path, const Model& model, std::span<const float> parameters, const std::string&) {
+    return onnx_write(path, model, parameters);
+}
+constexpr Format formats[] = {{"safetensors", safetensors_write}, {"onnx", write_onnx}};
 
 /// An image that is named, or that lies in a folder that is.  error: why there is none.
 struct Named {
@@ -217,7 +221,8 @@ static int command_export(const Options& options, const std::string& which, cons
     Model model;
     std::vector<float> parameters;
     Status status = model_read(path, &model, &parameters);
-    if (status.ok()) status = found->write(out, model, parameters);
+    const size_t slash = path.rfind('/');
+    if (status.ok()) status = found->write(out, model, parameters, slash == path.npos ? "." : path.substr(0, std::max<size_t>(slash, 1)));
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (options.json) {
         fmt::print("{}\n", json_text(Json{{"path", out}, {"format", name}, {"digest", model.digest}}, 2));

@@ -19,7 +19,9 @@
 #include "runtime/daemon/job_run.h"
 #include "runtime/job/file/command.h"
 #include "runtime/job/file/engine_config.h"
+#include "runtime/job/file/sources.h"
 #include "runtime/job/model/checkpoint_files.h"
+#include "runtime/job/model/constants.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/event_file.h"
 #include "tools/gradcastctl/commands.h"
@@ -46,20 +48,26 @@ Status keep_results(const std::string& job, const std::string& folder, std::vect
         std::error_code error;
         if (!std::filesystem::exists(from, error)) continue;   // a job that failed has no model
         const std::filesystem::path to = std::filesystem::path(folder) / name, part = to.string() + ".part";
-        std::filesystem::copy_file(from, part, std::filesystem::copy_options::overwrite_existing, error);
+        if (std::filesystem::is_directory(from, error)) {
+            std::filesystem::remove_all(to, error);
+            std::filesystem::copy(from, part, std::filesystem::copy_options::recursive, error);
+        } else {
+            std::filesystem::copy_file(from, part, std::filesystem::copy_options::overwrite_existing, error);
+        }
         if (!error) std::filesystem::rename(part, to, error);
         if (!error) continue;
         std::error_code ignored;
         if (std::filesystem::space(folder, ignored).available == 0)
             error = std::make_error_code(std::errc::no_space_on_device);   // not EIO
-        std::filesystem::remove(part, ignored);
+        std::filesystem::remove_all(part, ignored);
         return fail(Code::node_io, "cannot copy {} to {}: {}; it is left where it is", from.string(), folder, error.message());
     }
     return {};
 }
 
-const std::vector<std::string> results_of_a_job = {"job.toml", "job.json",        "log",        "steps.jsonl",
-                                                   "final.h5", "transcript.json", "replay.log", start_file};
+const std::vector<std::string> results_of_a_job = {"job.toml",     "job.json",        "log",         "steps.jsonl",
+                                                   "final.h5",     "transcript.json", "replay.log",  start_file,
+                                                   constants_file, sources_file,      sources_folder};
 
 /// Keeps the newest checkpoint of an unfinished job, and the folder of a node that has it or its first part.  Returns how it goes on, for
 /// people; "": there is no checkpoint.
@@ -73,7 +81,8 @@ std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const
     const auto& [of, parts] = *all.rbegin();
     const auto& [steps, cells] = of;
     const auto file = [&](uint32_t cell) { return checkpoint_path("", {steps, cell, cells}).substr(1); };
-    Status status = keep_results(parts.at(0), folder, {"job.toml", "job.json", "log", "steps.jsonl", start_file});
+    Status status = keep_results(parts.at(0), folder,
+                                 {"job.toml", "job.json", "log", "steps.jsonl", start_file, constants_file, sources_file, sources_folder});
     for (const auto& [cell, from] : parts)
         if (status.ok()) status = keep_results(from, folder, {file(cell)});
     if (!status.ok()) return status.what;
@@ -92,6 +101,8 @@ std::vector<std::pair<std::string, std::string>> checkpoint_copies(const std::st
     return all;
 }
 
+std::string folder_of(const std::string& file) { return std::filesystem::absolute(file).parent_path(); }
+
 /// Puts a checkpoint, and what its run has written beside it, where the first daemon finds it.
 Status place_checkpoint(const Cluster& cluster, const std::string& path, const Model& model) {
     const std::filesystem::path to = cluster.job_folder(0, model.id), beside = std::filesystem::absolute(path).parent_path();
@@ -105,6 +116,18 @@ Status place_checkpoint(const Cluster& cluster, const std::string& path, const M
         const std::string name = each.path().filename();   // event files: the new one is named above them
         if (name == "log" || name == "steps.jsonl" || name.starts_with(event_file_prefix))
             if (std::filesystem::is_regular_file(each.path(), error)) std::filesystem::copy_file(each.path(), to / name, error);
+    }
+    return {};
+}
+
+/// Puts the copies of a program's sources beside a checkpoint where every daemon finds them.
+Status place_sources(const Cluster& cluster, const std::string& folder, const Model& model) {
+    Sources sources;
+    GC_TRY(sources_read(folder, &sources));
+    for (uint32_t i = 0; i < cluster.count() && !sources.files.empty(); ++i) {
+        const std::string to = cluster.job_folder(i, model.id);
+        GC_TRY(sources_check(folder, sources, to + "/" + sources_folder));
+        GC_TRY(keep_results(folder, to, {sources_file}));
     }
     return {};
 }
@@ -152,9 +175,9 @@ Status keep_profile(const std::vector<std::string>& folders, const std::string& 
     return file_write(path, all.dump() + "\n");
 }
 
-/// from: the model in the checkpoint `resume`; null where the job begins.
+/// from: the model in the checkpoint `resume`; null where the job begins.  copies: the job file is that of the checkpoint.
 int train(const Options& options, const JobConfig& config, const std::string& path, uint32_t nodes, const std::string& isa,
-          std::string keep, const std::string& profile, const std::string& resume, const Model* from) {
+          std::string keep, const std::string& profile, const std::string& resume, const Model* from, bool copies) {
     Cluster cluster;
     auto give_up = [&](const Status& status) {
         if (status.code == Code::cancelled) return complain(exit_failed, "{}: the daemons are being stopped", status.what);
@@ -166,7 +189,9 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
 
     if (from)
         if (Status status = place_checkpoint(cluster, resume, *from); !status.ok()) return give_up(status);
-    Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes};
+    if (copies && config.attached())
+        if (Status status = place_sources(cluster, folder_of(resume), *from); !status.ok()) return give_up(status);
+    Submission submission{.text = config.text, .path = path, .base = config.base, .nodes = {}, .count = nodes, .copies = copies};
     Client client = cluster.client(0);
     JobDetail job;
     Status dead;
@@ -309,7 +334,9 @@ static int command_run(const Options& options, const std::string& job, uint32_t 
     } else if (!job_parse(from.job, resume, from.base, &config, &wrong)) {
         return complain(exit_usage, "{}", wrong.front().text);
     } else if (config.attached() && !allow_command) {
-        return complain(exit_usage, "{}", command_refused(config, resume).what);
+        Sources sources;
+        if (Status status = sources_read(folder_of(resume), &sources); !status.ok()) return complain(exit_usage, "{}", status.what);
+        return complain(exit_usage, "{}", command_refused(config, resume, sources, folder_of(resume)).what);
     }
     if (!profile.empty() && config.profile == 0) {
         std::vector<JobMistake> mistakes;
@@ -347,8 +374,9 @@ static int command_run(const Options& options, const std::string& job, uint32_t 
     if (!profile.empty() && !std::filesystem::is_regular_file(profile, error)) traceable = file_write(profile, "");
     else if (!profile.empty() && ::access(std::filesystem::absolute(profile).parent_path().c_str(), W_OK) != 0)
         traceable = fail_sys(errno, "cannot write {}", profile);
-    int exit = traceable.ok() ? train(options, config, path, nodes, isa, keep, profile, resume, resume.empty() ? nullptr : &from)
-                              : complain(exit_usage, "--profile: {}", traceable.what);
+    int exit = traceable.ok()
+                   ? train(options, config, path, nodes, isa, keep, profile, resume, resume.empty() ? nullptr : &from, job.empty())
+                   : complain(exit_usage, "--profile: {}", traceable.what);
     if (made) ::rmdir(place.c_str());                                                               // if nothing was kept
     if (!profile.empty() && std::filesystem::is_empty(profile, error)) ::unlink(profile.c_str());   // nor traced
     return exit;

@@ -10,6 +10,7 @@
 
 #include "algos/algorithm.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/inventory.h"
 #include "runtime/core/thread.h"
 #include "runtime/job/file/command.h"
 #include "runtime/job/model/model_reader.h"
@@ -187,6 +188,7 @@ Status audit_read(const std::string& path, const std::string& base, AuditFolder*
     where = std::filesystem::absolute(where, error).lexically_normal();
     std::vector<JobMistake> mistakes;
     if (!job_parse(text, path + "/job.toml", where, &read.job, &mistakes)) return fail(Code::data, "{}", mistakes.front().text);
+    if (read.job.attached()) GC_TRY(sources_read(path, &read.sources));
     const AlgorithmKind* kind;
     GC_TRY(algorithm_find(read.job.algorithm, &kind));
     if (kind->workers && read.job.settings.workers == 0)
@@ -213,20 +215,34 @@ Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, Audit
                                        [](const StepLine& line, uint64_t of) { return line.step < of; });
     if (next->step > result->last)
         return fail(Code::invalid, "{}/steps.jsonl has no lines of steps {}..{}", folder.path, result->first, result->last);
-    if (folder.job.attached() && !config.commands) return command_refused(folder.job, folder.path + "/job.toml");
+    if (folder.job.attached() && !config.commands)
+        return command_refused(folder.job, folder.path + "/job.toml", folder.sources, folder.path);
     Resume start;
     GC_TRY(choose_start(folder, config, result, &start));
     result->from = start.steps;
     if (!result->finding.empty()) return {};
 
+    EngineConfig engine_of_folder = engine_config(folder, config, *result, start);
+    if (!folder.sources.files.empty()) {   // not in the folder itself, where the program might write
+        engine_of_folder.sources = std::make_shared<const Sources>(folder.sources);
+        engine_of_folder.sources_at = config.scratch + "/" + sources_folder;
+        GC_TRY(sources_check(folder.path, folder.sources, engine_of_folder.sources_at));
+    } else if (folder.job.attached()) {
+        result->notes.push_back("the folder has no copies of the program's sources: the program is started as it is now");
+    }
     std::unique_ptr<Engine> engine;
-    GC_TRY(Engine::open(engine_config(folder, config, *result, start), Log(), &engine));
-    if (!folder.kernel_set.empty() && !kernel_sets_agree(engine->kernel_set(), folder.kernel_set))
+    GC_TRY(Engine::open(engine_of_folder, Log(), &engine));
+    if (!folder.kernel_set.empty() && !kernel_sets_agree(engine->kernel_set(), folder.kernel_set)) {
+        std::vector<InventoryItem> trained;
+        for (const auto& [name, version] : folder.sources.libraries) trained.push_back({library_item, name, version});
+        const std::string libraries = trained.empty() ? std::string() : inventory_libraries(inventory_write(trained), engine->inventory());
         return fail(
             Code::data,
             "{}: trained with other kernels: the kernel set was {} of {}, here it is {} of {}; a machine of the same instruction set "
-            "(--isa) or device and the version of gradcast that trained it are needed",
-            folder.path, folder.kernel_set, folder.kernels, engine->kernel_set(), engine->kernels());
+            "(--isa) or device and the version of gradcast that trained it are needed{}",
+            folder.path, folder.kernel_set, folder.kernels, engine->kernel_set(), engine->kernels(),
+            libraries.empty() ? "" : fmt::format("; versions of libraries were other ones: {}", libraries));
+    }
     if (!folder.data_digest.empty() && engine->data_digest() != folder.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", folder.path, folder.data_digest,
                     data_names(folder.job), engine->data_digest());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/job/file/job_file.h"
+#include "runtime/job/file/sources.h"
 #include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/report/transcript.h"
 
@@ -21,6 +22,7 @@ struct AuditFolder {
     std::string kernels, kernel_set;           // that its first line names
     std::string kernel_set_last;               // that its last line names
     std::vector<CheckpointHere> checkpoints;   // ascending
+    Sources sources;                           // of net.command, of which the folder has copies; no files: it has none
     std::string data_digest;                   // of a checkpoint or the model; empty: none has it
     std::string digest;                        // of the model in final.h5; empty: there is none
     uint64_t model_steps = 0;                  // of that model
@@ -36,7 +38,8 @@ struct AuditConfig {
     std::string from;               // checkpoint to begin with; empty: the nearest one before `first`, else the beginning of the job
     std::string scratch;            // a folder for what the run writes; made here, removed by the caller
     uint32_t lanes = 1;
-    bool commands = false;   // the program of net.command, which the folder names, may be started
+    /// The program of net.command, which the folder names, may be started: the copies of its sources, where the folder has some.
+    bool commands = false;
     const std::atomic<bool>* stop = nullptr;
     std::function<void(uint64_t step, uint64_t last)> progress;   // called a few times a second
 };
@@ -48,7 +51,7 @@ struct AuditResult {
     std::vector<std::string> notes;   // for people
 };
 /// Computes the stretch.  What differs is a finding, not an error.  Errors: the stretch is not in the folder; no data, other data, another
-/// kernel set; cancelled.
+/// kernel set; a copy of a source that was altered; cancelled.
 Status audit_stretch(const AuditFolder& folder, const AuditConfig& config, AuditResult* result);
 
 struct AuditStretch {

@@ -26,7 +26,8 @@ std::string quoted(std::string_view word) {
 
 }   // namespace
 
-std::string command_text(const JobConfig& job) {
+std::string command_text(const JobConfig& job, const Sources& copies, const std::string& folder) {
+    const std::vector<std::string> started = sources_command(copies, job.command, folder + "/" + sources_folder);
     std::string words, files;
     size_t count = 0;
     for (const std::string& word : job.command) {
@@ -34,7 +35,8 @@ std::string command_text(const JobConfig& job) {
         else if (!words.ends_with("...")) words += ", ...";
         if (word.empty()) continue;
         const bool program = &word == job.command.data() && word.find('/') == word.npos;   // by PATH
-        const std::string path = word[0] == '/' ? word : job.base + "/" + word;
+        const std::string& file = started[static_cast<size_t>(&word - job.command.data())];
+        const std::string path = file[0] == '/' ? file : job.base + "/" + file;
         struct stat info;
         if (program || ::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode) || ++count > files_max) continue;
         std::string text;
@@ -44,12 +46,15 @@ std::string command_text(const JobConfig& job) {
     }
     std::string text = fmt::format("[{}] in {}{}", words, quoted(job.base), files);
     if (count > files_max) text += fmt::format(", and {} more files", count - files_max);
+    if (!copies.files.empty()) text += fmt::format(", with {} copies of its sources in {}", copies.files.size(), quoted(folder));
     if (!job.environment.empty()) text += fmt::format(", with {} variables of its environment", job.environment.size());
     return text;
 }
 
-Status command_refused(const JobConfig& job, std::string_view from, std::string_view option) {
-    return fail(Code::invalid, "{} would start a command: {}; read what it does, then allow it by {}", from, command_text(job), option);
+Status command_refused(const JobConfig& job, std::string_view from, const Sources& copies, const std::string& folder,
+                       std::string_view option) {
+    return fail(Code::invalid, "{} would start a command: {}; read what it does, then allow it by {}", from,
+                command_text(job, copies, folder), option);
 }
 
 }   // namespace gradcast

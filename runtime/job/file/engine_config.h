@@ -1,6 +1,7 @@
 // A job as one node is to run it: the job file, the nodes, and where it goes on from.
 #pragma once
 #include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "runtime/core/isa.h"
 #include "runtime/core/memory_budget.h"
 #include "runtime/job/file/job_file.h"
+#include "runtime/job/file/sources.h"
 #include "runtime/mesh/roster.h"
 
 namespace gradcast {
@@ -50,6 +52,8 @@ struct EngineConfig {
     uint32_t change_every = 0;         // steps after which a session ends and the next one begins, as tests want it; 0: never
     std::string isa_setting = isa_setting_in_file;   // what messages call it
     bool commands = false;                           // the program of net.command may be started
+    std::shared_ptr<const Sources> sources = {};     // it is started from copies of these, which are checked; null: as it is
+    std::string sources_at = {};                     // the folder of these copies
     bool confidential = false;                       // see DataOptions
     const std::atomic<bool>* stop = nullptr;         // ends open() with Code::cancelled
 };

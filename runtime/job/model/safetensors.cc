@@ -17,6 +17,7 @@
 #include "runtime/core/le.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
+#include "runtime/job/model/constants.h"
 #include "runtime/job/model/tensors.h"
 
 namespace gradcast {
@@ -31,23 +32,6 @@ std::string text(const std::vector<uint64_t>& shape) { return fmt::format("[{}]"
 
 /// Bytes that are not UTF-8 become replacement characters.
 std::string dump(const auto& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-std::string layers_json(const std::vector<Layer>& layers) {
-    auto all = nlohmann::ordered_json::array();
-    for (const Layer& layer : layers) {
-        const LayerSpec& spec = layer.spec;
-        nlohmann::ordered_json each = {{"name", spec.name}, {"kind", spec.kind}, {"from", spec.from}};
-        for (const LayerKey* key : layer.kind->keys) {
-            const double value = layer.value(key->name);
-            if (key->type == LayerKey::Type::flag) each[key->name] = value != 0;
-            else if (key->type == LayerKey::Type::integer) each[key->name] = static_cast<uint64_t>(value);
-            else if (key->type == LayerKey::Type::word) each[key->name] = layer_value_text(*key, value);
-            else each[key->name] = value;
-        }
-        all.push_back(std::move(each));
-    }
-    return dump(all);
-}
 
 /// The types of numbers that float32 holds exactly, some or all of them.
 enum class Dtype : uint8_t { f32, f16, bf16, f64 };
@@ -67,6 +51,7 @@ float of_f16(uint16_t half) {
 struct Entry {
     std::string name;
     const NetTensor* tensor = nullptr;   // null: one of what we do not need
+    const NetExtra* extra = nullptr;     // that it is
     Dtype dtype = Dtype::f32;
     uint64_t begin = 0, end = 0;   // bytes of the data
 };
@@ -94,7 +79,8 @@ public:
             return wrong(fmt::format("its header of {} bytes is longer than {}", length.get(), header_bytes_max));
         std::string header(length.get(), '\0');
         GC_TRY(bytes(header.data(), header.size()));
-        data_bytes_ = size - sizeof length - header.size();
+        data_begin_ = sizeof length + header.size();
+        data_bytes_ = size - data_begin_;
         root_ = Json::parse(header, nullptr, false);
         return root_.is_object() ? Status{} : wrong("its header is not a JSON object");
     }
@@ -120,13 +106,29 @@ public:
 
     const std::string& path() const { return path_; }
 
+    /// SHA-256 of bytes of the data, which are read once more.
+    Status digest_of(uint64_t begin, uint64_t end, std::string* digest) const {
+        Sha256 sha;
+        std::byte piece[4096];
+        for (uint64_t at = begin; at < end;) {
+            const ssize_t got = ::pread(fd_.get(), piece, std::min<uint64_t>(sizeof piece, end - at), static_cast<off_t>(data_begin_ + at));
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) return fail_sys(errno, "cannot read {}", path_);
+            if (got == 0) return wrong("it has become shorter while it was read");
+            sha.add({piece, static_cast<size_t>(got)});
+            at += static_cast<uint64_t>(got);
+        }
+        *digest = sha.hex();
+        return {};
+    }
+
 private:
     const std::string path_;
     const char* purpose_;
     Fd fd_;
     Sha256 sha_;   // of the file so far
     Json root_;
-    uint64_t data_bytes_ = 0;
+    uint64_t data_begin_ = 0, data_bytes_ = 0;
 };
 
 class Reader {
@@ -138,6 +140,8 @@ public:
         std::vector<Layer> layers;
         GC_TRY(layers_check(net_, &layers));
         tensors_ = net_tensors(layers);
+        extras_ = net_extras(layers);
+        constants_ = constants_of(net_);
         find_prefix();
         GC_TRY(parse());
         if (!prefix_.empty()) *notes += fmt::format("its names without their common \"{}\"", prefix_);
@@ -146,6 +150,7 @@ public:
                                                    [dtype = dtype](const Entry& each) { return each.tensor && each.dtype == dtype; }))
                 *notes += fmt::format("{}{} converted to F32 exactly", notes->empty() ? "" : ", ", name);
         for (const Entry& entry : entries_) GC_TRY(data(entry));
+        GC_TRY(compare_aliases());
         for (const NetTensor& tensor : tensors_) {
             const uint64_t offset = offset_of(tensor);
             for (uint64_t i = 0; i < tensor.count && tensor.variance && offset != Layout::none; ++i) {
@@ -202,6 +207,9 @@ private:
             if (auto counts = root.find(prefix_ + batches_of(tensor)); counts != root.end())
                 GC_TRY(entry(batches_of(tensor), *counts, nullptr, data_bytes));
         }
+        for (const NetExtra& extra : extras_)
+            if (auto found = root.find(prefix_ + extra.name); found != root.end() && extra.kind != NetExtra::Kind::batches)
+                GC_TRY(entry(extra.name, *found, nullptr, data_bytes, &extra));
         // Every byte of the data belongs to one tensor.
         std::sort(entries_.begin(), entries_.end(),
                   [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
@@ -228,18 +236,20 @@ private:
             if (name == each.name || (each.variance && name == batches_of(each))) return {};
             names.push_back(each.name);
         }
+        if (std::ranges::find(extras_, name, &NetExtra::name) != extras_.end()) return {};
         const std::string near = nearest(std::string_view(name).substr(0, 256), names);
         return wrong(fmt::format("tensor {}: the net has none of this name: {}", one_line(name),
                                  near.empty() ? "a tensor is named by its layer, as " + names.front() : "did you mean " + near + "?"));
     }
 
     /// Where the header says that a tensor is; null: one that we do not need.
-    Status entry(const std::string& name, const Json& value, const NetTensor* tensor, uint64_t data_bytes) {
+    Status entry(const std::string& name, const Json& value, const NetTensor* tensor, uint64_t data_bytes,
+                 const NetExtra* extra = nullptr) {
         auto bad = [&](std::string_view what) { return wrong(fmt::format("tensor {}: {}", name, what)); };
         if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets"))
             return bad("it lacks dtype, shape or data_offsets");
         const Json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
-        Entry entry{.name = name, .tensor = tensor};
+        Entry entry{.name = name, .tensor = tensor, .extra = extra};
         if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
             return bad("its data_offsets are not two whole numbers");
         entry.begin = offsets[0].get<uint64_t>();
@@ -268,12 +278,7 @@ private:
     }
 
     Status data(const Entry& entry) {
-        if (!entry.tensor) {
-            std::byte passed[4096];
-            for (uint64_t at = entry.begin, count; at < entry.end; at += count)
-                GC_TRY(bytes(passed, count = std::min<uint64_t>(entry.end - at, sizeof passed)));
-            return {};
-        }
+        if (!entry.tensor) return passed(entry);
         const auto [first, count] = std::pair(entry.tensor->offset, entry.tensor->count);
         const bool whole = elements_of(*entry.tensor) == count;
         if (!whole) {
@@ -289,6 +294,36 @@ private:
         }
         if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return {};
         return wrong(fmt::format("tensor {} holds NaN or Inf", entry.name));
+    }
+
+    /// What the parameters do not have: the program's constants must be those of the file.
+    Status passed(const Entry& entry) {
+        std::byte piece[4096];
+        Sha256 sha;
+        for (uint64_t at = entry.begin, count; at < entry.end; at += count) {
+            GC_TRY(bytes(piece, count = std::min<uint64_t>(entry.end - at, sizeof piece)));
+            if (entry.extra) sha.add({piece, count});
+        }
+        if (!entry.extra) return {};
+        const std::string digest = sha.hex();
+        if (entry.extra->kind == NetExtra::Kind::alias) aliases_.emplace_back(entry.extra, digest);
+        if (entry.extra->kind != NetExtra::Kind::constant || digest == constants_[entry.extra->constant].sha256) return {};
+        return wrong(fmt::format(
+            "tensor {}: it is not trained, and the program has other values: let the program load those of the file, or leave the "
+            "tensor out of it",
+            entry.name));
+    }
+
+    /// A tensor with several names has one value.
+    Status compare_aliases() {
+        for (const auto& [alias, digest] : aliases_) {
+            const auto of = std::ranges::find(entries_, alias->of, &Entry::name);
+            if (of == entries_.end()) continue;   // of a constant that is not in the file
+            std::string other;
+            GC_TRY(file_.digest_of(of->begin, of->end, &other));
+            if (other != digest) return wrong(fmt::format("tensors {} and {} differ, and are one in the program", alias->of, alias->name));
+        }
+        return {};
     }
 
     /// The line that converts the file, in the words of a shell.
@@ -330,6 +365,9 @@ private:
     std::vector<float> passing_;            // the last tensor that `parameters_` do not have, or a part of it alone
     std::string prefix_;
     std::vector<NetTensor> tensors_;
+    std::vector<NetExtra> extras_;
+    std::vector<Constant> constants_;
+    std::vector<std::pair<const NetExtra*, std::string>> aliases_;   // that the file has, with the SHA-256 of their bytes
     std::vector<Entry> entries_;
 };
 
@@ -408,45 +446,6 @@ private:
 };
 
 }   // namespace
-
-Status safetensors_write(const std::string& path, const Model& model, std::span<const float> parameters) {
-    std::vector<Layer> layers;
-    GC_TRY(layers_check(model.net, &layers));
-    const NetSpec& net = model.net;
-    nlohmann::ordered_json header;
-    header["__metadata__"] = {{"format", "pt"},
-                              {"net", layers_json(layers)},
-                              {"sample", fmt::format("[{},{},{}]", net.C, net.H, net.W)},
-                              {"pad", fmt::format("{}", net.pad)},
-                              {"classes", fmt::format("{}", net.classes)},
-                              {"mean", fmt::format("[{}]", fmt::join(model.mean, ","))},
-                              {"std", fmt::format("[{}]", fmt::join(model.std, ","))},
-                              {"digest", model.digest},
-                              {"step", fmt::format("{}", model.step)},
-                              {"accuracy", model.accuracy < 0 ? "null" : fmt::format("{}", model.accuracy)},
-                              {"class_names", dump(Json(class_names_split(model.class_names)))},
-                              {"kernel_set", model.kernel_set},
-                              {"target_scale", fmt::format("{}", net.target_scale)}};
-    if (typed(net)) {
-        auto& metadata = header["__metadata__"];
-        metadata["element"] = dump(Json(element_name(net.element)));
-        metadata["vocabulary"] = fmt::format("{}", net.vocabulary);
-        metadata["targets"] = fmt::format("{}", net.targets);
-        metadata["target_element"] = dump(Json(element_name(net.target_element)));
-    }
-    std::string data;
-    for (const NetTensor& tensor : net_tensors(layers)) {
-        const uint64_t begin = data.size();
-        const std::vector<float> values = tensor.values(parameters);
-        data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-        header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
-    }
-    std::string text = dump(header);
-    text.append((8 - text.size() % 8) % 8, ' ');   // the data begin at a multiple of 8
-    Le64 length;
-    length.set(text.size());
-    return file_write(path, std::string(reinterpret_cast<const char*>(length.bytes), sizeof length) + text + data);
-}
 
 Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* notes,
                         const Layout* own) {

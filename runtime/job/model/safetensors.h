@@ -8,10 +8,14 @@ namespace gradcast {
 /// Writes the net's tensors (runtime/job/model/tensors.h) as float32; in __metadata__, each as JSON: net (its layers), sample [C, H, W],
 /// pad, classes, class_names (a list, empty: not known), mean and std [C] of the data, digest (of final.h5's parameters), step, accuracy,
 /// kernel_set, target_scale (0: classes). The file is whole or not there.
-Status safetensors_write(const std::string& path, const Model& model, std::span<const float> parameters);
+/// Of a net that a process computes it has all names of the state: tensors with several names under each, PyTorch's counts of batches (the
+/// number of steps), and the constants out of constants.safetensors (constants.h) in that folder.  folder empty: without constants.  Error:
+/// there are some, and no such file, or that of another net.
+Status safetensors_write(const std::string& path, const Model& model, std::span<const float> parameters, const std::string& folder = {});
 
 /// Reads such a file, whoever wrote it, into the flat vector of the net.  It must hold the net's tensors, all of them, in the net's shapes,
-/// and nothing else but PyTorch's count of batches (LAYER.num_batches_tracked).  A prefix that all names share is omitted ("module.").
+/// and nothing else but PyTorch's count of batches (LAYER.num_batches_tracked), aliases and constants of the net, which must have the net's
+/// values.  A prefix that all names share is omitted ("module.").
 /// F16, BF16 and F64 are converted to float32; an F64 value that float32 does not hold is an error.  Errors name file and tensor.
 /// *digest: SHA-256 of the file.  *notes: what was omitted or converted, for people.  own: of a stage, whose elements `parameters` are;
 /// other tensors are checked and dropped, one at a time in memory.  Null: `parameters` are those of the whole net.

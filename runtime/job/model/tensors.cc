@@ -1,5 +1,8 @@
 #include "runtime/job/model/tensors.h"
 
+#include <algorithm>
+
+#include "nn/graph/process.h"
 #include "runtime/core/nearest.h"
 
 namespace gradcast {
@@ -20,6 +23,27 @@ std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
         tensors.push_back({name + ".running_var", {K}, layer.statistics_offset + K, K, true});
     }
     return tensors;
+}
+
+std::vector<NetExtra> net_extras(const std::vector<Layer>& layers) {
+    using Kind = NetExtra::Kind;
+    std::vector<NetExtra> extras;
+    size_t constants = 0;
+    for (const Layer& layer : layers) {
+        const std::string& name = layer.spec.name;
+        const auto counts = [](const Layer& of) { return of.is(running_kind) && of.value("batches") != 0; };
+        if (counts(layer)) extras.push_back({Kind::batches, name + ".num_batches_tracked"});
+        if (layer.is(constant_kind)) extras.push_back({Kind::constant, name, "", constants++});
+        if (!layer.is(alias_kind)) continue;
+        const Layer& of = layers[layer.other];
+        if (!of.is(running_kind)) {
+            extras.push_back({Kind::alias, name, of.spec.name});
+            continue;
+        }
+        for (const char* part : {".running_mean", ".running_var"}) extras.push_back({Kind::alias, name + part, of.spec.name + part});
+        if (counts(of)) extras.push_back({Kind::alias, name + ".num_batches_tracked", of.spec.name + ".num_batches_tracked"});
+    }
+    return extras;
 }
 
 std::vector<std::string> class_names_split(const std::string& names) {

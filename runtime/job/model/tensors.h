@@ -26,6 +26,17 @@ struct NetTensor {
         return all;
     }
 };
+/// What the state of a net has beside its tensors: of a net that a process computes.
+struct NetExtra {
+    enum class Kind : uint8_t { constant, alias, batches };   // alias: `of` under another name; batches: PyTorch's count, a number
+    Kind kind;
+    std::string name;
+    std::string of = {};   // an alias: the name of a tensor, a constant or a count
+    size_t constant = 0;   // its number among the net's (constants_of())
+};
+/// All of them, in the order of the layers.
+std::vector<NetExtra> net_extras(const std::vector<Layer>& layers);
+
 /// The names in a text that DataInfo::class_names has.
 std::vector<std::string> class_names_split(const std::string& names);
 /// All of them, layer after layer; only what `layers` have (a bias may be missing).

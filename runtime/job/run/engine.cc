@@ -47,6 +47,7 @@ public:
         }
         if (!copies.ok()) report_.warn(fmt::format("{}; the job goes on with {}", copies.what, copies_most(job_, config_.nodes())));
         GC_TRY(parts_.examine(config_, true, report_));
+        GC_TRY(parts_.open_constants(config_));
         if (parts_.processes) GC_TRY(lanes_choose(&config_, parts_, report_));
         GC_TRY(planned_.plan(config_, parts_.algorithm->workers ? "cpu" : job_.device, report_));
         if (parts_.pipeline && job_.micro_batch < parts_.pipeline->lanes)
@@ -92,6 +93,8 @@ public:
     const std::string& data_digest() const override { return parts_.data_digest; }
     bool data_compared() const override { return parts_.data_compared; }
     const std::string& start_digest() const override { return parts_.begins_with; }
+    const std::string& inventory() const override { return parts_.inventory; }
+    void note(const std::string& text) override { report_.log().info("{}", text); }
     Buffer memory() const override { return parts_.arena.whole(); }
     uint64_t deadline_us() const override { return parts_.deadline_us; }
     void deadline(uint64_t deadline_us) override {
@@ -166,7 +169,10 @@ public:
         return status;
     }
 
-    void cancel(const std::string& why) override { orders_.abort(why); }
+    void cancel(const std::string& why) override {
+        orders_.abort(why);
+        parts_.ending.store(true, std::memory_order_relaxed);   // after the order, which is the reason
+    }
     void leave(const std::string& why) override {
         orders_.leave_in_any_case();
         if (drain(why).ok()) return;
@@ -342,6 +348,12 @@ private:
         const Status kept = safetensors_write(config_.folder + '/' + start_file, model_.described(), parts_.compute.net->parameters());
         if (!kept.ok()) report_.warn(fmt::format("{}; the job cannot be verified from its beginning", kept.what));
     }
+    /// What is verified, or goes on from a checkpoint, starts these.
+    void keep_sources() {
+        const ProcessHello& hello = parts_.processes->hello();
+        const Status kept = sources_keep(config_.folder, job_.base, job_.command, hello.modules, hello.libraries);
+        if (!kept.ok()) report_.warn(fmt::format("no copies of the program's sources are kept: {}", kept.what));
+    }
     void has_state() {
         has_state_ = true;
         if (views_) views_->has_state();
@@ -349,6 +361,10 @@ private:
     void first_step(Context& context) {
         if (std::exchange(begun_, true)) return;
         if (context.step == 0 && parts_.initial_values_differ() && config_.until == 0) keep_initial();
+        if (parts_.processes && config_.until == 0 && !config_.sources) keep_sources();
+        if (parts_.constants)
+            if (const Status kept = parts_.constants->keep(); !kept.ok())
+                report_.warn(fmt::format("{}; the model cannot be exported", kept.what));
         checkpoints_.begin(context.step);
         ::unlink((config_.folder + "/transcript.json").c_str());   // of a run before this one
         if (views_) views_->watch(context.host);

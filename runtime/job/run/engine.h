@@ -27,6 +27,10 @@ public:
     virtual bool data_compared() const = 0;   // as JobParts
     /// Of the file that parameters begin from, and of the sources of a program of net.command; empty: neither.
     virtual const std::string& start_digest() const = 0;
+    /// What the program of net.command is (runtime/core/inventory.h); empty: there is none.
+    virtual const std::string& inventory() const = 0;
+    /// A line for the job's log.  Any thread.
+    virtual void note(const std::string& text) = 0;
     virtual bool datagrams() const = 0;   // some exchange of the job may go by datagrams
     virtual Buffer memory() const = 0;
     virtual uint64_t deadline_us() const = 0;          // D, as this node needs it: the job file's, or 8 block times

@@ -102,6 +102,11 @@ private:
         entered_us_ = now_us_;
         announce_due_ = true;
         if (phase == JobPhase::ended) measure();
+        if (phase >= JobPhase::aborted) give_up();
+    }
+
+    void give_up() {
+        if (config_.ending) config_.ending->store(true, std::memory_order_relaxed);   // a flag: it orders nothing
     }
 
     /// Takes this rank's times into its news.
@@ -219,6 +224,7 @@ private:
     void settle(Actions& actions) {
         if (phase() == JobPhase::departed) text_ = verdict_;
         settled_ = true;
+        give_up();
         actions.timers.push_back({timer_heartbeat, 0});
         actions.timers.push_back({timer_settle, 0});
         complete(JobDone::aborted, fail_text(static_cast<Code>(own_.code), 0, text_), actions);

@@ -22,6 +22,7 @@
 // are checked.  Timer 2 is the end of that D/40.
 #pragma once
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -88,6 +89,7 @@ struct JobProtocolConfig {
     std::string isa_setting = isa_setting_in_file;               // what messages call it
     uint32_t replica_ranks = 1;                                  // ranks of a replica, which follow one another
     std::function<std::string(Rank)> part_of = {};               // of a net in stages: which part of it the rank has
+    std::atomic<bool>* ending = nullptr;   // becomes true when the job ends with an error at this rank: what computes gives up; may be null
 };
 std::unique_ptr<Protocol> job_protocol(const JobProtocolConfig& config, const Log& log);
 

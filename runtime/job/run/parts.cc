@@ -236,10 +236,14 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
     const std::vector<uint32_t> sizes = sizes_computed();
     const std::set<uint32_t> distinct(sizes.begin(), sizes.end());
     const MemoryRoom room = job_room(config, 0);
-    return NetProcesses::open(
-        {.command = job.command,
+    std::vector<std::pair<std::string, std::string>> environment = job.variables();
+    if (config.sources) environment.emplace_back("PYTHONDONTWRITEBYTECODE", "1");   // the copies stay as they are
+    std::function<Status(std::span<const std::byte>)> keep;                         // an audit keeps nothing
+    if (config.until == 0) keep = [this](std::span<const std::byte> bytes) { return constants->add(bytes); };
+    GC_TRY(NetProcesses::open(
+        {.command = config.sources ? sources_command(*config.sources, job.command, config.sources_at) : job.command,
          .folder = job.base,
-         .environment = job.variables(),
+         .environment = std::move(environment),
          .threads = job.threads,
          .lanes = std::max(config.lanes, 1u),
          .seed = job.seed,
@@ -263,8 +267,24 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
          .memory_max = room.bytes == UINT64_MAX ? 0 : room.bytes,
          .deadline_us = job.deadline_us,
          .output = [log = report.log()](uint32_t lane, std::string_view line) { log.info("lane {}: {}", lane, line); },
-         .stop = config.stop},
-        &processes);
+         .stop = config.stop,
+         .ending = &ending,
+         .constants = std::move(keep)},
+        &processes));
+    if (!config.sources) return {};
+    const std::string differs = sources_difference(*config.sources, processes->hello().modules);
+    return differs.empty()
+               ? Status{}
+               : fail(Code::data,
+                      "the program has loaded other files than the copies of its sources: {}; a command that finds its files by the "
+                      "working directory ({}) needs them there as they were",
+                      differs, job.base);
+}
+
+Status JobParts::open_constants(const EngineConfig& config) {
+    if (!processes || config.until > 0 || constants_of(spec).empty()) return {};
+    constants = std::make_unique<ConstantsWriter>();
+    return constants->open(config.folder, spec);
 }
 
 /// The net against the samples and the blocks.
@@ -277,6 +297,7 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
     if (job.attached()) {
         GC_TRY(start_processes(config, report));
         spec = processes->spec();
+        inventory = hello_inventory(processes->hello());
         const std::string& data = processes->hello().data_digest;
         data_compared = !train->of_program() || !data.empty();
         if (!data_compared) report.warn("the program says no data_digest, so whether the nodes have the same samples is not compared");

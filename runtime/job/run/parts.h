@@ -1,5 +1,6 @@
 // What a job has at one node in every view: its data, the net with optimiser and codec, loader, lanes; and what must be alike at all nodes.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "nn/graph/layers.h"
 #include "nn/net.h"
 #include "runtime/attach/attach.h"
+#include "runtime/job/model/constants.h"
 #include "runtime/job/model/evaluate.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/report/report.h"
@@ -32,6 +34,8 @@ struct JobParts {
     /// Opens and checks what needs neither the nodes' devices nor their kernels: data, workers, steps, layers.  verify: all bytes of the
     /// data are read and compared with their digests.
     Status examine(const EngineConfig& config, bool verify, Report& report);
+    /// After examine(): opens the file of the job's folder that gets the constants of net.command, before the first process sends them.
+    Status open_constants(const EngineConfig& config);
     /// The first part of examine(): all but the net.  Starts no process of net.command, which examine() does.
     Status examine_data(const EngineConfig& config, bool verify, Report& report);
     /// After examine(): plans the net and all that does not depend on the view, on a CPU or on the job's device.
@@ -88,13 +92,18 @@ struct JobParts {
     /// Steps of the exchange in a round.
     uint64_t sums() const { return (exact_ ? 2 : 1) * algorithm->sums + (algorithm->gathers ? block_sizes.size() : 0); }
 
+    /// The job ends with an error at this rank: processes of net.command are waited for no longer.
+    std::atomic<bool> ending{false};
+
     // In the order in which they are made; each may use those before it.
     Arena arena;
     std::unique_ptr<Profile> profile;   // of all steps; events of one, where the job wants them
     std::unique_ptr<DataSet> train, test;
-    std::unique_ptr<Sampler> sampler;          // of a step's mini-batch; of workers it counts epochs alone
-    std::unique_ptr<Local> local;              // null where no workers learn alone
-    Layout carried;                            // what the exchange sums of workers
+    std::unique_ptr<Sampler> sampler;   // of a step's mini-batch; of workers it counts epochs alone
+    std::unique_ptr<Local> local;       // null where no workers learn alone
+    Layout carried;                     // what the exchange sums of workers
+    std::unique_ptr<ConstantsWriter>
+        constants;                             // of the net of net.command, for the job's folder; null: it has none, or nobody wants them
     std::unique_ptr<NetProcesses> processes;   // of net.command
     Computer compute;
     std::unique_ptr<ResidentImages> resident;   // null: each block's samples are read
@@ -126,6 +135,7 @@ struct JobParts {
     std::string data_digest;
     bool data_compared = true;   // false: the samples are a program's, which says nothing of them
     std::string begins_with;     // start_digest; with net.command that of the program's sources behind it
+    std::string inventory;       // of the program of net.command
     std::string start_digest;    // of the file that parameters begin from; empty: the seed's
 
 private:

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "nn/graph/process.h"
 #include "nn/graph/slices.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
@@ -48,6 +49,10 @@ Status check(const std::string& path, const ModelReader& file, const EngineConfi
     if (const auto were = sliced_layers(layers), are = sliced_layers(parts.layers); were != are)
         return fail(Code::data, "{}: of another training: the sliced layers were [{}] and are [{}] now", path, fmt::join(were, ", "),
                     fmt::join(are, ", "));
+    if (const std::string constant = constant_difference(model.net, parts.spec); !constant.empty())
+        return fail(Code::data,
+                    "{}: trained with other values or another shape of {}, which the program does not train: give it those again{}", path,
+                    constant, begins_anew);
     if (model.data_digest != parts.data_digest)
         return fail(Code::data, "{}: trained on other data: its digest was {:.8}, that of {} is {:.8}", path, model.data_digest,
                     data_names(config.job), parts.data_digest);

@@ -156,6 +156,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
         stage_of = [this](Rank rank, StageNews news) { report_.stage_of(config_.nodes[rank], std::move(news)); };
         report_.pipeline(pipeline_status());
     }
+    parts_.ending.store(false, std::memory_order_relaxed);
     job_protocol_ = job_protocol({.view = view_,
                                   .self = self_,
                                   .deadline_us = parts_.deadline_us,
@@ -175,7 +176,8 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .stage_of = stage_of,
                                   .isa_setting = job_.isa_setting,
                                   .replica_ranks = replica_ranks(),
-                                  .part_of = part_of},
+                                  .part_of = part_of,
+                                  .ending = &parts_.ending},
                                  report_.log());
     dispatch_ = std::make_unique<Dispatch>(*host_, parts_.progress, lost_ranks, context.why_lost, parts_.deadline_us);
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us, self_, view_.n(), broadcast_ != nullptr);

@@ -83,7 +83,7 @@ def _attach(border: Border, found: Settings, model: Any, data_digest: Optional[s
     if data_digest is not None and not (isinstance(data_digest, str) and data_digest):
         raise AttachError(f"data_digest is {data_digest!r}, not a text")
     net = _net(model)
-    tensors, running = net.tensors(), net.running()
+    tensors, running, counts = net.tensors(), net.running(), net.counts()
     try:
         own = {} if data_digest is None else {"data_digest": data_digest}
         border.hello({
@@ -91,7 +91,9 @@ def _attach(border: Border, found: Settings, model: Any, data_digest: Optional[s
             "wire": WIRE,
             "version": __version__,
             "tensors": [{"name": name, "shape": list(shape)} for name, shape in tensors],
-            "running": [{"name": name, "channels": channels} for name, channels in running],
+            "running": [{"name": name, "channels": channels, **({"batches": True} if name in counts else {})} for name, channels in running],
+            "constants": [{"name": name, "shape": shape, "dtype": dtype, "sha256": sha256} for name, shape, dtype, sha256 in net.constants()],
+            "aliases": [{"name": name, "of": of} for name, of in net.aliases()],
             "libraries": libraries(),
             "modules": modules(),
         })
@@ -99,6 +101,8 @@ def _attach(border: Border, found: Settings, model: Any, data_digest: Optional[s
         sizes = [(name, _product(shape)) for name, shape in tensors]
         memory = Memory(text, parameters, block, sizes, running, found.block, (found.C, found.H, found.W),
                         found.element, found.targets, found.target_element)
+        if text.get("constants") is True:
+            border.constants(net.constants_bytes())
         net.bind(memory, border)
         border.ready()
     except JobEnded:   # another node has refused the job, say

@@ -13,18 +13,18 @@ import os
 import socket as sockets
 import stat
 import struct
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from .client import Error
 
-WIRE = 1
+WIRE = 2
 TEXT_MAX = 32768       # bytes of text in one message
 WHOLE_MAX = 16 << 20   # bytes of a text of several pieces
 FAIL_MAX = 8 << 10     # bytes of the line of FAIL
 START_SECONDS = 60.0
 
 START, MEMORY, COMPUTE = 1, 2, 3
-HELLO, READY, LOSS, BUCKET, DONE, FAIL = 16, 17, 18, 19, 20, 21
+HELLO, READY, LOSS, BUCKET, DONE, FAIL, CONSTANTS = 16, 17, 18, 19, 20, 21, 22
 NO_CLASSES = 0xFFFFFFFF   # `right` of a net that gives no classes
 
 _TEXT = struct.Struct("<II")
@@ -120,6 +120,18 @@ class Border:
         if len(text) > WHOLE_MAX:
             raise AttachError(f"the names of tensors and modules take {len(text)} bytes; {WHOLE_MAX} are allowed")
         self._text(HELLO, text)
+
+    def constants(self, parts: Iterable[Any]) -> None:
+        """The bytes of all constants, one after the other."""
+        piece = bytearray()
+        for part in parts:
+            view = memoryview(part).cast("B")
+            for at in range(0, len(view), TEXT_MAX):
+                piece += view[at : at + TEXT_MAX]
+                if len(piece) > TEXT_MAX:   # the last piece is sent below, and says so
+                    self._send(_TEXT.pack(CONSTANTS, 1) + piece[:TEXT_MAX])
+                    del piece[:TEXT_MAX]
+        self._send(_TEXT.pack(CONSTANTS, 0) + piece)
 
     def ready(self) -> None:
         self._text(READY, b"")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy
 
@@ -33,6 +33,22 @@ class NumpyNet:
 
     def running(self) -> List[Tuple[str, int]]:
         """Name and channels of each module with running statistics."""
+        return []
+
+    def counts(self) -> Set[str]:
+        """Names of those that count their batches."""
+        return set()
+
+    def constants(self) -> List[Tuple[str, List[int], str, str]]:
+        """Name, shape, dtype and SHA-256 of what is not trained."""
+        return []
+
+    def constants_bytes(self) -> Iterator[Any]:
+        """The bytes of each."""
+        return iter(())
+
+    def aliases(self) -> List[Tuple[str, str]]:
+        """Further names of what has several, with the first one."""
         return []
 
     def bind(self, memory: Memory, border: Border) -> None:

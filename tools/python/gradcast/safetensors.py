@@ -7,15 +7,16 @@ import os
 from typing import Any, Dict
 
 _HEADER_MAX = 100 << 20   # bytes, as the format says
-_KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}
+_KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
+          "C64": "<c8"}
 
 
 def load(path: str) -> Dict[str, Any]:
     """The tensors of a safetensors file, by name, as numpy arrays; BF16 as float32.
 
     torch.from_numpy() makes tensors of them: model.load_state_dict({name: torch.from_numpy(a) for name, a in load(path).items()}).  The file of an
-    attached model has what was trained and running statistics: strict=False where the model has frozen parameters or other buffers.
-    A file that is none raises ValueError, which names it.
+    attached model has all that its state_dict() has, under the same names: trained parameters, running statistics, frozen parameters and
+    persistent buffers.  A file that is none raises ValueError, which names it.
     """
     import numpy
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
 from .border import AttachError, Border, Compute
 from .memory import Memory
-from .torch_checks import Constants, check_modules, check_parameters
+from .torch_checks import Constants, aliases, check_modules, check_parameters
 from .torch_running import RunningStatistics
 
 
@@ -28,7 +28,9 @@ class TorchNet:
         check_modules(model)
         self._named = check_parameters(model)
         self._running = RunningStatistics(model)
-        self._constants = Constants(model, self._running.buffers())
+        self._constants = Constants(model, self._running.ids())
+        self._aliases = aliases(model, self._running.ids())
+        _say_what_is_not_exported(model)
         self._taken = False      # the script's gradients come now, from loss.backward() in backward()
         self._learning = True    # until the first training block is done
         self._error: Optional[BaseException] = None   # of a hook, which is to be raised outside of the backward pass
@@ -41,6 +43,22 @@ class TorchNet:
     def running(self) -> List[Tuple[str, int]]:
         """Name and channels of each module with running statistics."""
         return self._running.names()
+
+    def counts(self) -> Set[str]:
+        """Names of those that count their batches."""
+        return self._running.counts()
+
+    def constants(self) -> List[Tuple[str, List[int], str, str]]:
+        """Name, shape, dtype and SHA-256 of each frozen parameter and persistent buffer."""
+        return self._constants.all()
+
+    def constants_bytes(self) -> Iterator[Any]:
+        """The bytes of each."""
+        return self._constants.bytes()
+
+    def aliases(self) -> List[Tuple[str, str]]:
+        """Further names of what has several, with the first one."""
+        return self._aliases
 
     def bind(self, memory: Memory, border: Border) -> None:
         """Writes the initial values where gradients go, and takes parameters from the shared memory from now on."""
@@ -180,6 +198,12 @@ class TorchNet:
         while self._sent < len(buckets) and all(self._complete[i] for i in buckets[self._sent].tensors):
             self._border.bucket(self._sent)
             self._sent += 1
+
+
+def _say_what_is_not_exported(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if getattr(type(module), "get_extra_state", None) is not getattr(torch.nn.Module, "get_extra_state", None):
+            print(f"gradcast: {name or 'the model'} has an extra state (get_extra_state), which an exported model has not", file=sys.stderr)
 
 
 def _read_only(array: Any) -> torch.Tensor:

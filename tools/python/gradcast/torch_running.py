@@ -8,7 +8,7 @@ then.  The running ones are in the parameters' memory and are written into the m
 from __future__ import annotations
 
 import functools
-from typing import Any, List, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 import numpy
 import torch
@@ -25,7 +25,6 @@ class RunningStatistics:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._modules: List[Tuple[str, _BatchNorm]] = []
-        self._buffers: Set[str] = set()
         for path, module in model.named_modules():
             if not isinstance(module, _BatchNorm):
                 continue
@@ -39,7 +38,6 @@ class RunningStatistics:
             if type(module).forward is not _BatchNorm.forward:
                 raise AttachError(f"{name} is a {type(module).__name__} with a forward of its own: gradcast knows the statistics of torch's alone")
             self._modules.append((name, module))
-            self._buffers |= {f"{path}.{buffer}" if path else buffer for buffer in module._buffers}
         self._calls: List[int] = [0] * len(self._modules)
         self._values: List[int] = [0] * len(self._modules)   # of a channel, in the block
         self._training = False
@@ -49,9 +47,13 @@ class RunningStatistics:
         """Name and channels of each module."""
         return [(name, module.num_features) for name, module in self._modules]
 
-    def buffers(self) -> Set[str]:
-        """Names of the modules' buffers, which gradcast keeps."""
-        return self._buffers
+    def ids(self) -> Dict[int, str]:
+        """Name of each module, by its id()."""
+        return {id(module): name for name, module in self._modules}
+
+    def counts(self) -> Set[str]:
+        """Names of the modules that count their batches."""
+        return {name for name, module in self._modules if module.num_batches_tracked is not None}
 
     def bind(self, memory: Memory) -> None:
         """Writes the initial values: mean and second moment as the modules have them."""

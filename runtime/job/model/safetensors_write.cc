@@ -1,0 +1,168 @@
+// safetensors_write(): the state of a net as a file of tensors, written piece by piece.
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/fd.h"
+#include "runtime/core/le.h"
+#include "runtime/job/model/constants.h"
+#include "runtime/job/model/safetensors.h"
+#include "runtime/job/model/tensors.h"
+
+namespace gradcast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Bytes that are not UTF-8 become replacement characters.
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string layers_json(const std::vector<Layer>& layers) {
+    auto all = Json::array();
+    for (const Layer& layer : layers) {
+        const LayerSpec& spec = layer.spec;
+        Json each = {{"name", spec.name}, {"kind", spec.kind}, {"from", spec.from}};
+        for (const LayerKey* key : layer.kind->keys) {
+            const double value = layer.value(key->name);
+            if (key->type == LayerKey::Type::flag) each[key->name] = value != 0;
+            else if (key->type == LayerKey::Type::integer) each[key->name] = static_cast<uint64_t>(value);
+            else if (key->type == LayerKey::Type::word) each[key->name] = layer_value_text(*key, value);
+            else each[key->name] = value;
+        }
+        all.push_back(std::move(each));
+    }
+    return dump(all);
+}
+
+/// A file that gets its name when it is whole.
+class NewFile {
+public:
+    explicit NewFile(const std::string& path) : path_(path), part_(path + ".part") {}
+    NewFile(const NewFile&) = delete;
+    NewFile& operator=(const NewFile&) = delete;
+    ~NewFile() {
+        if (fd_) ::unlink(part_.c_str());
+    }
+    Status open() {
+        fd_ = Fd(::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+        return fd_ ? Status{} : fail_sys(errno, "cannot create {}", part_);
+    }
+    Status add(std::span<const std::byte> bytes) {
+        while (!bytes.empty()) {
+            const ssize_t wrote = ::write(fd_.get(), bytes.data(), bytes.size());
+            if (wrote < 0 && errno == EINTR) continue;
+            if (wrote < 0) return fail_sys(errno, "cannot write {}", path_);
+            bytes = bytes.subspan(static_cast<size_t>(wrote));
+        }
+        return {};
+    }
+    Status close() {
+        const Status status = file_rename(part_, path_);
+        if (status.ok()) fd_.close();
+        return status;
+    }
+
+private:
+    const std::string path_, part_;
+    Fd fd_;
+};
+
+/// What one name of the file stands for.
+struct Entry {
+    std::string name, dtype;
+    std::vector<uint64_t> shape;
+    const NetTensor* tensor = nullptr;   // or
+    size_t constant = 0;                 // its number, or
+    bool batches = false;
+
+    uint64_t bytes() const { return Constant{.name = name, .shape = shape, .dtype = dtype, .sha256 = {}}.bytes(); }
+};
+
+/// All names, wide values first, so that every tensor begins at a multiple of its values' width.
+std::vector<Entry> entries_of(const NetSpec& net, const std::vector<Layer>& layers, const std::vector<NetTensor>& tensors, bool constants) {
+    std::vector<Entry> entries;
+    for (const NetTensor& each : tensors) entries.push_back({each.name, "F32", each.shape, &each});
+    const std::vector<Constant> all = constants_of(net);
+    for (const NetExtra& extra : net_extras(layers)) {
+        if (extra.kind == NetExtra::Kind::batches) entries.push_back({extra.name, "I64", {}, nullptr, 0, true});
+        if (extra.kind == NetExtra::Kind::constant && constants)
+            entries.push_back({extra.name, all[extra.constant].dtype, all[extra.constant].shape, nullptr, extra.constant});
+        if (extra.kind != NetExtra::Kind::alias) continue;
+        const auto of = std::ranges::find(entries, extra.of, &Entry::name);
+        if (of == entries.end()) continue;   // of a constant that is left out
+        Entry alias = *of;
+        alias.name = extra.name;
+        entries.push_back(std::move(alias));
+    }
+    std::ranges::stable_sort(entries, std::ranges::greater{}, [](const Entry& each) { return dtype_bytes(each.dtype); });
+    return entries;
+}
+
+}   // namespace
+
+Status safetensors_write(const std::string& path, const Model& model, std::span<const float> parameters, const std::string& folder) {
+    std::vector<Layer> layers;
+    GC_TRY(layers_check(model.net, &layers));
+    const NetSpec& net = model.net;
+    const std::vector<NetTensor> tensors = net_tensors(layers);
+    const std::vector<Entry> entries = entries_of(net, layers, tensors, !folder.empty());
+    ConstantsReader constants;
+    if (!folder.empty() && !constants_of(net).empty())
+        if (const Status status = constants.open(folder, net); !status.ok())
+            return fail(status.code, "the model has frozen parameters or buffers, which lie beside it in the job's folder: {}",
+                        status.what);
+    Json header;
+    header["__metadata__"] = {{"format", "pt"},
+                              {"net", layers_json(layers)},
+                              {"sample", fmt::format("[{},{},{}]", net.C, net.H, net.W)},
+                              {"pad", fmt::format("{}", net.pad)},
+                              {"classes", fmt::format("{}", net.classes)},
+                              {"mean", fmt::format("[{}]", fmt::join(model.mean, ","))},
+                              {"std", fmt::format("[{}]", fmt::join(model.std, ","))},
+                              {"digest", model.digest},
+                              {"step", fmt::format("{}", model.step)},
+                              {"accuracy", model.accuracy < 0 ? "null" : fmt::format("{}", model.accuracy)},
+                              {"class_names", dump(Json(class_names_split(model.class_names)))},
+                              {"kernel_set", model.kernel_set},
+                              {"target_scale", fmt::format("{}", net.target_scale)}};
+    if (typed(net)) {
+        auto& metadata = header["__metadata__"];
+        metadata["element"] = dump(Json(element_name(net.element)));
+        metadata["vocabulary"] = fmt::format("{}", net.vocabulary);
+        metadata["targets"] = fmt::format("{}", net.targets);
+        metadata["target_element"] = dump(Json(element_name(net.target_element)));
+    }
+    uint64_t end = 0;
+    for (const Entry& entry : entries) {
+        const uint64_t begin = end;
+        end += entry.bytes();
+        header[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, end}}};
+    }
+    std::string text = dump(header);
+    text.append((8 - text.size() % 8) % 8, ' ');   // the data begin at a multiple of 8
+    Le64 length;
+    length.set(text.size());
+    NewFile file(path);
+    GC_TRY(file.open());
+    GC_TRY(file.add(std::as_bytes(std::span(length.bytes))));
+    GC_TRY(file.add(std::as_bytes(std::span(text))));
+    for (const Entry& entry : entries) {
+        if (entry.tensor) {
+            const std::vector<float> values = entry.tensor->values(parameters);
+            GC_TRY(file.add(std::as_bytes(std::span(values))));
+        } else if (entry.batches) {
+            Le64 steps;
+            steps.set(model.step);
+            GC_TRY(file.add(std::as_bytes(std::span(steps.bytes))));
+        } else {
+            GC_TRY(constants.read(entry.constant, [&file](std::span<const std::byte> bytes) { return file.add(bytes); }));
+        }
+    }
+    return file.close();
+}
+
+}   // namespace gradcast
