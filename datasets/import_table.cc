@@ -270,13 +270,14 @@ Status table_sets(const ImportConfig& config, uint32_t, Import* import) {
         return {};
     };
     size_t row = 0;
-    GC_TRY(rows(train_path, config, &columns, [&](uint64_t line, const std::vector<std::string>& fields) -> Status {
+    Status status = rows(train_path, config, &columns, [&](uint64_t line, const std::vector<std::string>& fields) -> Status {
         if (row == labels.size()) return fail(Code::data, "{}: changed while it was read", train_path);
         GC_TRY(add(train_path, line, fields, labels[row], chosen[row] ? &import->test : &import->train));
         return ++row, Status{};
-    }));
+    });
+    GC_TRY(status);
     if (!test_path.empty()) {
-        GC_TRY(rows(test_path, config, &columns, [&](uint64_t line, const std::vector<std::string>& fields) -> Status {
+        status = rows(test_path, config, &columns, [&](uint64_t line, const std::vector<std::string>& fields) -> Status {
             if (columns.names != first_columns.names || columns.features.size() != first_columns.features.size())
                 return fail(Code::data, "{}: its columns are not those of {}", test_path, train_path);
             const int32_t label = columns.label ? classes.of(fields[*columns.label]) : 0;
@@ -284,7 +285,8 @@ Status table_sets(const ImportConfig& config, uint32_t, Import* import) {
                 return fail(Code::data, "{}: line {}: the class \"{}\" is not in {}: there is nothing to train it on", test_path, line,
                             one_line(fields[*columns.label].substr(0, 40)), train_path);
             return add(test_path, line, fields, label, &import->test);
-        }));
+        });
+        GC_TRY(status);
     }
     for (Set* set : {&import->train, &import->test}) {
         set->C = static_cast<uint32_t>(first_columns.features.size());

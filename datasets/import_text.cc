@@ -168,7 +168,7 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
             uint64_t bytes = 0;
             uint32_t token = 0;
             if (second && tested) halves->test();
-            GC_TRY(pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
+            const Status status = pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
                 bytes = at + piece.size();
                 for (size_t i = at < skip ? std::min<uint64_t>(skip - at, piece.size()) : 0; i < piece.size(); ++i) {
                     const auto place = static_cast<uint32_t>((at + i) % width);
@@ -182,7 +182,8 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
                     else if (!tested) ++train_count;
                 }
                 return {};
-            }));
+            });
+            GC_TRY(status);
             if (bytes <= skip || (bytes - skip) % width != 0)
                 return fail(Code::data, "{}: truncated: {} bytes are not whole tokens of {} bytes{}", path, bytes, width,
                             width == 2 ? " (--wide: they have 4)" : "");
@@ -204,12 +205,13 @@ Status text_sets(const ImportConfig& config, uint32_t, Import* import) {
     const auto read = [&](const std::string& path, auto each) -> Status {
         Characters characters(path);
         uint64_t end = 0;
-        GC_TRY(pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
+        const Status status = pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
             end = at + piece.size();
             if (!bytes) return characters.add(piece, at, each);
             for (const uint8_t byte : piece) GC_TRY(each(uint32_t{byte}));
             return {};
-        }));
+        });
+        GC_TRY(status);
         return characters.end(end);
     };
     for (const bool tested : {false, true})

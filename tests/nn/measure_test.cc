@@ -104,8 +104,11 @@ TEST(MeasureDeathTest, InstructionSetsAreDifferentKernelSets) {
         std::string& digests = all.emplace_back();
         ASSERT_TRUE(file_read(digest_file(isa), &digests).ok());
         for (size_t other = 0; other + 1 < all.size(); ++other)
-            for (size_t net = 0; net < digests.size(); net += 16)
-                EXPECT_NE(digests.substr(net, 16), all[other].substr(net, 16)) << net / 16;
+            for (size_t net = 0; net < digests.size(); net += 16) {
+                // lenet5 and mlp have no layer of oneDNN, and gradcast's own kernels add in one order on AVX2 and AVX-512.
+                const bool alike = net < 32 && other == 1;
+                EXPECT_EQ(digests.substr(net, 16) == all[other].substr(net, 16), alike) << net / 16;
+            }
     }
 }
 

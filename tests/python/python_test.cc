@@ -215,9 +215,28 @@ TEST_F(SystemPython, AnExportedModelLoadsInTorch) {
         EXPECT_NE(text(log()).find("loaded 23"), std::string::npos) << text(log());
     };
     loads("final.h5");
-    // The copies of the sources are verified, whatever has become of the script.
+    const auto digest = [this] {
+        const std::string said = text(log());
+        return said.substr(std::min(said.find("digest "), said.size()), 71);
+    };
+    ASSERT_TRUE(shell(ctl + "run job.toml --local 1 --keep again", log())) << text(log());
+    const std::string whole = digest();
+    ASSERT_TRUE(file_write(at + "/stop", "").ok());
+    EXPECT_FALSE(shell(ctl + "run job.toml --local 2 --keep stopped", log()));
+    fs::remove(at + "/stop");
+    std::string checkpoint;
+    for (const auto& each : fs::directory_iterator(at + "/stopped"))
+        if (each.path().filename().string().starts_with("checkpoint-")) checkpoint = each.path();
+    ASSERT_NE(checkpoint, "") << text(log());
+    // The copies of the sources are started, whatever has become of the script.
     EXPECT_TRUE(fs::exists(at + "/kept/sources/train.py") && fs::exists(at + "/kept/sources/model.py"));
     ASSERT_TRUE(file_write(at + "/train.py", "raise ValueError('no net')\n").ok());
+    const std::string resume = fmt::format("{}run --resume '{}' --local 2 --keep resumed", ctl, checkpoint);
+    EXPECT_FALSE(shell(resume, log()));
+    EXPECT_NE(text(log()).find("stopped/sources/train.py\": "), std::string::npos) << text(log());
+    EXPECT_TRUE(shell(resume + " --allow-command", log())) << text(log());
+    EXPECT_EQ(digest(), whole);
+    EXPECT_TRUE(fs::exists(at + "/resumed/sources/train.py") && fs::exists(at + "/resumed/constants.safetensors"));
     EXPECT_FALSE(shell(ctl + "verify kept", log()));
     EXPECT_NE(text(log()).find("with 2 copies of its sources in"), std::string::npos) << text(log());
     EXPECT_TRUE(shell(ctl + "verify kept --allow-command", log())) << text(log());
