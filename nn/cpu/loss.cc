@@ -223,24 +223,39 @@ private:
 
 }   // namespace
 
-// loss = sum over n of -log(softmax(x[n])[label[n]]);  dx[n,k] = softmax(x[n])[k] - (k == label[n]).
+// loss = sum over n, k of -t[n,k] log(softmax(x[n])[k]);  dx[n,k] = softmax(x[n])[k] - t[n,k].  t is 1 at the sample's label, or with
+// label_smoothing s (Szegedy et al. 2016) 1 - s there, and s / classes more for each class.
 Status softmax_cross_entropy(Build& b) {
     b.operations->unit = 1;
+    const double smoothing = b.layer->value("label_smoothing");
     if (b.layer->input != Layer::none && b.columns_apart(b.layer->input)) {
+        if (smoothing > 0)
+            return fail(Code::unsupported,
+                        "layer {}: label_smoothing does not go with slices that several nodes have: leave one of them out",
+                        b.layer->spec.name);
         Activation x;
         GC_TRY(take_input(b, &x));
         b.operations->forward.emplace_back(SoftmaxApart(b, x));
         return {};
     }
     const Slices slices = slices_of(b);
-    return loss(b, [slices](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) {
-        const float sum = exponentials(slices, 0, slices.count, row.data(), row[best], drow, outputs);
-        total += elementary::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - static_cast<double>(row[label]);
-        for (size_t k = 0; outputs && k < row.size(); ++k) outputs[k] /= sum;
-        if (!drow) return;
-        for (size_t k = 0; k < row.size(); ++k) drow[k] /= sum;
-        drow[label] -= 1;
-    });
+    return loss(b,
+                [slices, smoothing](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) {
+                    const float sum = exponentials(slices, 0, slices.count, row.data(), row[best], drow, outputs);
+                    double wanted = static_cast<double>(row[label]);   // sum of t x
+                    if (smoothing > 0) {
+                        double all = 0;
+                        for (const float x : row) all += static_cast<double>(x);
+                        wanted = (1 - smoothing) * wanted + smoothing * all / static_cast<double>(row.size());
+                    }
+                    total += elementary::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - wanted;
+                    for (size_t k = 0; outputs && k < row.size(); ++k) outputs[k] /= sum;
+                    if (!drow) return;
+                    for (size_t k = 0; k < row.size(); ++k) drow[k] /= sum;
+                    drow[label] -= static_cast<float>(1 - smoothing);
+                    const auto share = static_cast<float>(smoothing / static_cast<double>(row.size()));
+                    for (size_t k = 0; smoothing > 0 && k < row.size(); ++k) drow[k] -= share;
+                });
 }
 
 // loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere, or a regression's targets;  dx = 2 (x - t).

@@ -144,6 +144,8 @@ static auto loss_task(Build& b) {
 }
 
 Status softmax_cross_entropy(Build& b) {
+    if (b.layer->value("label_smoothing") > 0)
+        return fail(Code::unsupported, "layer {}: GPUs have no label_smoothing in this version: take device cpu", b.layer->spec.name);
     const Activation x = loss_input(b);
     b.operations->forward.emplace_back([=, task = loss_task(b), training = b.training](const Frame& f) {
         return softmax_cross_entropy(f.stream, f.values(x.value), loss_gradient(f, x, training), task(f));

@@ -21,10 +21,21 @@ Status shape(const NetSpec& spec, Layer& layer) {
                 shape_text(layer.out));
 }
 
+constexpr LayerKey label_smoothing{
+    .name = "label_smoothing",
+    .type = LayerKey::Type::number,
+    .value = 0,
+    .min = 0,
+    .max = 1,
+    .below = true,
+    .help =
+        "share of a sample's target that goes to all classes alike, in place of its label (CPUs; not of slices that several nodes have)"};
+constexpr const LayerKey* softmax_keys[] = {&label_smoothing};
+
 }   // namespace
 
 const LayerKind softmax_cross_entropy_kind{
-    .name = "softmax_cross_entropy", .short_name = "loss", .shape = shape, .loss = true, .onnx = {.passes = true}};
+    .name = "softmax_cross_entropy", .short_name = "loss", .keys = softmax_keys, .shape = shape, .loss = true, .onnx = {.passes = true}};
 const LayerKind squared_loss_kind{
     .name = "squared_loss", .short_name = "loss", .shape = shape, .loss = true, .regression = true, .onnx = {.passes = true}};
 
