@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
     if (!view_message_parse(bytes, &message)) return 0;
     fuzz_reaches(static_cast<uint32_t>(message.kind));
+    if (message.state.initial) fuzz_reaches(10);
     const std::vector<std::byte> again = view_message_write(message);
     GC_ASSERT(again.size() == size && std::memcmp(again.data(), data, size) == 0);
 

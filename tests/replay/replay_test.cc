@@ -60,11 +60,11 @@ const Target targets[] = {
     {"job_file", fuzz_job_file, 1},
     {"membership", fuzz_membership, 0b1111},   // PREPARE, HELLO, FOUND, DRAIN
     {"packet", fuzz_packet, bits_of({PacketType::words, PacketType::record, PacketType::job, PacketType::mail})},
-    {"records", fuzz_records, 0b11},                       // steps.jsonl, transcript.json
-    {"remote", fuzz_remote, 0b11},                         // a ClientHello with a key's name, a file of client keys
-    {"safetensors", fuzz_safetensors, 0b11},               // to begin from, by its own metadata
-    {"shard", fuzz_shard, 0b111},                          // plain, deflated, a sample read
-    {"view_message", fuzz_view_message, 0b11'1111'1110},   // every kind
+    {"records", fuzz_records, 0b11},                        // steps.jsonl, transcript.json
+    {"remote", fuzz_remote, 0b11},                          // a ClientHello with a key's name, a file of client keys
+    {"safetensors", fuzz_safetensors, 0b11},                // to begin from, by its own metadata
+    {"shard", fuzz_shard, 0b111},                           // plain, deflated, a sample read
+    {"view_message", fuzz_view_message, 0b111'1111'1110},   // every kind, and initial values
 };
 
 TEST(Fuzz, EveryTargetIsReplayed) {
