@@ -11,6 +11,7 @@
 #include "datasets/image_sample.h"
 #include "datasets/import.h"
 #include "datasets/in_order.h"
+#include "datasets/source.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/memory_room.h"
@@ -21,11 +22,6 @@ namespace {
 
 constexpr uint32_t classes_max = 65536;
 constexpr size_t bad_shown_max = 20;
-
-bool is_folder(const std::string& path) {
-    struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 /// One half of the data set.
 struct Found {

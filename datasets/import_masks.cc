@@ -1,6 +1,5 @@
 // Images, and a mask of the same size for each: a class for each pixel.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -8,16 +7,13 @@
 
 #include "datasets/image_sample.h"
 #include "datasets/import.h"
+#include "datasets/source.h"
 
 namespace gradcast {
 namespace {
 
 constexpr uint8_t void_label = 255;   // as of Pascal VOC: a pixel that says nothing
 
-bool is_folder(const std::string& path) {
-    struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 bool is_half(const std::string& folder) { return is_folder(folder + "/images") && is_folder(folder + "/masks"); }
 
 struct Pair {

@@ -1,7 +1,6 @@
 // A table of numbers (CSV, also with semicolons or tabs between): a row is a sample, a column a channel.  One column has classes, or
 // some have floats.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -208,18 +207,6 @@ Status classes_of(const std::string& path, const std::map<std::string, uint64_t>
     return {};
 }
 
-bool exists(const std::string& path) {
-    struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-}
-
-/// NAME, NAME.gz or NAME.xz; empty: none is there.
-std::string table_in(const std::string& folder, const char* name) {
-    for (const char* end : {"", ".gz", ".xz"})
-        if (std::string path = fmt::format("{}/{}{}", folder, name, end); exists(path)) return path;
-    return {};
-}
-
 }   // namespace
 
 Status table_sets(const ImportConfig& config, uint32_t, Import* import) {
@@ -227,9 +214,9 @@ Status table_sets(const ImportConfig& config, uint32_t, Import* import) {
         return fail(Code::invalid,
                     "say what is to be learnt: --label COLUMN of classes, or --target COLUMN of numbers, also several times");
     std::string train_path = config.from, test_path;
-    if (struct stat info; ::stat(config.from.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
-        train_path = table_in(config.from, "train.csv");
-        test_path = table_in(config.from, "test.csv");
+    if (is_folder(config.from)) {
+        train_path = source_in(config.from, "train.csv");
+        test_path = source_in(config.from, "test.csv");
         if (train_path.empty())
             return fail(Code::data, "{}/train.csv[.gz, .xz] is missing: --from is that folder, or one table", config.from);
         if (!test_path.empty() && config.test > 0)

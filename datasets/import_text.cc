@@ -1,6 +1,5 @@
 // Texts: bytes or characters of a text file, and files of tokens as nanoGPT and llm.c write them.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <memory>
@@ -15,20 +14,11 @@ namespace {
 
 constexpr size_t piece_bytes = 1 << 20;
 
-bool is(const std::string& path, mode_t kind) {
-    struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && (info.st_mode & S_IFMT) == kind;
-}
-
 /// The file to train on, and the one to test on, if there is one.
 Status files_find(const ImportConfig& config, std::string_view ending, std::string* train, std::string* test) {
     *train = config.from;
-    if (!is(config.from, S_IFDIR)) return {};
-    const auto find = [&](const char* name) {
-        for (const char* end : {"", ".gz", ".xz"})
-            if (std::string path = fmt::format("{}/{}{}{}", config.from, name, ending, end); is(path, S_IFREG)) return path;
-        return std::string();
-    };
+    if (!is_folder(config.from)) return {};
+    const auto find = [&](const char* name) { return source_in(config.from, fmt::format("{}{}", name, ending)); };
     *train = find("train");
     for (const char* name : {"test", "val", "valid", "validation"})
         if (test->empty()) *test = find(name);

@@ -50,60 +50,76 @@ struct ChunkReader {
     }
 };
 
-/// Refuses NaN and infinity.  A read may end within a float: its exponent is in its last two bytes.
+/// Little-endian elements whose bytes come in pieces, which may end within one.
+class Elements {
+public:
+    explicit Elements(uint32_t width) : width_(width) {}   // bytes, at most 4
+    /// each(value, its number in the data set).  at: of the first byte.
+    template <typename Each>
+    Status operator()(uint64_t at, Bytes bytes, Each each) {
+        for (size_t i = 0; i < bytes.size(); ++i) {
+            const auto place = static_cast<uint32_t>((at + i) % width_);
+            value_ = (place == 0 ? 0 : value_) | std::to_integer<uint32_t>(bytes[i]) << (8 * place);
+            if (place + 1 == width_) GC_TRY(each(value_, (at + i) / width_));
+        }
+        return {};
+    }
+
+private:
+    uint32_t width_, value_ = 0;
+};
+
+/// Refuses NaN and infinity.
 struct FiniteCheck {
     const Shard& shard;
     const char* name;
     uint64_t sample_bytes;
-    uint32_t low = 0;
+    Elements elements{sizeof(float)};
     Status operator()(uint64_t at, Bytes bytes) {
-        for (size_t i = 0; i < bytes.size(); ++i) {
-            const auto byte = std::to_integer<uint32_t>(bytes[i]);
-            if ((at + i) % 4 == 2) low = byte;
-            else if ((at + i) % 4 == 3 && ((byte << 8 | low) & 0x7F80) == 0x7F80)
-                return shard_not_finite(shard, name, (at + i) / sample_bytes);
-        }
-        return {};
+        return elements(at, bytes, [&](uint32_t value, uint64_t number) {
+            constexpr uint32_t exponent = 0x7F80'0000;
+            return (value & exponent) != exponent ? Status() : shard_not_finite(shard, name, number * sizeof value / sample_bytes);
+        });
     }
 };
 
 /// Refuses tokens that are not below the vocabulary.
 struct TokenCheck {
     const Shard& shard;
-    uint32_t token = 0;
+    Elements elements{element_bytes(shard.info.element)};
     Status operator()(uint64_t at, Bytes bytes) {
-        const uint32_t width = element_bytes(shard.info.element);
-        for (size_t i = 0; i < bytes.size(); ++i) {
-            const auto place = static_cast<uint32_t>((at + i) % width);
-            token = (place == 0 ? 0 : token) | std::to_integer<uint32_t>(bytes[i]) << (8 * place);
-            if (place + 1 < width || token < shard.info.vocabulary) continue;
-            const uint64_t sample = (at + i) / width;
+        return elements(at, bytes, [&](uint32_t token, uint64_t sample) {
+            if (token < shard.info.vocabulary) return Status();
             return fail(Code::data, "{}: data set {}, chunk {} (token {}): {} is not below the vocabulary of {}", shard.path,
                         shard.samples_name, sample / shard.digest_samples, sample, token, shard.info.vocabulary);
-        }
-        return {};
+        });
     }
 };
 
 /// Refuses labels of masks that are not below the classes, nor the one that is ignored.
 struct MaskCheck {
     const Shard& shard;
-    uint32_t low = 0;
+    Elements elements{element_bytes(shard.info.target_element)};
     Status operator()(uint64_t at, Bytes bytes) {
         const DataInfo& info = shard.info;
-        const uint32_t width = element_bytes(info.target_element);
-        for (size_t i = 0; i < bytes.size(); ++i) {
-            uint32_t label = std::to_integer<uint32_t>(bytes[i]);
-            if (width == 2 && (at + i) % 2 == 0) low = label;
-            if (width == 2 && (at + i) % 2 == 0) continue;
-            if (width == 2) label = label << 8 | low;
-            if (label < info.classes || static_cast<int32_t>(label) == info.ignore) continue;
-            const uint64_t sample = (at + i) / info.targets_bytes(), pixel = (at + i) % info.targets_bytes() / width;
+        return elements(at, bytes, [&](uint32_t label, uint64_t number) {
+            if (label < info.classes || static_cast<int32_t>(label) == info.ignore) return Status();
+            const uint64_t sample = number / info.targets, pixel = number % info.targets;
             return fail(Code::data, "{}: data set {}, chunk {} (sample {}, row {}, column {}): label {} is not below the {} classes",
                         shard.path, shard.targets_name, sample / shard.digest_samples, sample, pixel / info.W, pixel % info.W, label,
                         info.classes);
-        }
-        return {};
+        });
+    }
+};
+
+/// Refuses labels that are not below the classes.
+struct LabelCheck {
+    const Shard& shard;
+    Elements elements{shard.target_bytes};
+    Status operator()(uint64_t at, Bytes bytes) {
+        return elements(at, bytes, [&](uint32_t label, uint64_t sample) {
+            return label < shard.info.classes ? Status() : shard_label_error(shard, sample, label);
+        });
     }
 };
 
@@ -176,22 +192,7 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
     if (shard.info.targets > 0)
         return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, finite_targets);
     // Labels are checked before their digest: a label out of range has its own message.
-    uint32_t low = 0;
-    return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, [&](uint64_t at, Bytes bytes) {
-        if (shard.target_bytes == 1) {
-            for (size_t i = 0; i < bytes.size(); ++i)
-                if (auto label = std::to_integer<uint32_t>(bytes[i]); label >= shard.info.classes)
-                    return shard_label_error(shard, at + i, label);
-            return Status();
-        }
-        // A read may end within a label: its low byte is at an even offset, its high byte at the next one.
-        for (size_t i = 0; i < bytes.size(); ++i) {
-            uint32_t byte = std::to_integer<uint32_t>(bytes[i]);
-            if ((at + i) % 2 == 0) low = byte;
-            else if ((byte << 8 | low) >= shard.info.classes) return shard_label_error(shard, (at + i) / 2, byte << 8 | low);
-        }
-        return Status();
-    });
+    return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, LabelCheck{shard});
 }
 
 }   // namespace gradcast

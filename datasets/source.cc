@@ -78,6 +78,19 @@ Status tar_read(const std::string& path, const std::vector<std::string>& names, 
 
 }   // namespace
 
+bool is_folder(const std::string& path) {
+    struct stat info;
+    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+std::string source_in(const std::string& folder, std::string_view name) {
+    struct stat info;
+    for (const char* end : {"", ".gz", ".xz"})
+        if (std::string path = fmt::format("{}/{}{}", folder, name, end); ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode))
+            return path;
+    return {};
+}
+
 Source::~Source() { lzma_end(&lzma_); }
 
 Status Source::open(const std::string& path) {

@@ -52,6 +52,10 @@ private:
     int sys_ = 0;                  // errno of a read
 };
 
+bool is_folder(const std::string& path);
+/// FOLDER/NAME, or that with .gz or .xz behind it, the first one that is a regular file; empty: there is none.
+std::string source_in(const std::string& folder, std::string_view name);
+
 /// A folder of such files, or a tar archive (plain, gz or xz) that holds them in any folder.
 class SourceFolder {
 public:

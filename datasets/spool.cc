@@ -7,15 +7,12 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "datasets/source.h"
+
 namespace gradcast {
 namespace {
 
 constexpr size_t pending_max = 1 << 20;
-
-bool is_folder(const std::string& path) {
-    struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 }   // namespace
 
