@@ -190,6 +190,37 @@ TEST_F(Runner, AShardThatFailsOrCrashesFailsTheProgram) {
     EXPECT_TRUE(has(text, "\n2 passed, 2 failed, 1 skipped\n")) << text;
 }
 
+/// Fails whenever GoogleTest gives it a shard, and alone as $ALONE says.
+constexpr char busy[] = R"sh(
+[ -z "$GTEST_TOTAL_SHARDS" ] || [ "$GTEST_SHARD_INDEX" = 0 ] || { echo '[  PASSED  ] 0 tests.'; exit 0; }
+n=1
+[ -z "$GTEST_TOTAL_SHARDS" ] || n=$TESTS
+if [ -n "$GTEST_TOTAL_SHARDS" ] || [ "$ALONE" != passes ] || [ "$2$3" != "--gtest_brief=0" ]; then
+    for i in $(seq $n); do echo "[  FAILED  ] Suite.Busy$i (1 ms)"; done
+    echo '[  PASSED  ] 0 tests.'; echo "[  FAILED  ] $n tests, listed below:"; exit 1
+fi
+case $1 in --gtest_filter=Suite.Busy?) echo '[  PASSED  ] 1 test.' ;; *) exit 1 ;; esac)sh";
+
+TEST_F(Runner, ATestOfRealTimeThatFailedRunsOnceMoreAlone) {
+    program("good", passes);
+    program("system", busy);
+    std::string text = run("", "TESTS=2 ALONE=passes");
+    EXPECT_EQ(code_, 0) << text;
+    EXPECT_TRUE(has(text, "system Suite.Busy1: failed beside the others and passed alone, which counts\nsystem Suite.Busy2: ")) << text;
+    EXPECT_TRUE(has(text, "\n4 passed, 0 failed, 0 skipped\n")) << text;
+    text = run("", "TESTS=2 ALONE=fails");
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_TRUE(has(text, "system Suite.Busy1: failed beside the others and alone; the whole output: ")) << text;
+    EXPECT_TRUE(has(text, "\n2 passed, 2 failed, 0 skipped\n")) << text;
+    text = run("", "TESTS=5 ALONE=passes");   // too many
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_FALSE(has(text, "alone")) << text;
+    fs::rename(root_ / "build/tests/system", root_ / "build/tests/compute");   // does not depend on real time
+    text = run("", "TESTS=2 ALONE=passes");
+    EXPECT_EQ(code_, 1) << text;
+    EXPECT_FALSE(has(text, "alone")) << text;
+}
+
 /// Each of the two waits for the other one.
 TEST_F(Runner, WhatComputesRunsBesideWhatWaitsAndIsNicer) {
     for (const char* name : {"compute", "control"})
