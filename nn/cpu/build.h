@@ -144,7 +144,7 @@ public:
     uint32_t samples = 0;
     bool training = false;   // false: forward only
     Activation activation;   // in: the layer's input; out: its output
-    Activation other;        // in: what add adds
+    Activation other;        // in: the second input
     /// The next program: its operations go to `all`, by layer, what crosses the stage's cuts to `edges`, and the sizes of what slice groups
     /// send to `slices`, by point.
     void begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges,

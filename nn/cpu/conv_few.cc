@@ -65,7 +65,7 @@ void join(const Cut& c, float* images, float* strips) {
 
 }   // namespace
 
-bool conv_few_fits(const Layer& l) { return l.in.C < 16 && l.window.stride == 1 && l.window.pad == 0 && l.biases > 0; }
+bool conv_few_fits(const Layer& l) { return l.in.C < 16 && l.whole_windows() && l.window.stride == 1 && l.window.pad == 0 && l.biases > 0; }
 
 bool conv_few_pools(const Layer& l, const Layer& pool) {
     return conv_few_fits(l) && pool.window.kernel == 2 && pool.window.stride == 2 && pool.window.pad == 0 && l.out.H % 2 == 0 &&

@@ -5,7 +5,7 @@
 namespace gradcast::cpu {
 namespace {
 
-bool any_fits(const Layer& l) { return l.out.C % 16 == 0 && l.window.stride == 1 && l.window.pad < l.window.kernel; }
+bool any_fits(const Layer& l) { return l.whole_windows() && l.out.C % 16 == 0 && l.window.stride == 1 && l.window.pad < l.window.kernel; }
 
 WideShape shape_of(const Build& b, const Layer& l) { return {b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.window.kernel, l.window.pad}; }
 

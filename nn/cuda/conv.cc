@@ -112,6 +112,9 @@ Status build(Build& b) {
 }   // namespace
 
 Status conv(Build& b) {
+    if (!b.layer->whole_windows())
+        return fail(Code::unsupported, "layer {}: GPUs do not compute conv with {} in this version: take device cpu", b.layer->spec.name,
+                    b.layer->groups > 1 ? "groups" : "dilation");
     if (conv_is_dense(*b.layer)) return dense(b);
     if (conv_is_unfolded(b)) return unfolded(b);
     return named(b.layer->spec.name, build(b));

@@ -47,7 +47,8 @@ struct OnnxOperator {
     const char* type = nullptr;   // null: `steps`, or there is none and a net with the layer is not exported
     bool passes = false;          // evaluations leave the value as it is, so it needs none
     Input input = Input::any;     // the output has the same form
-    bool windowed = false;        // kernel_shape, strides and pads
+    bool windowed = false;        // kernel_shape, strides and pads, of convolutions also group and dilations
+    bool resizes = false;         // by LayerKey `scale` and in the way of `mode` (nn/graph/upsample.cc)
     std::span<const Attribute> attributes = {};
     std::span<const Step> (*steps)(const Layer& layer) = nullptr;   // the last one's result is the layer's
     bool exists() const { return type || steps || passes; }
@@ -60,6 +61,7 @@ struct LayerKind {
     /// From Layer::in: sets `out`, the numbers of parameters and statistics, and the window.  Error: names the layer and the shapes.
     Status (*shape)(const NetSpec& spec, Layer& layer);
     bool two_inputs = false;   // the second one is that of `from`, of the same shape
+    bool joins = false;        // of two_inputs: along C, so H and W alone are alike
     bool loss = false;         // ends a net
     bool regression = false;   // loss: compares with targets, which may be those of a regression; else the outputs are probabilities
     bool kinks = false;        // its slope jumps, so finite differences are a test of the gradient only away from the jumps
@@ -77,6 +79,8 @@ struct LayerKind {
 
 #define GC_LAYER_KINDS(GC_LAYER)    \
     GC_LAYER(conv)                  \
+    GC_LAYER(conv_transposed)       \
+    GC_LAYER(upsample)              \
     GC_LAYER(inner_product)         \
     GC_LAYER(max_pool)              \
     GC_LAYER(average_pool)          \
@@ -91,6 +95,7 @@ struct LayerKind {
     GC_LAYER(layer_norm)            \
     GC_LAYER(group_norm)            \
     GC_LAYER(add)                   \
+    GC_LAYER(concat)                \
     GC_LAYER(softmax_cross_entropy) \
     GC_LAYER(squared_loss)
 

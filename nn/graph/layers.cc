@@ -61,7 +61,8 @@ Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
     layer.input = before.empty() ? Layer::none : static_cast<uint32_t>(before.size() - 1);
     if (layer.kind->two_inputs) {
         if (named == Layer::none)
-            return fail(Code::invalid, "layer {}: it needs `from`, the earlier layer whose output it adds", layer.spec.name);
+            return fail(Code::invalid, "layer {}: it needs `from`, the earlier layer whose output it {}", layer.spec.name,
+                        layer.kind->joins ? "appends" : "adds");
         layer.other = named;
     } else if (named != Layer::none) {
         layer.input = named;
@@ -70,9 +71,12 @@ Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
     if (layer.input != Layer::none) ++before[layer.input].takers;
     if (layer.other == Layer::none) return {};
     ++before[layer.other].takers;
-    if (before[layer.other].out == layer.in) return {};
-    return fail(Code::invalid, "layer {}: its inputs {} {} and {} {} must be alike", layer.spec.name, before[layer.input].spec.name,
-                shape_text(layer.in), layer.spec.from, shape_text(before[layer.other].out));
+    layer.other_in = before[layer.other].out;
+    Shape alike = layer.other_in;
+    if (layer.kind->joins) alike.C = layer.in.C;
+    if (alike == layer.in) return {};
+    return fail(Code::invalid, "layer {}: its inputs {} {} and {} {} must be alike{}", layer.spec.name, before[layer.input].spec.name,
+                shape_text(layer.in), layer.spec.from, shape_text(layer.other_in), layer.kind->joins ? " in height and width" : "");
 }
 
 }   // namespace

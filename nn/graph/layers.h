@@ -20,7 +20,10 @@ struct Shape {   // of one sample
 /// Of kinds that slide one over their input.
 struct Window {
     uint32_t kernel = 0, stride = 0, pad = 0;
-    bool ceil = false;   // a last window that is partly outside counts too
+    bool ceil = false;       // a last window that is partly outside counts too
+    uint32_t dilation = 1;   // steps from one pixel of the window to the next
+    /// Its side in pixels of the input.
+    uint32_t span() const { return dilation * (kernel - 1) + 1; }
 };
 
 /// A layer of a checked net.
@@ -30,7 +33,9 @@ struct Layer {
     const LayerKind* kind = nullptr;
     uint32_t number = 0;   // in the list of the net
     Shape in{}, out{};
+    Shape other_in{};   // of the second input
     Window window{};
+    uint32_t groups = 1;                       // of a convolution
     float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
     uint32_t targets = 0;                      // of a loss: NetSpec::targets
     uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows, that of a slice behind all weights
@@ -41,7 +46,7 @@ struct Layer {
     // Running mean [C] and second moment [C] of batch norm, at the end of the flat vector in a bucket of their own.  A block hands in sums
     // over its samples in the place of a gradient, so all nodes move them by the same bits.
     uint64_t statistics = 0, statistics_offset = 0;
-    uint32_t input = none, other = none;   // number of the layer whose output it takes (none: the net's input), and that add adds
+    uint32_t input = none, other = none;   // number of the layer whose output it takes (none: the net's input), and the second one
     uint32_t takers = 0;                   // how many layers take its output
     uint64_t parameters() const { return weights + biases; }
     /// Of weight_shape: of a tensor without the padding that `weights` counts.
@@ -50,6 +55,8 @@ struct Layer {
         for (const uint64_t size : weight_shape) product *= size;
         return product;
     }
+    /// A convolution whose outputs read all channels of windows without gaps.
+    bool whole_windows() const { return groups == 1 && window.dilation == 1; }
     bool is(const LayerKind& which) const { return kind == &which; }
     /// Of a key of its kind: as given, or the default.
     double value(std::string_view key) const { return layer_value(spec, key); }

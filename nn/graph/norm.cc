@@ -1,5 +1,5 @@
 // layer_norm and group_norm (Ba, Kiros, Hinton 2016; Wu, He 2018): of each sample alone, so that evaluations need no statistics.
-#include "nn/graph/layers.h"
+#include "nn/graph/window.h"
 
 namespace gradcast {
 namespace {
@@ -10,13 +10,7 @@ constexpr LayerKey epsilon{.name = "epsilon",
                            .min = 1e-12,
                            .max = 1,
                            .help = "added to the variance that values are divided by the root of"};
-constexpr LayerKey groups{.name = "groups",
-                          .type = LayerKey::Type::integer,
-                          .value = 1,
-                          .min = 1,
-                          .max = 1 << 20,
-                          .help = "channels are normalised in so many groups, each with all of its pixels"};
-constexpr const LayerKey *layer_norm_keys[] = {&epsilon}, *group_norm_keys[] = {&groups, &epsilon};
+constexpr const LayerKey *layer_norm_keys[] = {&epsilon}, *group_norm_keys[] = {&groups_key, &epsilon};
 
 Status shape(const NetSpec&, Layer& layer) {
     layer.out = layer.in;
@@ -26,7 +20,7 @@ Status shape(const NetSpec&, Layer& layer) {
 }
 
 Status group_shape(const NetSpec& spec, Layer& layer) {
-    const auto count = static_cast<uint32_t>(layer.value(groups.name));
+    const auto count = static_cast<uint32_t>(layer.value(groups_key.name));
     if (layer.in.C % count != 0)
         return fail(Code::invalid, "layer {}: {} groups do not divide the {} channels of its input", layer.spec.name, count, layer.in.C);
     if (layer.in.C / count * uint64_t{layer.in.H} * layer.in.W == 1)

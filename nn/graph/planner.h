@@ -58,7 +58,7 @@ private:
 
 /// Builds the layers of a program in their order, each from the outputs that it reads.
 ///
-/// A device's Build has `activation` (in: the layer's input; out: its output), `other` (what add adds), and
+/// A device's Build has `activation` (in: the layer's input; out: its output), `other` (the second input), and
 ///     bool enter(uint32_t layer)                            the next layer; false: it is computed with the one before it
 ///     bool parts(uint32_t from, uint32_t by)                layer `by` writes a gradient of its own for the output of layer `from`
 ///     bool part(uint32_t from, uint32_t by, Activation*)    turns that output into what `by` gets; true: with such a gradient

@@ -12,6 +12,7 @@ namespace {
 
 bool fits(const Layer& layer, uint32_t slices) {
     const uint32_t unit = layer.kind->slice_unit, outputs = layer.out.C;
+    if (layer.groups > 1) return false;   // a slice would read some channels of the input alone
     return unit == 1 ? slices <= outputs : unit > 1 && outputs % (uint64_t{unit} * slices) == 0;
 }
 
@@ -25,6 +26,8 @@ std::string possible(const Layer& layer) {
 }
 
 Status check(const Layer& layer, uint32_t slices) {
+    if (layer.groups > 1)
+        return fail(Code::invalid, "layer {}: a convolution in {} groups cannot be sliced", layer.spec.name, layer.groups);
     if (fits(layer, slices)) return {};
     const std::string others = possible(layer), unit = fmt::format(" of a multiple of {}", layer.kind->slice_unit);
     return fail(Code::invalid, "layer {}: {} outputs do not make {} slices{}: {}", layer.spec.name, layer.out.C, slices,

@@ -18,6 +18,25 @@ TEST_P(CudaLayers, MatchFiniteDifferences) {
     expect_slopes(rig, GetParam());
 }
 
+TEST(CudaKinds, RefuseByNameWhatTheyDoNotCompute) {
+    GC_NEED_GPU();
+    const auto mistake = [](LayerSpec layer) {
+        const NetSpec spec{.C = 4, .H = 8, .W = 8, .classes = 10, .layers = {named(conv(4, 1), "c"), std::move(layer), fc(10), loss()}};
+        cuda::CudaDevice device;
+        EXPECT_TRUE(device.open({}).ok());
+        std::unique_ptr<Net> net;
+        return std::string(cuda::net_plan(spec, sizes({2}), device, &net).what);
+    };
+    for (const auto& [layer, name, what] : {std::tuple{grouped(conv(8, 3), 2), "conv2", "conv with groups"},
+                                            {grouped(conv(8, 1), 4), "conv2", "conv with groups"},
+                                            {grouped(conv(8, 3), 1, 2), "conv2", "conv with dilation"},
+                                            {conv_transposed(3, 2, 2), "conv_transposed1", "conv_transposed"},
+                                            {upsample(2), "upsample1", "upsample"},
+                                            {concat("c"), "concat1", "concat"},
+                                            {LayerSpec{.kind = "layer_norm"}, "layer_norm1", "layer_norm"}})
+        EXPECT_EQ(mistake(layer), fmt::format("layer {}: GPUs do not compute {} in this version: take device cpu", name, what));
+}
+
 /// Compares loss and gradient of a block with the CPU's, layer by layer, and an evaluation of fewer samples.
 void expect_as_cpu(const NetSpec& spec, uint32_t samples, Precision precision, double most) {
     NetConfig config = sizes({samples});

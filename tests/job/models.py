@@ -49,7 +49,7 @@ class Net(nn.Module):
         x, outputs = F.pad(x, [self.pad] * 4), {}
         for layer in self.layers:
             name, kind, o = layer["name"], layer["kind"], layer
-            if o["from"] and kind != "add":
+            if o["from"] and kind not in ("add", "concat"):
                 x = outputs[o["from"]]
             if kind in ("conv", "batch_norm"):
                 x = getattr(self, name)(x)
@@ -76,6 +76,10 @@ class Net(nn.Module):
 
 
 def of_safetensors(path, x):
+            elif kind == "concat":
+                x = torch.cat((x, outputs[o["from"]]), 1)
+            elif kind == "upsample":
+                x = F.interpolate(x, scale_factor=o["scale"], mode=o["mode"])
     meta, tensors = read_safetensors(path)
     net = Net(meta, tensors)
     net.load_state_dict(tensors)   # strict: every name and shape
@@ -133,17 +137,28 @@ def of_onnx(path, x):
         ends.append(end[1][0])
     for each in graph[1]:
         node = fields(each)
-        inputs = [values[name] for name in node[1]]   # only what has been made before
+        inputs = [values[name] if name else None for name in node[1]]   # only what has been made before
         a = {}
         for attribute in map(fields, node.get(5, [])):
             kind = attribute[20][0]
-            a[attribute[1][0].decode()] = {1: lambda: struct.unpack("<f", attribute[2][0])[0], 2: lambda: attribute[3][0], 7: lambda: attribute[8]}[kind]()
+            a[attribute[1][0].decode()] = {1: lambda: struct.unpack("<f", attribute[2][0])[0], 2: lambda: attribute[3][0], 3: lambda: attribute[4][0].decode(), 7: lambda: attribute[8]}[kind]()
         kind, one = node[4][0].decode(), inputs[0]
         if "pads" in a:
             top, left, bottom, right = a["pads"]
             around = lambda fill: F.pad(one, [left, right, top, bottom], value=fill)
         if kind == "Conv":
-            y = F.conv2d(around(0), *inputs[1:], stride=a["strides"])
+            y = F.conv2d(around(0), *inputs[1:], stride=a["strides"], dilation=a.get("dilations", 1), groups=a.get("group", 1))
+        elif kind == "ConvTranspose":
+            assert (top, left) == (bottom, right)
+            y = F.conv_transpose2d(one, *inputs[1:], stride=a["strides"], padding=(top, left))
+        elif kind == "Resize":
+            scales = inputs[2].tolist()
+            assert inputs[1] is None and scales[:2] == [1, 1] and scales[2] == scales[3]
+            nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            assert a in (nearest, {"mode": "linear", "coordinate_transformation_mode": "half_pixel"})
+            y = F.interpolate(one, scale_factor=scales[2], mode="nearest" if a == nearest else "bilinear")
+        elif kind == "Concat":
+            y = torch.cat(inputs, a["axis"])
         elif kind == "MaxPool":
             y = F.max_pool2d(around(-float("inf")), a["kernel_shape"], a["strides"])
         elif kind == "AveragePool":

@@ -32,6 +32,16 @@ NetSpec dots() {
     return {.C = 1, .H = 5, .W = 7, .pad = 0, .classes = 11, .layers = {fc(37), relu(), fc(24), norm(), fc(50), fc(11), loss()}};
 }
 
+/// Upsampling, and channels joined.
+NetSpec maps() {
+    return {.C = 3,
+            .H = 8,
+            .W = 8,
+            .classes = 11,
+            .layers = {conv(16, 3), named(relu(), "r"), upsample(2, true), conv(16, 3, 1, 1), upsample(3), average_pool(6, 6), concat("r"),
+                       conv(16, 5, 1, 2), upsample(3, true), max_pool(2), relu(), fc(11), loss()}};
+}
+
 void trains(Isa isa, const NetSpec& spec) {
     if (!nn_isa(isa).ok()) std::exit(2);
     fmt::print(stderr, "{:016x}", trained(spec));
@@ -44,7 +54,8 @@ TEST(CommonDeathTest, HasTheDigestsOfEveryLevelWithFusedMultiplyAdd) {
     const std::tuple<const char*, NetSpec, const char*> nets[] = {{"lenet5", preset("lenet5", 1, 28), "07a9c70af2a0ea1c"},
                                                                   {"mlp", preset("mlp", 1, 28), "743c0164d49eff05"},
                                                                   {"cnn", preset("cnn", 3, 32), "5fcecffdaa095305"},
-                                                                  {"dots", dots(), "79487aa285e93cb7"}};
+                                                                  {"dots", dots(), "79487aa285e93cb7"},
+                                                                  {"maps", maps(), "d67bd6ba603828fe"}};
     for (const auto& [name, spec, digest] : nets)
         for (Isa isa : {Isa::common, Isa::avx2, Isa::avx512})
             if (isa <= isa_best()) {
@@ -66,6 +77,12 @@ TEST(CommonDeathTest, RefusesWhatOneDnnComputes) {
     if (isa_best() < Isa::avx2) GTEST_SKIP() << "this CPU has no AVX2";
     EXPECT_EXIT(says_why(everything(), sizes({4}, 1)), testing::ExitedWithCode(0),
                 "layer conv1: isa = \"common\" has no kernel for its forward pass, because oneDNN computes it .* take another isa");
+    const LayerSpec apart = grouped(conv(16, 3), 16), up = conv_transposed(16, 2, 2);
+    for (const auto& [layer, name] : {std::pair{apart, "conv2"}, {up, "conv_transposed1"}}) {
+        const NetSpec spec{.C = 3, .H = 8, .W = 8, .layers = {conv(16, 3), layer, fc(10), loss()}};
+        EXPECT_EXIT(says_why(spec, sizes({4}, 1)), testing::ExitedWithCode(0),
+                    fmt::format("layer {}: isa = \"common\" has no kernel for its forward pass", name));
+    }
     NetConfig half = sizes({16}, 1);
     half.precision = Precision::bf16;
     EXPECT_EXIT(says_why(preset("mlp", 1, 28), half), testing::ExitedWithCode(0), "precision bf16 needs AVX512-BF16 or AMX");

@@ -78,7 +78,7 @@ TEST(Presets, SayWhatThereIs) {
     EXPECT_TRUE(spec.layers.empty());
     EXPECT_EQ(preset_names().size(), 11u);
     for (const char* name : preset_names()) EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
-    EXPECT_STREQ(layer_kinds()[1]->name, "inner_product");
+    EXPECT_STREQ(layer_kinds()[3]->name, "inner_product");
 }
 
 TEST(Layers, AsText) {
@@ -110,9 +110,10 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     EXPECT_EQ(mistake({max_pool(0), fc(10), loss()}), "layer pool1: kernel and stride must be at least 1");
     EXPECT_EQ(mistake({max_pool(2, 2, 2), fc(10), loss()}), "layer pool1: pad 2 must be below its kernel 2x2");
     const std::string kinds =
-        "one of conv, inner_product, max_pool, average_pool, global_average_pool, relu, gelu, silu, sigmoid, tanh, dropout, batch_norm, "
+        "one of conv, conv_transposed, upsample, inner_product, max_pool, average_pool, global_average_pool, relu, gelu, silu, sigmoid, "
+        "tanh, dropout, batch_norm, "
         "layer_norm, group_norm, "
-        "add, softmax_cross_entropy, "
+        "add, concat, softmax_cross_entropy, "
         "squared_loss";
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "tangent"}, loss()}), "layer 2 has the unknown kind \"tangent\": " + kinds);
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "max_pol"}, loss()}),

@@ -23,7 +23,7 @@ CASES = {
                                        ("inner_product", 20, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 12, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
     "mlp": ((1, 7, 9, 0, 10, 13), [("inner_product", 40, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 33, 0, 1, 0), ("relu", 0, 0, 1, 0), ("inner_product", 21, 0, 1, 0),
                                    ("relu", 0, 0, 1, 0), ("inner_product", 10, 0, 1, 0)]),
-    # An optional sixth element has options: ceil, bias, name, from, approximate, groups.
+    # An optional sixth element has options: ceil, bias, name, from, approximate, groups, dilation, scale, mode.
     "average_pool": ((2, 12, 14, 0, 6, 5), [("conv", 5, 3, 1, 1), ("average_pool", 0, 3, 2, 1, {"ceil": 1}), ("conv", 19, 2, 1, 0), ("relu", 0, 0, 1, 0),
                                             ("max_pool", 0, 3, 2, 0, {"ceil": 1}), ("conv", 6, 2, 1, 1), ("global_average_pool", 0, 0, 1, 0)]),
     "batch_norm": ((3, 9, 8, 1, 5, 9), [("conv", 7, 3, 1, 0, {"bias": 0}), ("batch_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0), ("conv", 17, 2, 2, 0), ("batch_norm", 0, 0, 1, 0),
@@ -40,14 +40,27 @@ CASES = {
     "norms": ((3, 9, 8, 1, 5, 6), [("conv", 12, 3, 1, 0), ("group_norm", 0, 0, 1, 0, {"groups": 4}), ("relu", 0, 0, 1, 0), ("conv", 21, 2, 2, 0), ("layer_norm", 0, 0, 1, 0),
                                    ("conv", 10, 1, 1, 0), ("group_norm", 0, 0, 1, 0, {"groups": 1}), ("inner_product", 19, 0, 1, 0), ("layer_norm", 0, 0, 1, 0), ("relu", 0, 0, 1, 0),
                                    ("inner_product", 5, 0, 1, 0)]),
+    "conv_groups": ((6, 11, 10, 0, 5, 4), [("conv", 12, 3, 1, 1, {"groups": 3}), ("conv", 12, 3, 2, 1, {"groups": 12, "bias": 0}), ("relu", 0, 0, 1, 0),
+                                           ("conv", 32, 1, 1, 0), ("conv", 48, 3, 1, 1, {"groups": 2}), ("inner_product", 5, 0, 1, 0)]),
+    "conv_dilation": ((3, 13, 12, 0, 5, 4), [("conv", 7, 3, 1, 2, {"dilation": 2}), ("conv", 16, 3, 1, 3, {"dilation": 3, "bias": 0}), ("relu", 0, 0, 1, 0),
+                                             ("conv", 16, 3, 2, 0, {"dilation": 2}), ("conv", 16, 3, 1, 2, {"dilation": 2, "groups": 16}), ("inner_product", 5, 0, 1, 0)]),
+    "concat": ((2, 8, 7, 0, 4, 6), [("conv", 7, 3, 1, 1, {"name": "a"}), ("relu", 0, 0, 1, 0, {"name": "r"}), ("conv", 5, 3, 1, 1, {"name": "b"}), ("concat", 0, 0, 1, 0, {"from": "r", "name": "d1"}),
+                                    ("conv", 4, 3, 1, 1), ("relu", 0, 0, 1, 0), ("concat", 0, 0, 1, 0, {"from": "d1", "name": "d2"}), ("conv", 16, 3, 1, 1, {"name": "w"}), ("relu", 0, 0, 1, 0),
+                                    ("conv", 32, 3, 1, 1), ("concat", 0, 0, 1, 0, {"from": "w"}), ("relu", 0, 0, 1, 0), ("conv", 9, 1, 1, 0), ("relu", 0, 0, 1, 0), ("conv", 9, 1, 1, 0), ("inner_product", 4, 0, 1, 0)]),
+    "upsample": ((2, 5, 4, 0, 4, 6), [("conv", 5, 3, 1, 1), ("upsample", 0, 0, 1, 0, {"scale": 2, "mode": "nearest"}), ("conv", 16, 3, 1, 1), ("relu", 0, 0, 1, 0),
+                                      ("upsample", 0, 0, 1, 0, {"scale": 2, "mode": "bilinear"}), ("conv", 9, 3, 3, 0), ("upsample", 0, 0, 1, 0, {"scale": 3, "mode": "bilinear"}),
+                                      ("conv", 4, 2, 2, 0), ("upsample", 0, 0, 1, 0, {"scale": 3, "mode": "nearest"}), ("inner_product", 4, 0, 1, 0)]),
+    "conv_transposed": ((3, 5, 4, 0, 4, 6), [("conv", 16, 3, 1, 1), ("relu", 0, 0, 1, 0), ("conv_transposed", 8, 2, 2, 0), ("relu", 0, 0, 1, 0), ("conv_transposed", 5, 3, 2, 1, {"bias": 0}),
+                                             ("conv_transposed", 17, 3, 1, 1), ("conv", 4, 3, 3, 0), ("inner_product", 4, 0, 1, 0)]),
 }
 LOSSES = {"residual": "squared_loss"}   # default: softmax_cross_entropy
-RATES = {"residual": 0.00390625}
+RATES = {"residual": 0.00390625, "conv_groups": 0.015625, "conv_dilation": 0.015625, "concat": 0.015625, "upsample": 0.001953125, "conv_transposed": 0.015625}
+TWO_INPUTS = ("add", "concat")
 STEPS, LR, MOMENTUM, WEIGHT_DECAY = 5, 0.125, 0.875, 0.015625   # exact in float
 
 
 def options(layer):
-    return {"ceil": 0, "bias": 1, "name": "", "from": "", **(layer[5] if len(layer) > 5 else {})}
+    return {"ceil": 0, "bias": 1, "name": "", "from": "", "groups": 1, "dilation": 1, **(layer[5] if len(layer) > 5 else {})}
 
 
 def forward(layers, parameters, x, statistics=None):
@@ -56,10 +69,16 @@ def forward(layers, parameters, x, statistics=None):
     for layer in layers:
         kind, outputs_, kernel, stride, pad = layer[:5]
         o = options(layer)
-        if o["from"] and kind != "add":
+        if o["from"] and kind not in TWO_INPUTS:
             x = outputs[o["from"]]
         if kind == "conv":
-            x = F.conv2d(x, next(parameters), next(parameters) if o["bias"] else None, stride=stride, padding=pad)
+            x = F.conv2d(x, next(parameters), next(parameters) if o["bias"] else None, stride=stride, padding=pad, dilation=o["dilation"], groups=o["groups"])
+        elif kind == "conv_transposed":
+            x = F.conv_transpose2d(x, next(parameters), next(parameters) if o["bias"] else None, stride=stride, padding=pad)
+        elif kind == "upsample":
+            x = F.interpolate(x, scale_factor=o["scale"], mode=o["mode"], **({"align_corners": False} if o["mode"] == "bilinear" else {}))
+        elif kind == "concat":
+            x = torch.cat((x, outputs[o["from"]]), 1)
         elif kind == "inner_product":
             x = F.linear(x.flatten(1), next(parameters), next(parameters) if o["bias"] else None)
         elif kind == "max_pool":
@@ -116,10 +135,11 @@ def make(name, folder, random):
     for i, layer in enumerate(layers):
         kind, outputs, kernel, stride, p = layer[:5]
         o = options(layer)
-        shape = shapes[o["from"] if o["from"] and kind != "add" else last]
+        shape = shapes[o["from"] if o["from"] and kind not in TWO_INPUTS else last]
         made = []
-        if kind in ("conv", "inner_product"):
-            dims = (outputs, shape.shape[1], kernel, kernel) if kind == "conv" else (outputs, shape[0].numel())
+        if kind in ("conv", "inner_product", "conv_transposed"):
+            dims = (outputs, shape.shape[1] // o["groups"], kernel, kernel) if kind == "conv" else (outputs, shape[0].numel())
+            dims = (shape.shape[1], outputs, kernel, kernel) if kind == "conv_transposed" else dims
             weight = random.standard_normal(dims) * np.sqrt(2 / np.prod(dims[1:]))
             made = [weight] + ([random.standard_normal(outputs) * 0.1] if o["bias"] else [])
         elif kind in ("group_norm", "layer_norm"):
@@ -131,7 +151,7 @@ def make(name, folder, random):
             statistics.append((number(centre), number(centre * centre + random.uniform(0.5, 2, channels))))
         parameters += [number(value).requires_grad_() for value in made]
         last = o["name"] or str(i)
-        shapes[last] = forward_shape(layer, shape)
+        shapes[last] = torch.cat((shape, shapes[o["from"]]), 1) if kind == "concat" else forward_shape(layer, shape)
 
     def flat(tensors, moments):
         return torch.cat([t.detach().reshape(-1) for t in tensors] + [t.detach() for pair in moments for t in pair]).numpy().astype("<f4").tobytes()
@@ -168,7 +188,11 @@ def forward_shape(layer, shape):
     if kind == "inner_product":
         return torch.zeros(1, outputs)
     if kind == "conv":
-        return F.conv2d(shape, torch.zeros(outputs, shape.shape[1], kernel, kernel), stride=stride, padding=pad)
+        return F.conv2d(shape, torch.zeros(outputs, shape.shape[1], kernel, kernel), stride=stride, padding=pad, dilation=options(layer)["dilation"])
+    if kind == "conv_transposed":
+        return F.conv_transpose2d(shape, torch.zeros(shape.shape[1], outputs, kernel, kernel), stride=stride, padding=pad)
+    if kind == "upsample":
+        return F.interpolate(shape, scale_factor=options(layer)["scale"])
     if kind == "global_average_pool":
         return F.adaptive_avg_pool2d(shape, 1)
     return F.max_pool2d(shape, kernel, stride, pad, ceil_mode=bool(options(layer)["ceil"])) if "pool" in kind else shape

@@ -12,7 +12,8 @@ namespace gradcast {
 
 constexpr const char* reference_names[] = {"inner_product", "conv",       "conv_narrow", "max_pool",       "lenet5", "mlp",
                                            "average_pool",  "batch_norm", "residual",    "shortcut_first", "curves"};
-constexpr const char* reference_names_of_cpus[] = {"norms"};   // that GPUs do not compute
+constexpr const char* reference_names_of_cpus[] = {"norms",  "conv_groups", "conv_dilation",
+                                                   "concat", "upsample",    "conv_transposed"};   // that GPUs do not compute
 
 template <typename T>
 std::vector<T> reference_read(std::ifstream& file, uint64_t count) {
@@ -67,10 +68,10 @@ void expect_reference(const char* name) {
                 layer.values.set(key, value);
             }
             for (std::string key, value; words.good() && words >> key >> value;) {
-                if (key == "approximate") {
+                if (key == "approximate" || key == "mode") {
                     EXPECT_TRUE(layer_set(layer, key, std::string_view(value)));
                 }
-                if (key == "groups") layer.values.set(key, std::stod(value));
+                if (key == "groups" || key == "dilation" || key == "scale") layer.values.set(key, std::stod(value));
                 if (key == "ceil" || key == "bias") layer.values.set(key, value == "1");
                 if (key == "name") layer.name = value;
                 if (key == "from") layer.from = value;

@@ -53,6 +53,20 @@ inline LayerSpec global_pool() { return {.kind = "global_average_pool"}; }
 inline LayerSpec norm(const char* name = "") { return {.kind = "batch_norm", .name = name}; }
 inline LayerSpec dropout(double rate) { return {.kind = "dropout", .values = {{"rate", rate}}}; }
 inline LayerSpec add(const char* from) { return {.kind = "add", .from = from}; }
+inline LayerSpec concat(const char* from) { return {.kind = "concat", .from = from}; }
+inline LayerSpec upsample(uint32_t scale, bool bilinear = false) {
+    return {.kind = "upsample", .values = {{"scale", scale}, {"mode", bilinear}}};
+}
+inline LayerSpec conv_transposed(uint32_t outputs, uint32_t kernel, uint32_t stride = 1, uint32_t pad = 0) {
+    LayerSpec layer = conv(outputs, kernel, stride, pad);
+    layer.kind = "conv_transposed";
+    return layer;
+}
+inline LayerSpec grouped(LayerSpec layer, uint32_t groups, uint32_t dilation = 1) {
+    layer.values.set("groups", groups);
+    layer.values.set("dilation", dilation);
+    return layer;
+}
 inline LayerSpec squared_loss() { return {.kind = "squared_loss"}; }
 inline LayerSpec named(LayerSpec layer, const char* name, const char* from = "") {
     layer.name = name;
@@ -82,6 +96,35 @@ inline NetSpec regression_on_floats(Element element, uint32_t targets = 4) {
                        relu(),
                        fc(targets),
                        {.kind = "squared_loss"}}};
+}
+
+/// Down and up again: what GPUs do not compute of images, with skips that are joined.
+inline NetSpec encoder_decoder() {
+    return {.C = 2,
+            .H = 9,
+            .W = 13,
+            .pad = 1,
+            .classes = 5,
+            .layers = {conv(16, 3),
+                       norm(),
+                       named(relu(), "high"),
+                       max_pool(3, 2),
+                       grouped(conv(16, 3, 1, 2), 16, 2),
+                       conv(24, 1),
+                       named(relu(), "low"),
+                       max_pool(2, 2),
+                       grouped(conv(20, 3, 1, 1), 4),
+                       upsample(2, true),
+                       concat("low"),
+                       grouped(conv(11, 3, 1, 1), 1, 1),
+                       relu(),
+                       conv_transposed(7, 3, 2),
+                       concat("high"),
+                       upsample(2),
+                       conv(5, 2, 2),
+                       relu(),
+                       fc(5),
+                       loss()}};
 }
 
 /// Every kind of layer, odd shapes, two shortcuts, one of them with a layer in it.

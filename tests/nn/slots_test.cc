@@ -5,11 +5,12 @@
 namespace gradcast {
 namespace {
 
-const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything", "floats"};
+const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything", "floats", "images"};
 
 NetSpec net_of(const std::string& name) {
     if (name == "everything") return everything();
     if (name == "floats") return regression_on_floats(Element::f32);
+    if (name == "images") return encoder_decoder();
     return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
 }
 

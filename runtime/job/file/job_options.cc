@@ -210,7 +210,7 @@ constexpr JobOption rows[] = {
     {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr,
      "by which messages, `from` and the tensors of state_dicts (conv1.weight) name the layer; empty: kind and number", set<&LayerSpec::name>},
     {"net.layers", "from", Kind::text, "\"\"", 0, 0, false, nullptr,
-     "name of an earlier layer: add adds its output, other kinds take it instead of that of the layer before", set<&LayerSpec::from>},
+     "name of an earlier layer: add adds its output, concat appends its channels, other kinds take it instead of that of the layer before", set<&LayerSpec::from>},
     {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "update rule", field<&OptimiserConfig::kind, Identity::yes>},
     {"optimiser", "schedule", Kind::name, "\"constant\"", 0, 0, false, schedule_names,
      "how lr changes over the job", field<&OptimiserConfig::schedule, Identity::yes>},

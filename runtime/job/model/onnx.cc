@@ -104,6 +104,7 @@ private:
             const double is = each.key ? layer.value(each.key->name) : static_cast<double>(each.value);
             attributes.push_back(each.real ? real(each.name, static_cast<float>(is)) : number(each.name, static_cast<int64_t>(is)));
         }
+        if (op.resizes) resize(layer, inputs, attributes);
         if (op.steps) return {steps(op.steps(layer), inputs[0], name), flattened};
         return {node(op.type, inputs, name + ".output", attributes), flattened};
     }
@@ -126,6 +127,18 @@ private:
         return output(all.size() - 1);
     }
 
+    /// What makes a Resize of upsample.
+    void resize(const Layer& layer, std::vector<std::string>& inputs, std::vector<Message>& attributes) {
+        const bool bilinear = layer.value("mode") != 0;
+        const auto scale = static_cast<float>(layer.value("scale"));
+        const float scales[] = {1, 1, scale, scale};
+        inputs.insert(inputs.end(), {"", layer.spec.name + ".scales"});   // no region of interest
+        graph_.message(5, tensor_of<float>(inputs.back(), type_float, std::vector<uint64_t>{std::size(scales)}, scales));
+        attributes.push_back(text("mode", bilinear ? "linear" : "nearest"));
+        attributes.push_back(text("coordinate_transformation_mode", bilinear ? "half_pixel" : "asymmetric"));
+        if (!bilinear) attributes.push_back(text("nearest_mode", "floor"));
+    }
+
     Value flat(const Value& x, const Layer& layer) {
         return x.flat ? x : Value{node("Flatten", {x.name}, layer.spec.name + ".flat", {number("axis", 1)}), true};
     }
@@ -140,13 +153,16 @@ private:
     /// A window that begins inside but is partly outside counts where `ceil` is set.  Runtimes do not agree on what their own ceil_mode
     /// does at the end, so the padding there is what such windows need, and the rounding is always down.
     static std::vector<Message> window(const Layer& layer) {
-        const auto& [kernel_side, step, zeros, ceil] = layer.window;
-        const int64_t kernel = kernel_side, stride = step, pad = zeros;
-        auto end = [&, rounds_up = ceil](uint32_t side, uint32_t windows) {
+        const Window& of = layer.window;
+        const int64_t kernel = of.kernel, stride = of.stride, pad = of.pad, dilation = of.dilation;
+        auto end = [&, rounds_up = of.ceil](uint32_t side, uint32_t windows) {
             return rounds_up ? std::max<int64_t>((int64_t{windows} - 1) * stride + kernel - side - pad, 0) : pad;
         };
-        return {numbers("kernel_shape", {kernel, kernel}), numbers("strides", {stride, stride}),
-                numbers("pads", {pad, pad, end(layer.in.H, layer.out.H), end(layer.in.W, layer.out.W)})};
+        std::vector<Message> all = {numbers("kernel_shape", {kernel, kernel}), numbers("strides", {stride, stride}),
+                                    numbers("pads", {pad, pad, end(layer.in.H, layer.out.H), end(layer.in.W, layer.out.W)})};
+        if (dilation > 1) all.push_back(numbers("dilations", {dilation, dilation}));
+        if (layer.groups > 1) all.push_back(number("group", layer.groups));
+        return all;
     }
 
     std::string node(const char* kind, const std::vector<std::string>& inputs, const std::string& output,
@@ -174,6 +190,11 @@ private:
     static Message number(const char* name, int64_t value) {
         Message made = attribute(name, 2);
         made.number(3, value);
+        return made;
+    }
+    static Message text(const char* name, std::string_view value) {
+        Message made = attribute(name, 3);
+        made.text(4, value);
         return made;
     }
     static Message numbers(const char* name, const std::vector<int64_t>& values) {
