@@ -109,6 +109,91 @@ Status resnet9(NetSpec& spec) {
     return {};
 }
 
+/// He, Zhang, Ren, Sun 2016, with the names of torchvision's tensors, so that its files can be a job's `start`.
+class ResNet {
+public:
+    explicit ResNet(NetSpec& spec) : spec_(spec) {
+        const bool large = std::min(spec.H, spec.W) >= 64;   // else as for CIFAR: no pixel is skipped
+        unit("conv1", "bn1", 64, large ? 7 : 3, large ? 2 : 1);
+        if (large) push({.kind = "max_pool", .name = "maxpool", .values = {{"kernel", 3}, {"stride", 2}, {"pad", 1}}});
+    }
+    /// Four runs of blocks, each of half the side of the one before it; bottlenecks have four times the outputs.
+    Status blocks(std::array<uint32_t, 4> counts, bool bottleneck) {
+        for (uint32_t run = 0; run < counts.size(); ++run)
+            for (uint32_t i = 0; i < counts[run]; ++i)
+                block(fmt::format("layer{}.{}", run + 1, i), 64u << run, run > 0 && i == 0 ? 2 : 1, bottleneck);
+        push({.kind = "global_average_pool", .name = "avgpool"});
+        push({.kind = "inner_product", .name = "fc", .values = {{"outputs", spec_.classes}}});
+        push(loss());
+        return {};
+    }
+
+private:
+    void push(LayerSpec layer) { spec_.layers.push_back(std::move(layer)); }
+    void unit(const std::string& conv, const std::string& norm, uint32_t outputs, uint32_t kernel, uint32_t stride, bool ends = false,
+              const std::string& from = {}) {
+        push({.kind = "conv",
+              .name = conv,
+              .values = {{"outputs", outputs}, {"kernel", kernel}, {"stride", stride}, {"pad", kernel / 2}, {"bias", false}},
+              .from = from});
+        push({.kind = "batch_norm", .name = norm});
+        if (!ends) push({.kind = "relu", .name = conv + ".relu"});
+    }
+    void block(const std::string& name, uint32_t width, uint32_t stride, bool bottleneck) {
+        const std::string before = spec_.layers.back().name;
+        const uint32_t outputs = bottleneck ? 4 * width : width;
+        const bool turns = stride > 1 || outputs != channels_;
+        const auto part = [&](uint32_t number, uint32_t of, uint32_t kernel, uint32_t step, bool ends) {
+            unit(fmt::format("{}.conv{}", name, number), fmt::format("{}.bn{}", name, number), of, kernel, step, ends);
+        };
+        if (bottleneck) {
+            part(1, width, 1, 1, false);
+            part(2, width, 3, stride, false);
+            part(3, outputs, 1, 1, true);
+        } else {
+            part(1, width, 3, stride, false);
+            part(2, outputs, 3, 1, true);
+        }
+        std::string other = before;
+        if (turns) {
+            other = spec_.layers.back().name;
+            unit(name + ".downsample.0", name + ".downsample.1", outputs, 1, stride, true, before);
+        }
+        push({.kind = "add", .name = name + ".add", .from = other});
+        push({.kind = "relu", .name = name + ".relu"});
+        channels_ = outputs;
+    }
+
+    NetSpec& spec_;
+    uint32_t channels_ = 64;
+};
+
+Status resnet18(NetSpec& spec) { return ResNet(spec).blocks({2, 2, 2, 2}, false); }
+Status resnet50(NetSpec& spec) { return ResNet(spec).blocks({3, 4, 6, 3}, true); }
+
+// Ronneberger, Fischer, Brox 2015, with batch norm and padded convolutions, from 32 channels on.  It goes down four times, or as often as
+// both sides are even, and gives the classes of each pixel.
+Status unet(NetSpec& spec) {
+    uint32_t depth = 0;
+    while (depth < 4 && ((spec.H | spec.W) >> depth) % 2 == 0) ++depth;
+    if (depth == 0) return fail(Code::invalid, "net unet takes samples of even height and width, not {}x{}", spec.H, spec.W);
+    const auto level = [&spec](uint32_t number) { unit(spec, 3, 32u << number, 1), unit(spec, 3, 32u << number, 1); };
+    const auto skip = [](uint32_t number) { return fmt::format("skip{}", number + 1); };
+    for (uint32_t number = 0; number < depth; ++number) {
+        level(number);
+        spec.layers.back().name = skip(number);
+        spec.layers.push_back(max_pool(2));
+    }
+    level(depth);
+    for (uint32_t number = depth; number-- > 0;) {
+        spec.layers.push_back({.kind = "conv_transposed", .values = {{"outputs", 32u << number}, {"kernel", 2}, {"stride", 2}}});
+        spec.layers.push_back({.kind = "concat", .from = skip(number)});
+        level(number);
+    }
+    spec.layers.insert(spec.layers.end(), {conv(1, spec.classes), loss()});
+    return {};
+}
+
 // Samples as they are.
 Status mlp(NetSpec& spec) {
     spec.layers = {fc(1024), relu(), fc(1024), relu(), fc(512), relu(), fc(spec.classes), loss()};
@@ -133,8 +218,9 @@ struct Row {
     Status (*make)(NetSpec& spec);
     const char *sides, *purpose;   // for people
     Shape sample;                  // that presets_help() counts parameters for, with 10 classes
+    bool masks = false;            // the net has an output for each pixel
 };
-constexpr char any[] = "any", square[] = "28x28 or 32x32";
+constexpr char any[] = "any", square[] = "28x28 or 32x32", even[] = "even sides";
 constexpr Shape grey{1, 28, 28}, colour{3, 32, 32};
 constexpr std::array rows = {
     Row{"lenet5", lenet5, square, "LeNet-5 with ReLU and max pooling, for digits and clothes", grey},
@@ -146,6 +232,13 @@ constexpr std::array rows = {
     Row{"cnn-norm", cnn_norm, square, "cnn with batch norm after each convolution", colour},
     Row{"nin", nin, square, "network in network: convolutions and dropout, no inner product, for small photographs", colour},
     Row{"resnet9", resnet9, square, "residual net of nine layers with weights, for small photographs", colour},
+    Row{"resnet18",
+        resnet18,
+        any,
+        "ResNet-18, for photographs: from 64 pixels on with torchvision's stem, below with one of 3x3",
+        {3, 224, 224}},
+    Row{"resnet50", resnet50, any, "ResNet-50, of bottlenecks, likewise", {3, 224, 224}},
+    Row{"unet", unet, even, "U-Net with batch norm, for masks: a class for each pixel", {3, 128, 128}, true},
     Row{"ridge", ridge, any, "least squares for regressions, as import ridge makes them", {1, 1, 500}},
     Row{"logistic", logistic, any, "multinomial logistic regression: one inner product", grey}};
 constexpr auto names = [] {
@@ -159,16 +252,17 @@ constexpr auto names = [] {
 std::span<const char* const> preset_names() { return names; }
 
 std::string presets_help() {
-    std::string text = fmt::format("{:<12} {:<15} {:>10}  {:<8} {}\n", "preset", "samples", "parameters", "for", "purpose");
+    std::string text = fmt::format("{:<12} {:<15} {:>10}  {:<10} {}\n", "preset", "samples", "parameters", "for", "purpose");
     for (const Row& row : rows) {
         NetSpec spec;
         std::vector<Layer> layers;
         GC_ASSERT(preset_find(row.name, row.sample.C, row.sample.H, row.sample.W, 10, &spec).ok());
         spec.target_scale = layer_kind_find(spec.layers.back().kind)->regression ? 1 : 0;
+        if (row.masks) spec.layers.insert(spec.layers.end() - 1, {.kind = "global_average_pool"});   // has none, whatever the targets are
         GC_ASSERT(layers_check(spec, &layers).ok());
         uint64_t parameters = 0;
         for (const Layer& layer : layers) parameters += layer.parameters();
-        text += fmt::format("{:<12} {:<15} {:>10}  {:<8} {}\n", row.name, row.sides, parameters,
+        text += fmt::format("{:<12} {:<15} {:>10}  {:<10} {}\n", row.name, row.sides, parameters,
                             fmt::format("{}x{}x{}", row.sample.C, row.sample.H, row.sample.W), row.purpose);
     }
     return text +

@@ -213,7 +213,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"[net]", "[net]\ndeterministic = false", "job.toml:13: net.deterministic: false is for GPUs"},
              {"[net]", "[net]\nprecison = \"bf16\"", "net.precison: is not known: did you mean precision?"},
              {"preset = \"lenet5\"", "",
-              "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, "
+              "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, resnet18, "
+              "resnet50, unet, ridge, "
               "logistic, or "
               "[[net.layers]]"},
              {"preset = \"lenet5\"", "preset = \"lenet5\"\npad = 2", "job.toml:14: net.pad: a preset has its own"},
@@ -277,7 +278,7 @@ TEST(JobFile, AllMistakesInOneGo) {
     EXPECT_EQ(mistakes_of(text), (std::vector<std::string>{
                                      "job.toml:6: job.batch: is text, not a whole number",
                                      "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
-                                     "nin, resnet9, ridge, logistic, or [[net.layers]], or command",
+                                     "nin, resnet9, resnet18, resnet50, unet, ridge, logistic, or [[net.layers]], or command",
                                      "job.toml:13: net.presett: is not known: did you mean preset?",
                                      "job.toml:16: optimiser.lr: -1 is not above 0",
                                  }));
@@ -316,7 +317,7 @@ TEST(JobFile, ASectionIsNotAValue) {
     EXPECT_EQ(mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
               (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
                                         "job.toml:1: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
-                                        "nin, resnet9, ridge, logistic, or [[net.layers]], or command"}));
+                                        "nin, resnet9, resnet18, resnet50, unet, ridge, logistic, or [[net.layers]], or command"}));
 }
 
 TEST(JobFile, SyntaxErrorHasLineAndColumn) {

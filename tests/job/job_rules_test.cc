@@ -94,7 +94,7 @@ const std::vector<Case> cases = {
     {{.net = "command = [\"a\"]\ndevice = \"cuda\"\n"},
      "net.device: goes with presets and layers: the program of net.command chooses its own"},
     {{.net = ""},
-     "net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, ridge, logistic, or [[net.layers]], or command"},
+     "net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, resnet18, resnet50, unet, ridge, logistic, or [[net.layers]], or command"},
     {{.net = "preset = \"mlp\"\npad = 2\n"},
      "net.pad: a preset has its own; it goes with [[net.layers]]"},
     {{.net = "preset = \"mlp\"\nprecision = \"tf32\"\n"},

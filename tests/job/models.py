@@ -28,6 +28,10 @@ def read_safetensors(path):
     return meta, tensors
 
 
+def module_of(name):
+    return name.replace(".", "/")   # PyTorch takes no dot in a module's name
+
+
 class Net(nn.Module):
     """The layers of the metadata as PyTorch's own modules, so that load_state_dict() proves names and shapes."""
 
@@ -38,12 +42,15 @@ class Net(nn.Module):
             name, kind = layer["name"], layer["kind"]
             if kind == "conv":
                 K, C = tensors[name + ".weight"].shape[:2]
-                self.add_module(name, nn.Conv2d(C, K, layer["kernel"], layer["stride"], layer["pad"], bias=layer["bias"]))
+                self.add_module(module_of(name), nn.Conv2d(C * layer["groups"], K, layer["kernel"], layer["stride"], layer["pad"], layer["dilation"], layer["groups"], bias=layer["bias"]))
+            elif kind == "conv_transposed":
+                C, K = tensors[name + ".weight"].shape[:2]
+                self.add_module(module_of(name), nn.ConvTranspose2d(C, K, layer["kernel"], layer["stride"], layer["pad"], bias=layer["bias"]))
             elif kind == "inner_product":
                 K, C = tensors[name + ".weight"].shape
-                self.add_module(name, nn.Linear(C, K, bias=layer["bias"]))
+                self.add_module(module_of(name), nn.Linear(C, K, bias=layer["bias"]))
             elif kind == "batch_norm":
-                self.add_module(name, nn.BatchNorm2d(tensors[name + ".weight"].shape[0]))
+                self.add_module(module_of(name), nn.BatchNorm2d(tensors[name + ".weight"].shape[0]))
 
     def forward(self, x):
         x, outputs = F.pad(x, [self.pad] * 4), {}
@@ -51,10 +58,10 @@ class Net(nn.Module):
             name, kind, o = layer["name"], layer["kind"], layer
             if o["from"] and kind not in ("add", "concat"):
                 x = outputs[o["from"]]
-            if kind in ("conv", "batch_norm"):
-                x = getattr(self, name)(x)
+            if kind in ("conv", "conv_transposed", "batch_norm"):
+                x = getattr(self, module_of(name))(x)
             elif kind == "inner_product":
-                x = getattr(self, name)(x.flatten(1))[:, :, None, None]
+                x = getattr(self, module_of(name))(x.flatten(1))[:, :, None, None]
             elif kind == "max_pool":
                 x = F.max_pool2d(x, o["kernel"], o["stride"], o["pad"], ceil_mode=o["ceil"])
             elif kind == "average_pool":
@@ -69,6 +76,10 @@ class Net(nn.Module):
                 x = {"silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}[kind](x)
             elif kind == "add":
                 x = x + outputs[o["from"]]
+            elif kind == "concat":
+                x = torch.cat((x, outputs[o["from"]]), 1)
+            elif kind == "upsample":
+                x = F.interpolate(x, scale_factor=o["scale"], mode=o["mode"])
             else:
                 assert kind in ("dropout", "softmax_cross_entropy", "squared_loss"), kind
             outputs[name] = x
@@ -76,13 +87,10 @@ class Net(nn.Module):
 
 
 def of_safetensors(path, x):
-            elif kind == "concat":
-                x = torch.cat((x, outputs[o["from"]]), 1)
-            elif kind == "upsample":
-                x = F.interpolate(x, scale_factor=o["scale"], mode=o["mode"])
     meta, tensors = read_safetensors(path)
     net = Net(meta, tensors)
-    net.load_state_dict(tensors)   # strict: every name and shape
+    stems = {name: name.rpartition(".") for name in tensors}
+    net.load_state_dict({f"{module_of(stem)}.{last}": tensors[name] for name, (stem, _, last) in stems.items()})   # strict: every name and shape
     assert meta["sample"] == list(x.shape[1:])
     return net.eval()(x)
 

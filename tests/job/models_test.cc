@@ -98,6 +98,42 @@ void write_values(const std::string& path, const std::vector<T>& values) {
     write_file(path, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
 }
 
+/// The samples as a net reads them, and their shape.
+void write_input(const Data& data, const std::string& input, const std::string& shape) {
+    const Samples& of = data.samples;
+    std::vector<float> values;
+    const uint64_t plane = uint64_t{of.H} * of.W;
+    for (size_t i = 0; i < data.images.size(); ++i) {
+        const uint64_t c = i / plane % of.C;
+        values.push_back((static_cast<float>(data.images[i]) / 255 - data.mean[c]) / data.std[c]);
+    }
+    write_values(input, values);
+    write_values(shape, std::vector<uint32_t>{of.count, of.C, of.H, of.W});
+}
+
+// A file with torchvision's names fits the preset: PyTorch's logits come out.
+TEST(SlowModels, ResNetStartsWithPyTorchsFile) {
+    if (std::system("/usr/bin/python3 -c 'import torch' >/dev/null 2>&1") != 0) GTEST_SKIP() << "python3-torch is missing";
+    TestFolder folder;
+    Trained read(preset("resnet18", 3, 32));
+    Data data(read.model.net, 3);
+    write_input(data, folder.file("resnet.input"), folder.file("resnet.shape"));
+    const std::string here = __FILE__, said = folder.file("said");
+    const std::string command = "/usr/bin/python3 " + here.substr(0, here.rfind('/')) + "/resnet.py " + folder.path.string();
+    ASSERT_EQ(std::system((command + " >" + said + " 2>&1").c_str()), 0) << read_file(said);
+    std::string digest, notes;
+    const Status status = safetensors_read(folder.file("resnet.safetensors"), read.model.net, read.parameters, &digest, &notes);
+    ASSERT_TRUE(status.ok()) << status.what;
+    const std::string bytes = read_file(folder.file("resnet.logits"));
+    std::vector<float> wanted(30);
+    ASSERT_EQ(bytes.size(), wanted.size() * sizeof(float));
+    std::memcpy(wanted.data(), bytes.data(), bytes.size());
+    const std::vector<float> found = logits_of(read, data.samples);
+    float largest = 0;
+    for (const float each : wanted) largest = std::max(largest, std::abs(each));
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-4f * std::max(1.0f, largest)) << i;
+}
+
 TEST(SlowModels, GiveTheSameLogitsElsewhere) {
     if (std::system("/usr/bin/python3 -c 'import torch' >/dev/null 2>&1") != 0) GTEST_SKIP() << "python3-torch is missing";
     // A net whose values go from features to planes and back, which only ONNX tells apart.
@@ -108,12 +144,10 @@ TEST(SlowModels, GiveTheSameLogitsElsewhere) {
                         .classes = 10,
                         .layers = {conv(8, 3), named(global_pool(), "pixel"), fc(8), named(norm(), "flat"), add("pixel"), conv(12, 1),
                                    relu(), max_pool(1), fc(8), add("flat"), average_pool(1), fc(10), squared_loss()}};
-    const std::pair<const char*, NetSpec> nets[] = {{"lenet5", preset("lenet5", 1, 28)},
-                                                    {"nin", preset("nin", 3, 32)},
-                                                    {"resnet9", preset("resnet9", 3, 32)},
-                                                    {"everything", everything()},
-                                                    {"mixed", mixed},
-                                                    {"curves", differences()[0].spec}};
+    const std::pair<const char*, NetSpec> nets[] = {{"lenet5", preset("lenet5", 1, 28)},   {"nin", preset("nin", 3, 32)},
+                                                    {"resnet9", preset("resnet9", 3, 32)}, {"resnet18", preset("resnet18", 3, 64)},
+                                                    {"everything", everything()},          {"mixed", mixed},
+                                                    {"curves", differences()[0].spec},     {"images", encoder_decoder()}};
     TestFolder folder;
     for (const auto& [name, spec] : nets) {
         auto file = [&, which = name](const char* end) { return folder.file(fmt::format("{}.{}", which, end)); };
@@ -121,14 +155,7 @@ TEST(SlowModels, GiveTheSameLogitsElsewhere) {
         Data data(spec, 3);
         ASSERT_TRUE(safetensors_write(file("safetensors"), trained.model, trained.parameters).ok());
         ASSERT_TRUE(onnx_write(file("onnx"), trained.model, trained.parameters).ok());
-        std::vector<float> input;
-        const uint64_t plane = uint64_t{spec.H} * spec.W;
-        for (size_t i = 0; i < data.images.size(); ++i) {
-            const uint64_t c = i / plane % spec.C;
-            input.push_back((static_cast<float>(data.images[i]) / 255 - data.mean[c]) / data.std[c]);
-        }
-        write_values(file("input"), input);
-        write_values(file("shape"), std::vector<uint32_t>{data.samples.count, spec.C, spec.H, spec.W});
+        write_input(data, file("input"), file("shape"));
         write_values(file("logits"), logits_of(trained, data.samples));
     }
     const std::string here = __FILE__, said = folder.file("said");

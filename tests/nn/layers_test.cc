@@ -28,7 +28,8 @@ TEST(Presets, HelpHasALineForEach) {
     for (const char* name : preset_names()) EXPECT_NE(help.find(fmt::format("\n{:<12} ", name)), help.npos) << name;
     for (const char* line : {"lenet5       28x28 or 32x32       61706  1x28x28  ", "cnn          28x28 or 32x32      878538  3x32x32  ",
                              "mlp          any                2383370  1x28x28  ", "nin          28x28 or 32x32      966986  3x32x32  ",
-                             "resnet9      28x28 or 32x32     6573130  3x32x32  ", "ridge        any                    500  1x1x500  "})
+                             "resnet9      28x28 or 32x32     6573130  3x32x32  ", "resnet18     any               11181642  3x224x224 ",
+                             "unet         even sides         7763338  3x128x128 ", "ridge        any                    500  1x1x500  "})
         EXPECT_NE(help.find(line), help.npos) << line << "\n" << help;
 }
 
@@ -64,6 +65,27 @@ TEST(Presets, HaveTheirParameterCounts) {
     EXPECT_EQ(parameters(spec), 984356u);
     ASSERT_TRUE(preset_find("resnet9", 3, 32, 32, 10, &spec).ok());
     EXPECT_EQ(parameters(spec), 6573130u + 2 * (64 + 3 * 128 + 256 + 3 * 512));
+    // Of torchvision's, and statistics; that for CIFAR is of 3x3 at first.
+    ASSERT_TRUE(preset_find("resnet18", 3, 224, 224, 1000, &spec).ok());
+    EXPECT_EQ(parameters(spec), 11689512u + 2 * 4800);
+    ASSERT_TRUE(preset_find("resnet50", 3, 224, 224, 1000, &spec).ok());
+    EXPECT_EQ(parameters(spec), 25557032u + 2 * 26560);
+    ASSERT_TRUE(preset_find("resnet18", 3, 32, 32, 10, &spec).ok());
+    EXPECT_EQ(parameters(spec), 11173962u + 2 * 4800);
+    // Of PyTorch's modules.  A side that is even twice alone allows two levels.
+    const auto unet = [&spec](uint32_t H, uint32_t W) {
+        EXPECT_TRUE(preset_find("unet", 3, H, W, 10, &spec).ok());
+        spec.layers.insert(spec.layers.end() - 1, global_pool());   // so that the loss is one of classes of the whole sample
+        std::vector<Layer> layers;
+        EXPECT_TRUE(layers_check(spec, &layers).ok());
+        uint64_t count = 0;
+        for (const Layer& layer : layers) count += layer.parameters();
+        EXPECT_EQ(shape_text(layers.end()[-2].in), fmt::format("10x{}x{}", H, W));
+        return count;
+    };
+    EXPECT_EQ(unet(128, 128), 7763338u);
+    EXPECT_EQ(unet(48, 32), unet(128, 128));
+    EXPECT_EQ(unet(28, 64), 467466u);
     ASSERT_TRUE(preset_find("mlp", 3, 32, 32, 10, &spec).ok());
     EXPECT_EQ(parameters(spec), 3073u * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 10);
 }
@@ -72,11 +94,12 @@ TEST(Presets, SayWhatThereIs) {
     NetSpec spec;
     EXPECT_STREQ(preset_find("lenet", 1, 28, 28, 10, &spec).what,
                  "no net \"lenet\": did you mean lenet5? one of lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, "
-                 "resnet9, ridge, logistic");
+                 "resnet9, resnet18, resnet50, unet, ridge, logistic");
     EXPECT_STREQ(preset_find("lenet5", 1, 30, 28, 10, &spec).what, "net lenet5 takes samples of 28x28 or 32x32, not 30x28");
     EXPECT_STREQ(preset_find("cnn", 3, 32, 31, 10, &spec).what, "net cnn takes samples of 28x28 or 32x32, not 32x31");
+    EXPECT_STREQ(preset_find("unet", 3, 32, 31, 10, &spec).what, "net unet takes samples of even height and width, not 32x31");
     EXPECT_TRUE(spec.layers.empty());
-    EXPECT_EQ(preset_names().size(), 11u);
+    EXPECT_EQ(preset_names().size(), 14u);
     for (const char* name : preset_names()) EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
     EXPECT_STREQ(layer_kinds()[3]->name, "inner_product");
 }
