@@ -183,7 +183,9 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Benc
     add_code(simulate);
     auto add_net = [&](const char* name, const char* what) {
         CLI::App* command = app.add_subcommand(name, what);
-        command->add_option("--net", result.nets, "presets, with commas")->delimiter(',')->capture_default_str();
+        command->add_option("--net", result.nets, "presets, with commas; resnet18:224: of samples of that side")
+            ->delimiter(',')
+            ->capture_default_str();
         command->add_option("--isa", result.isa, "portable, avx2, avx512, avx512-bf16, amx or auto: what this CPU has")
             ->capture_default_str();
         command->add_option("--precision", precisions, "of convolutions and inner products, with commas: f32, bf16 or, on GPUs, tf32")

@@ -1,5 +1,7 @@
 #include "bench/net/rig.h"
 
+#include <charconv>
+
 #include "bench/net/net.h"
 
 namespace gradcast {
@@ -12,9 +14,15 @@ struct NoSink final : GradientSink {
 
 }   // namespace
 
-Status NetRig::open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how) {
+Status NetRig::open(const std::string& wanted, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how) {
+    const size_t colon = std::min(wanted.find(':'), wanted.size());
+    const std::string preset = wanted.substr(0, colon);
     const bool small = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
-    const uint32_t C = small ? 1 : 3, H = small ? 28 : 32;
+    uint32_t H = small ? 28 : 32;
+    const uint32_t C = small ? 1 : 3;
+    if (const char* begin = wanted.data() + colon + 1, *end = wanted.data() + wanted.size();
+        colon < wanted.size() && std::from_chars(begin, end, H).ptr != end)
+        return fail(Code::invalid, "net {}: behind the colon stands the side of its samples, as in resnet18:224", wanted);
     GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
     if (preset == "ridge") spec_.target_scale = 1;   // a regression
     NetConfig config;

@@ -22,8 +22,8 @@ struct NetHow {
 
 class NetRig final : GradientSink {
 public:
-    /// Samples of 3x32x32 for the CIFAR-10 nets (nin, resnet9, cnn), else of 1x28x28.
-    Status open(const std::string& preset, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
+    /// net: a preset, of samples of 1x28x28 (lenet3, lenet5, mlp) or 3x32x32; "resnet18:224": of 3x224x224.
+    Status open(const std::string& net, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
     bool on_gpu() const { return compute_.device != nullptr; }
     Status step();
     /// Whole steps in one launch, as jobs of one node compute them; where net().steps_ahead() is above 0.

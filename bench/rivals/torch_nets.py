@@ -6,7 +6,7 @@ import sys
 import torch
 from torch import nn
 
-samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32)}   # channels, height and width
+samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32), "resnet18:64": (3, 64), "resnet18:224": (3, 224)}   # channels, height and width
 
 
 examples = {"gpt": "Gpt", "resnet18": "ResNet18"}   # nets that are examples of the Python package: module -> class
@@ -21,6 +21,13 @@ def example(net):
 class Residual(nn.Sequential):
     def forward(self, x):
         return x + super().forward(x)
+
+
+class Stem(nn.BatchNorm2d):
+    """As torchvision's, pooling behind the ReLU (whose second call changes nothing)."""
+
+    def forward(self, x):
+        return nn.functional.max_pool2d(nn.functional.relu(super().forward(x)), 3, 2, 1)
 
 
 def unit(inputs, outputs):
@@ -55,6 +62,11 @@ def model(net):
             *unit(3, 64), *unit(64, 128), nn.MaxPool2d(2), Residual(*unit(128, 128), *unit(128, 128)),
             *unit(128, 256), nn.MaxPool2d(2), *unit(256, 512), nn.MaxPool2d(2), Residual(*unit(512, 512), *unit(512, 512)),
             nn.MaxPool2d(4), nn.Flatten(), nn.Linear(512, 10))
+    if net in ("resnet18:64", "resnet18:224"):
+        made = model("resnet18")
+        made.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        made.bn1 = Stem(64)
+        return made
     if net in examples:
         return getattr(example(net), examples[net])()
     raise SystemExit(f"no net '{net}': {', '.join(samples)}")
