@@ -143,7 +143,7 @@ TEST(SlowModels, GiveTheSameLogitsElsewhere) {
                         .pad = 1,
                         .classes = 10,
                         .layers = {conv(8, 3), named(global_pool(), "pixel"), fc(8), named(norm(), "flat"), add("pixel"), conv(12, 1),
-                                   relu(), max_pool(1), fc(8), add("flat"), average_pool(1), fc(10), squared_loss()}};
+                                   relu(), max_pool(1), fc(8), add("flat"), average_pool(1), concat("pixel"), fc(10), squared_loss()}};
     const std::pair<const char*, NetSpec> nets[] = {{"lenet5", preset("lenet5", 1, 28)},   {"nin", preset("nin", 3, 32)},
                                                     {"resnet9", preset("resnet9", 3, 32)}, {"resnet18", preset("resnet18", 3, 64)},
                                                     {"everything", everything()},          {"mixed", mixed},
