@@ -145,7 +145,8 @@ TEST(SystemBench, NetsRunBesideTorch) {
         EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
     // Both sides have the same nets, by their numbers of parameters.  The user's settings of libraries do not slow PyTorch down.
     std::string as_installed;
-    for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}, std::pair{"resnet18:64", 11181642}}) {
+    for (const auto& [net, parameters] :
+         {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}, std::pair{"resnet18:64", 11181642}}) {
         const char* set = as_installed.empty() ? "env -u OPENBLAS_CORETYPE" : "env OPENBLAS_CORETYPE=Prescott OMP_NUM_THREADS=7";
         Result result = shell(fmt::format("{} /usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", set, net));
         const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
