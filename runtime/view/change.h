@@ -100,7 +100,7 @@ public:
     /// next view none is proposed for a joiner.
     void ending() { ending_ = true; }
     void weigh(NodeId node, uint16_t weight) { nodes_[index_of(node)].weight = weight; }   // its share of blocks in the next view
-    /// After notice `view`, with the state that the trainer has stopped with; a joiner knows none.
+    /// After notice `view`, with the state that the trainer has stopped with; a joiner knows none, nor may a member of the first view.
     void trainer_stopped(const ViewState& state, uint64_t now_us);
     /// After notice `catch_up`, with the digest of the state that this node now has.
     void caught_up(uint64_t digest, uint64_t now_us);

@@ -77,7 +77,7 @@ enum class ViewStage : uint8_t {
 
 /// The state that a trainer has stopped with.
 struct ViewState {
-    bool known = false;   // false: a joiner, or `initial`
+    bool known = false;   // false: a joiner, a member that has not got a resumed job's state yet, or `initial`
     StepId applied = 0;   // steps
     uint64_t digest = 0;
     uint64_t evaluation_step = 0, evaluation = 0;   // the last evaluation: when, and its result as the caller encodes it

@@ -17,7 +17,7 @@ ViewMessage ViewChange::state_message() const {
 
 void ViewChange::trainer_stopped(const ViewState& state, uint64_t now_us) {
     if (ended_ || stage_ != ViewStage::installing) return;
-    GC_ASSERT((state.known || state.initial) == has_state_ && !(state.known && state.initial));
+    GC_ASSERT((has_state_ || !(state.known || state.initial)) && !(state.known && state.initial));
     stage_ = ViewStage::reported;
     peers_[*rank_].stage = stage_;
     peers_[*rank_].state = state;

@@ -44,6 +44,43 @@ protected:
     }
 };
 
+// While the state of a resumed job is on its way to the others, a rank is lost: at each of many times.
+TEST_F(ResumeTest, GoesOnWithoutARankThatIsLostWhileTheStateIsSent) {
+    const std::string text = with_job(job_text(), "survive = true\ncheckpoint_every = 7\ncheckpoint_keep = 100\n");
+    const Run whole = run(text, 2);
+    ASSERT_TRUE(whole.status.ok()) << whole.status.what;
+    const std::string checkpoint = checkpoints(whole).at(7);
+    const auto steps = digests(whole.folders[0]);
+    constexpr Rank holder = 1;
+    SimConfig slow{.ranks = 3};
+    slow.rate_bytes_per_s = 1e6;
+    uint32_t began = 0, sent = 0, ended = 0;
+    for (const Rank dead : {0u, holder, 2u}) {
+        for (uint64_t at_us = 200; at_us <= 14'000; at_us += 600) {
+            const auto kill = [&](Simulator& simulator) { simulator.kill(dead, at_us); };
+            const Run rest = run(text, slow, {.resume = from(checkpoint, holder), .meddle = kill});
+            for (Rank rank = 0; rank < 3; ++rank) {
+                if (rank == dead) continue;
+                const std::string error = rest.ranks[rank].error;
+                if (error.find(" lost in step 8: ") != error.npos) continue;   // nobody can be missed before all have begun
+                ++began;
+                if (dead == holder && error == "node-b is lost, which holds the state to go on from") {
+                    ++ended;
+                    continue;
+                }
+                sent += dead == holder;
+                EXPECT_EQ(error, "") << dead << " at " << at_us;
+                EXPECT_EQ(rest.ranks[rank].digest, whole.digest()) << dead << " at " << at_us;
+                EXPECT_TRUE(std::filesystem::exists(rest.folders[rank] + "/job.toml"));
+                for (const auto& [step, digest] : digests(rest.folders[rank])) EXPECT_EQ(digest, steps.at(step)) << step;
+            }
+        }
+    }
+    EXPECT_GT(began, 100u);   // of 144
+    EXPECT_GT(sent, 0u);      // somebody had the state
+    EXPECT_GT(ended, 0u);     // nobody had
+}
+
 /// Every kind of training with a state of its own: optimisers, schedules, batch norm, dropout, augmentation, quantisers.
 TEST_F(ResumeTest, AnyCheckpointGoesOnToTheSameModel) {
     const std::string plain = job_text(), often = "checkpoint_every = 7\ncheckpoint_keep = 100\n";

@@ -409,6 +409,29 @@ TEST(View, ANodeDiesWhileInitialValuesAreSent) {
     }
 }
 
+// Node 0 has the state of a resumed job.  Without it, and without a node that has got the state, the job ends.
+TEST(View, ANodeDiesWhileAResumedStateIsSent) {
+    for (const uint32_t dead : {0u, 1u, 2u}) {
+        uint64_t on = 0, ended = 0;
+        for (uint64_t seed = 1; seed <= 40; ++seed) {
+            World world({.seed = seed, .members = 3, .initial_us = D, .resumed = true});
+            world.run(D / 2);
+            world.crash(dead);
+            Nodes rest{0, 1, 2};
+            rest.erase(rest.begin() + dead);
+            const auto all = [&](auto is) { return is(rest[0]) && is(rest[1]); };
+            const auto goes_on = [&] {
+                return all([&](uint32_t each) { return world.going(each) && world.machine(each).view().n() == 2; });
+            };
+            const auto ends = [&] { return all([&](uint32_t each) { return world.ended(each) == ViewNotice::Kind::tied; }); };
+            ASSERT_TRUE(world.run(2 * D, [&] { return goes_on() || ends(); })) << dead << " of seed " << seed << world.describe();
+            (ends() ? ended : on) += 1;
+        }
+        EXPECT_EQ(ended > 0, dead == 0);
+        EXPECT_GT(on, 0u);
+    }
+}
+
 TEST(View, MajorityOfDigestsWins) {
     World world({.members = 3});
     world.run(D / 2);

@@ -200,7 +200,8 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
                 if (its.view.number != number || its.machine->stage() != ViewStage::installing) return;
                 its.computing = false;
                 if (its.has_state) reported_[number][which] = its.applied;
-                its.machine->trainer_stopped({its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0, its.initial}, now_us_);
+                its.machine->trainer_stopped(
+                    {its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0, its.initial && !config_.resumed}, now_us_);
                 after(which);
             });
             return;
@@ -231,7 +232,7 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
         }
         case ViewNotice::Kind::wrong:
         case ViewNotice::Kind::tied:
-            if (!wrong_expected_) violate(fmt::format("node {} ends because digests differ", which));
+            if (!wrong_expected_ && !(config_.resumed && node.initial)) violate(fmt::format("node {} ends because digests differ", which));
             [[fallthrough]];
         case ViewNotice::Kind::excluded:
         case ViewNotice::Kind::minority:
@@ -364,7 +365,7 @@ void World::deliver(const Packet& packet) {
             apply(packet.to);
             break;
         case Packet::Kind::fetch:
-            if ((node.has_state || node.initial) && node.applied == packet.step)
+            if ((node.has_state || (node.initial && !config_.resumed)) && node.applied == packet.step)
                 send({.kind = Packet::Kind::give,
                       .from = packet.to,
                       .to = packet.from,

@@ -33,6 +33,7 @@ struct WorldConfig {
     uint64_t late_us = D / 8;
     /// Within so long the members of the first view get the initial values of node 0, each at some time; 0: they have them at once.
     uint64_t initial_us = 0;
+    bool resumed = false;       // until then they have no state, and no initial values of their own
     double rejoin_chance = 0;   // of a node that ended or was restarted
     bool patient = true;        // with those that were given up and came back
     ViewMutant mutant = ViewMutant::none;
@@ -120,7 +121,7 @@ private:
         uint32_t installed = 0;
         // the trainer
         bool has_state = false, frozen = false, computing = false, computed = false;
-        bool initial = false;   // it has initial values, and not the job's
+        bool initial = false;   // it has initial values, and not the job's; resumed: neither
         uint32_t session = 0;
         AgreedView view;
         StepId applied = 0;

@@ -267,7 +267,10 @@ private:
         if (status.ok()) status = steps(context);
         while (views_ && views_->repeats(status) && session_->ended().ok()) {
             GC_TRY(views_->next(context, status, place, &standing_));
-            if (!has_state_) has_state();   // it was lost while initial values were sent
+            if (!begun_) {   // a node was lost while the state that the job begins or goes on with was sent
+                GC_TRY(has_begun_with());
+                if (standing_.evaluated > 0) report_.resumed(standing_.accuracy, standing_.test_loss);
+            }
             repeats_ = true;
             checkpoints_.regrouped(context.step);
             if (context.unreported && context.unreported->step + 1 == context.step) {   // nobody else may have this line
@@ -303,7 +306,12 @@ private:
         // The first view, also where another one follows before it has begun here.
         report_.views(view_records_with({}, {.first_step = context.step + 1, .members = names(session_->config().nodes)}));
         const auto spread_views = [&] { return view_records_spread(context, *session_, report_.views(), report_); };
+        // One node has all of the state, and can send it in the next view as well, where a node is lost meanwhile.
+        const bool one_holder = config_.resume.on && views_ && !parts_.pipeline && config_.resume.holders.size() == 1;
+        if (one_holder && config_.resume.holders[0] == config_.self) views_->has_state();
+        else if (one_holder) views_->awaits_state(config_.resume.holders[0]);
         GC_TRY(own_values ? begin_initial(context) : session_->begin());
+        if (one_holder) views_->watch(context.host);
         if (parts_.pipeline && !config_.resume.on) {
             GC_TRY(session_->probe());
             if (parts_.buddies) GC_TRY(state_to_buddies(context, *session_, parts_));
@@ -314,14 +322,18 @@ private:
             return spread_views();
         }
         GC_TRY(resume_spread(config_, context, *session_, parts_, *algorithm_, resume_files_, &standing_));
-        resume_files_ = {};
         if (std::ranges::find(config_.resume.holders, config_.self) == config_.resume.holders.end())
             report_.state_from(config_.roster[static_cast<size_t>(config_.resume.holders[0])].name, config_.resume.steps);
-        GC_TRY(file_write(config_.folder + "/job.toml", job_.text));
-        has_state();
+        GC_TRY(has_begun_with());
         first_step(context);
         GC_TRY(spread_views());
         return resumed(context);
+    }
+    /// This node has the state that the job begins or goes on with.
+    Status has_begun_with() {
+        has_state();
+        resume_files_ = {};
+        return config_.resume.on ? file_write(config_.folder + "/job.toml", job_.text) : Status{};
     }
     /// All ranks begin with the initial values of the first one, whose scales are of them.  Where a node is lost meanwhile, the next view
     /// begins with these, if one of its members has them, else with those of its lowest rank.
@@ -614,7 +626,7 @@ private:
     std::unique_ptr<Algorithm>& algorithm_ = planned_.algorithm;
     std::unique_ptr<Session>& session_ = planned_.session;   // the present one; the driver may still send for the last one
     Checkpoints checkpoints_;
-    std::optional<ViewSwitch> views_;        // of a job with `survive`
+    std::optional<ViewSwitch> views_;   // of a job with `survive`
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_reported_ = false;
     uint64_t bytes_bound_ = 0, edge_bytes_ = 0;   // of a step of the present session

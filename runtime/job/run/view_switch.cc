@@ -139,7 +139,7 @@ bool ViewSwitch::read_news() {
             case NoticeKind::catch_up: step_ = std::move(news.notice); break;
             case NoticeKind::go:
                 go_ = has_state_ = true;
-                initial_ = false;
+                initial_ = awaits_ = false;
                 break;
             case NoticeKind::excluded:
             case NoticeKind::minority:
@@ -182,6 +182,8 @@ Status ViewSwitch::ended() const {
             return fail(Code::conflict, "{} has another state after step {} than the other nodes: test its memory and CPU", own,
                         end_->step);
         case NoticeKind::tied:
+            if (awaits_)   // nobody has a state, else this node would get it
+                return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", config_.roster[index_of(holder_)].name);
             return fail(Code::conflict, "nodes differ about the state after step {}, and none can tell who is right", end_->step);
         default:
             return fail(Code::peer_lost,
@@ -360,7 +362,7 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
         standing->algorithm_bytes = algorithm_.state().size();
         return state_send(context, session, {0, behind_.data()}, parts_, algorithm_, standing);
     }
-    if (!joins()) keep(context, *standing);
+    if (has_state_ || initial_) keep(context, *standing);
     GC_TRY(state_receive(context, session, rank_of(step.source), parts_, algorithm_, standing));
     report_.state_from(config_.roster[static_cast<size_t>(step.source)].name, step.step);
     context.step = step.step;

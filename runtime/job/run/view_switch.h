@@ -45,13 +45,20 @@ public:
     /// This node has the state that the job begins with.
     void has_state() {
         has_state_ = true;
-        initial_ = kept_.on = false;
+        initial_ = awaits_ = kept_.on = false;
     }
     /// This node has initial values of its own, and is to get those of another node in their place.  Keeps them: where the loss of a node
     /// comes between, and no member of the next view has those of the other node, the job begins with the lowest rank's own.
     void has_initial(const Context& context) {
         initial_ = true;
         keep(context, {});
+    }
+    /// This node is a member of a resumed job's first view, and is to get the state from another node.  Where the loss of a node comes
+    /// between, it gets the state in the next view.  `holder`: the node whose file has the state; without it, and without a node that has
+    /// got the state, the job ends.
+    void awaits_state(NodeId holder) {
+        awaits_ = true;
+        holder_ = holder;
     }
     /// The job has begun: from now on lost nodes are suspected.
     void watch(Host& host);
@@ -113,9 +120,10 @@ private:
     Report& report_;
     std::unique_ptr<ViewProtocol> protocol_;
     uint32_t members_min_ = 1;
-    bool joins() const { return !has_state_ && !initial_; }
+    bool joins() const { return !has_state_ && !initial_ && !awaits_; }
     bool has_state_ = false, watching_ = false, gave_up_ = false, drained_ = false;
-    bool initial_ = false;   // has_initial(), until it has the state
+    bool initial_ = false, awaits_ = false;   // has_initial(), awaits_state(), until it has the state
+    NodeId holder_{};                         // of awaits_state()
 
     bool frozen_ = false;
     std::optional<AgreedView> view_;         // to be installed
