@@ -371,6 +371,7 @@ void JobRun::work() {
         if (!recorder.start([this] { record(); }).ok()) record();
         status = bench_ ? bench_->run() : engine_->run(driver_->host());
         bool may_rejoin = !bench_ && engine_->may_rejoin(), rejoins = false;
+        const bool departed = !bench_ && engine_->departed();
         {
             std::lock_guard lock(mutex_);
             if (!status.ok() && !nobody_.empty() && engine_->status().views.empty()) {   // it has never been a member
@@ -386,7 +387,7 @@ void JobRun::work() {
         record();
         {
             std::unique_lock lock(mutex_);
-            host_.membership.ended(plan_->id, {.done = status.ok(), .leaves = leaves_ || may_rejoin, .rejoins = rejoins});
+            host_.membership.ended(plan_->id, {.done = status.ok(), .leaves = leaves_ || may_rejoin || departed, .rejoins = rejoins});
             changed_.wait(lock, [this] { return closed_; });
         }
         if (!bench_) {

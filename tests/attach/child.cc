@@ -39,8 +39,10 @@ public:
         classes_ = own_ ? 4 : samples["classes"].get<size_t>();
         if (!own_) mean_ = samples["mean"][0], std_ = samples["std"][0];
         fmt::print("lane {} of {}, seed {}\n", start["lane"].get<int>(), start["lanes"].get<int>(), start["seed"].get<int>());
+        if (mode_.starts_with("leaves a child ")) print_tasks_limit();
         std::fflush(stdout);
         lane_ = start["lane"];
+        if (mode_.starts_with("leaves a child ")) leave_child(mode_.substr(15));
         hello();
         memory();
         initial();
@@ -133,6 +135,31 @@ private:
             factor_ *= std::strtof(text.c_str(), nullptr);
         }
     }
+    /// "pids.max N" of its control group, where that has one.
+    static void print_tasks_limit() {
+        FILE* file = std::fopen("/proc/self/cgroup", "r");
+        char line[4096], limit[32];
+        while (file && std::fgets(line, sizeof line, file)) {
+            std::string path = std::strrchr(line, ':') + 1;
+            path.pop_back();
+            for (const char* root : {"/sys/fs/cgroup", "/sys/fs/cgroup/pids"})
+                if (FILE* max = std::fopen((root + path + "/pids.max").c_str(), "r")) {
+                    if (std::fgets(limit, sizeof limit, max)) fmt::print("pids.max {}", limit);
+                    std::fclose(max);
+                }
+        }
+        if (file) std::fclose(file);
+    }
+    /// A daemon of its own session that no usual signal ends.  Its number is in that file.
+    void leave_child(const std::string& path) const {
+        if (::fork() != 0) return;
+        ::setsid();
+        for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+        if (::fork() != 0) ::_exit(0);
+        ::close(socket_);
+        if (!file_write(path, fmt::format("{}", ::getpid())).ok()) ::_exit(9);
+        for (;;) ::pause();
+    }
     /// True in the first process that comes here with this file name.
     static bool first(const std::string& path) { return ::mkdir(path.c_str(), 0700) == 0; }
 
@@ -166,7 +193,7 @@ private:
         if (::mmap(nullptr, parameter_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds_[0], 0) != MAP_FAILED) std::exit(9);
         parameters_ = static_cast<const float*>(::mmap(nullptr, parameter_bytes, PROT_READ, MAP_SHARED, fds_[0], 0));
         block_ = static_cast<char*>(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fds_[1], 0));
-        if (::ftruncate(fds_[1], 0) == 0) std::exit(9);   // sealed
+        if (::ftruncate(fds_[0], 0) == 0 || ::ftruncate(fds_[1], 0) == 0) std::exit(9);   // sealed
         w_ = memory["tensors"][0];
         b_ = memory["tensors"][1];
         buckets_ = memory["buckets"].size();

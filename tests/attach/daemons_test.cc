@@ -1,4 +1,5 @@
 // Programs at several real daemons: what differs between nodes, a cancelled evaluation, and copies of sources that are started again.
+#include "runtime/attach/group.h"
 #include "tests/attach/child.h"
 #include "tests/daemon/jobs.h"
 
@@ -66,6 +67,102 @@ TEST(SystemAttach, ACancelEndsAnEvaluation) {
         }
         EXPECT_LT(clock_us() - begin_us, 25'000'000u);
     }
+}
+
+// What a program has started is ended with it, whatever it ignores, and although its parent has ended.
+TEST(SystemAttach, ACancelledJobLeavesNoProcess) {
+    Programs all(1);
+    Cluster& cluster = all.cluster;
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const std::string id = cluster[0].submit(all.job("leaves a child " + all.place("child"), 1'000'000)).value("id", "");
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 3; })) << logs(cluster);
+    std::string number;
+    ASSERT_TRUE(file_read(all.place("child"), &number).ok());
+    const pid_t child = std::stoi(number);
+    ASSERT_EQ(::kill(child, 0), 0);
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    EXPECT_EQ(cluster[0].ended(id).state, JobState::cancelled) << logs(cluster);
+    EXPECT_TRUE(eventually([&] { return ::kill(child, 0) != 0 && errno == ESRCH; })) << logs(cluster);
+    if (group_room().bounds_tasks()) {   // the tests of ControlGroup skip by name
+        EXPECT_TRUE(has(all.log(0, id), "lane 0: pids.max 258")) << all.log(0, id);
+    }
+}
+
+// `memory` of a node decides how many processes it has.  The bits are the same.
+TEST(SystemAttach, LanesFollowTheMemory) {
+    struct Outcome {
+        JobStatus status;
+        uint64_t planned = 0;
+    };
+    const auto run = [](const std::string& more) {
+        Programs all(1);
+        Cluster& cluster = all.cluster;
+        cluster.configure(cluster[0], "commands = true\n" + more);
+        Outcome outcome;
+        cluster.up();
+        const Json answer = cluster[0].submit(all.job("needs 64 MiB"));
+        const std::string id = answer.value("id", "");
+        if (!id.empty()) outcome.status = cluster[0].ended(id);
+        else outcome.status.error = answer.value("error", "");
+        for (const MemoryUse& each : outcome.status.memory) outcome.planned += each.total();
+        return outcome;
+    };
+    const Outcome two = run("cpus = [0, 1]\n"), one = run("cpus = [0]\n");
+    ASSERT_EQ(two.status.state, JobState::done) << two.status.error;
+    ASSERT_EQ(one.status.state, JobState::done) << one.status.error;
+    const auto about_lanes = [](const Outcome& outcome) {
+        std::string text;
+        for (const std::string& each : outcome.status.warnings)
+            if (has(each, " lanes: ")) text += each;
+        return text;
+    };
+    EXPECT_EQ(about_lanes(two), "");
+    ASSERT_GT(two.planned, one.planned + (80 << 20));   // 64 MiB and a quarter more
+    const auto memory = [](uint64_t bytes) { return fmt::format("cpus = [0, 1]\nmemory = \"{}MiB\"\n", bytes >> 20); };
+    const Outcome little = run(memory((one.planned + two.planned) / 2));
+    ASSERT_EQ(little.status.state, JobState::done) << little.status.error;
+    EXPECT_TRUE(has(about_lanes(little), "this node has 1 of 2 lanes: with 2 the job would take ")) << about_lanes(little);
+    EXPECT_TRUE(has(about_lanes(little), "`memory` in ")) << about_lanes(little);
+    EXPECT_LT(little.planned, two.planned);
+    EXPECT_EQ(little.status.digest, two.status.digest);
+    EXPECT_EQ(one.status.digest, two.status.digest);
+
+    const Outcome none = run(memory(one.planned - (24 << 20)));
+    EXPECT_TRUE(has(none.status.error, "the job needs ") && has(none.status.error, " MiB here with one lane (programs "))
+        << none.status.error;
+    EXPECT_TRUE(has(none.status.error, " MiB are available (`memory` in ")) << none.status.error;
+}
+
+TEST(SystemAttach, ANodeWhoseProcessEndedMayComeBack) {
+    Programs all(3);
+    Cluster& cluster = all.cluster;
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    const auto survives = [](Submission job) {
+        job.text.insert(job.text.find("[data]"), "survive = true\n");
+        job.text.replace(job.text.find("deadline = \"60s\""), 16, "deadline = \"10s\"");
+        return job;
+    };
+    const std::string id = cluster[0].submit(survives(all.job("one dies " + all.place("died"), 10'000'000))).value("id", "");
+    const auto state = [&](uint32_t node) { return cluster[node].job(id).value("status", Json::object()).value("state", ""); };
+    const auto without = [&] { return state(0) == "failed" ? 0u : state(1) == "failed" ? 1u : 2u; };
+    ASSERT_TRUE(eventually([&] { return state(without()) == "failed"; })) << logs(cluster);
+    const uint32_t lost = without(), other = lost == 0 ? 1 : 0;
+    const std::string error = cluster[lost].ended(id).error;
+    EXPECT_TRUE(has(error,
+                    "was ended by signal 9 (SIGKILL); the job goes on without this node where it can, and `gradcastctl job "
+                    "add-node` takes it in again"))
+        << error;
+    const auto members = [&] {
+        const Json views = cluster[other].job(id).value("status", Json::object()).value("views", Json::array());
+        return views.empty() ? size_t{0} : views.back().value("members", Json::array()).size();
+    };
+    ASSERT_TRUE(eventually([&] { return members() == 2; })) << logs(cluster);
+    const Json answer = cluster[other].post("/v1/jobs/" + id + "/nodes", {{"node", cluster[lost].name}});
+    EXPECT_EQ(answer.value("node", ""), cluster[lost].name) << answer.dump();
+    ASSERT_TRUE(eventually([&] { return members() == 3; })) << logs(cluster);
+    const uint64_t step = cluster[other].step(id);
+    EXPECT_TRUE(eventually([&] { return cluster[lost].step(id) > step; })) << logs(cluster);
+    EXPECT_EQ(state(lost), "running");
 }
 
 // A job goes on with the sources that it began with, or with a job file by those of now.

@@ -149,9 +149,12 @@ public:
             if (Status written = file_write(config_.folder + "/profile.json", profile->json(session_->self(), own_name())); !written.ok())
                 report_.log().error("{}", written.what);
         // A process of the user that fails takes its node out of the job, as if the node were lost.
-        const bool departs = !status.ok() && views_ && parts_.processes && parts_.processes->failed() && !ended_;
-        if (departs) status = fail(status.code, "{}; the job goes on without this node where it can", status.what);
-        if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted() && !departs) {
+        departed_ = !status.ok() && views_ && parts_.processes && parts_.processes->failed() && !ended_;
+        if (departed_)
+            status =
+                fail(status.code, "{}; the job goes on without this node where it can, and `gradcastctl job add-node` takes it in again",
+                     status.what);
+        if (!status.ok() && session_->ended().ok() && !ended_ && !session_->outvoted() && !departed_) {
             // The others must learn of it, and may have found another error first: all end with one line.
             const Status agreed = session_->abort(status);
             // What was found here is another rank's word for the same thing, or its consequence.
@@ -180,6 +183,7 @@ public:
         else orders_.leave_alone(why);
     }
     bool may_rejoin() const override { return views_ && views_->may_rejoin(); }
+    bool departed() const override { return departed_; }
     Status drain(const std::string& why) override {
         GC_TRY(may_leave());
         orders_.leave(why);
@@ -627,6 +631,7 @@ private:
     std::unique_ptr<Session>& session_ = planned_.session;   // the present one; the driver may still send for the last one
     Checkpoints checkpoints_;
     std::optional<ViewSwitch> views_;   // of a job with `survive`
+    bool departed_ = false;
     bool begun_ = false, repeats_ = false;   // its first step; the present one, in another view
     bool deaf_reported_ = false;
     uint64_t bytes_bound_ = 0, edge_bytes_ = 0;   // of a step of the present session

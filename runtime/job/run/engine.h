@@ -50,6 +50,9 @@ public:
     virtual Status drain(const std::string& why) = 0;
     /// After run(): this node was evicted or cut off.  The others may go on with the job, and this node may rejoin it.
     virtual bool may_rejoin() const = 0;
+    /// After run(): the process of net.command has failed here.  The others go on without this node where they can, and it rejoins when it
+    /// is invited.
+    virtual bool departed() const = 0;
     /// Any thread.  An operator declares that node dead.  This is a proof of death for the next view unless the node answers.
     virtual Status force_dead(const std::string& node) = 0;
     virtual JobStatus status() const = 0;                      // any thread
