@@ -1,6 +1,8 @@
 // Jobs with net.command at real daemons: who may have a program started, and where.
 #include <grp.h>
 
+#include <regex>
+
 #include "runtime/control/keys.h"
 #include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
@@ -75,6 +77,15 @@ TEST(SystemCommands, NeedTheRoleAdminOverTcp) {
     // A client cannot claim to be more.
     const Json claimed = Json(all.job({}));
     EXPECT_FALSE(claimed.contains("role"));
+    // Nor can it bring a command to a job that is there.
+    std::string plain = job_text(all.data, 1'000'000);
+    plain.insert(plain.find("[data]"), "checkpoint_every = 5\n");
+    const std::string id = cluster[0].submit(plain).value("id", "");
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 10; })) << logs(cluster);
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    ASSERT_EQ(cluster[0].ended(id).state, JobState::cancelled);
+    said = all.ctl({"--host", fmt::format("127.0.0.1:{}", port), "--key", "ana.key", "resume", id, "job.toml", "--wait"});
+    EXPECT_TRUE(has(said, "this needs the role admin")) << said;
     EXPECT_FALSE(all.started());
     said = submit("eve.key");
     EXPECT_TRUE(has(said, "ValueError: no net")) << said;
@@ -154,7 +165,20 @@ TEST(SystemCommands, TheCheckSaysWhatTheyMean) {
     check.start(
         {.arguments = {"--config", cluster[0].folder + "/gradcastd.toml", "--check"}, .log = cluster.folder + "/out", .notify = ""});
     EXPECT_EQ(check.wait(), 0) << check.output();
+    EXPECT_TRUE(has(check.output(), "programs of jobs are started as the daemon's user (")) << check.output();
     EXPECT_TRUE(has(check.output(), "can read the cluster key " + cluster.folder + "/key and do what this user may")) << check.output();
+    // So do the help, the example of gradcastd.toml, and the pages.
+    ChildProcess help;
+    help.start({.arguments = {"--help"}, .log = cluster.folder + "/out", .notify = ""});
+    EXPECT_EQ(help.wait(), 0);
+    EXPECT_TRUE(has(std::regex_replace(help.output(), std::regex("\\s+"), " "), "then has the cluster key")) << help.output();
+    for (const auto& [page, says] : {std::pair{"tools/systemd/gradcastd.toml", "can then read the cluster key"},
+                                     {"tools/systemd/README.md", "whoever may submit jobs with commands has the key"},
+                                     {"runtime/control/ACCESS.md", "Whoever may submit these jobs has the cluster key"}}) {
+        std::string text;
+        ASSERT_TRUE(file_read(page, &text).ok()) << page;
+        EXPECT_TRUE(has(text, says)) << page;
+    }
 }
 
 }   // namespace

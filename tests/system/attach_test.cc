@@ -93,6 +93,29 @@ TEST_F(SystemAttach, AnExampleGivesOneDigest) {
     EXPECT_EQ(loaded, "[('b1', (32,)), ('b2', (10,)), ('w1', (784, 32)), ('w2', (32, 10))]\n");
 }
 
+// An exception in the middle of a job: its traceback is in the job's log at its node, its last line in the job's error at every node.
+TEST_F(SystemAttach, AnExceptionOfTheScriptEndsTheJob) {
+    for (Node& node : cluster.nodes) cluster.configure(node, "commands = true\n");
+    ASSERT_NO_FATAL_FAILURE(cluster.up());
+    std::string script;
+    ASSERT_TRUE(file_read(folder + "/mlp_numpy.py", &script).ok());
+    const size_t at = script.find("        x, y = block.samples\n");
+    ASSERT_NE(at, script.npos);
+    script.insert(at, "        if block.step == 3:\n            raise LookupError('no such word:\\n  exact')\n");
+    ASSERT_TRUE(file_write(folder + "/mlp_numpy.py", script).ok());
+    const std::string id =
+        cluster[0].submit(Submission{job("mlp_numpy", "steps = 40\n"), folder + "/job.toml", folder, {}, 0}).value("id", "");
+    for (Node& node : cluster.nodes) {
+        const JobStatus status = node.ended(id, 4 * patience_us);
+        EXPECT_EQ(status.state, JobState::failed);
+        EXPECT_TRUE(has(status.error, ": LookupError: no such word: exact")) << status.error;
+    }
+    std::string log;   // of the node whose script came to it first; the others end with the job
+    for (Node& node : cluster.nodes) log += ctl({"--socket", node.socket, "logs", id});
+    EXPECT_TRUE(has(log, ": Traceback (most recent call last):") && has(log, "mlp_numpy.py\", line ") && has(log, "raise LookupError"))
+        << log;
+}
+
 TEST_F(SystemAttach, ANodeMayDie) {
     for (Node& node : cluster.nodes) cluster.configure(node, "commands = true\n");
     ASSERT_NO_FATAL_FAILURE(cluster.up());

@@ -87,6 +87,20 @@ TEST_F(SystemLaunch, HostsGiveTheDigestOfOne) {
 }
 
 // Neither accuracy nor digest of the job that was there before.
+// Whoever types the command line has the program of its job file started, without `commands` in any gradcastd.toml.
+TEST_F(SystemLaunch, TheProgramOfTheJobFileIsStarted) {
+    const std::string file = job("job.toml", 6);
+    std::string text;
+    ASSERT_TRUE(file_read(file, &text).ok());
+    text.replace(text.find("preset = \"lenet5\""), 17,
+                 "command = [\"/bin/sh\", \"-c\", \"id -u >started; echo 'ValueError: no net' >&2; exit 3\"]");
+    ASSERT_TRUE(file_write(file, text).ok());
+    EXPECT_NE(run(1, file, {"--work", "one"}), "0");
+    EXPECT_NE(output(0).find("exited with status 3; its last line: ValueError: no net"), std::string::npos) << output(0);
+    ASSERT_TRUE(file_read(folder + "/started", &text).ok());
+    EXPECT_EQ(text, fmt::format("{}\n", ::getuid()));
+}
+
 TEST_F(SystemLaunch, AnotherJobInTheSameFolderIsRefused) {
     ASSERT_EQ(run(2, job("a.toml", 6), {"--work", "w"}), "0 0") << output(0);
     const std::string first = digest(output(0)), other = job("b.toml", 6);
