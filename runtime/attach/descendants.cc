@@ -74,11 +74,21 @@ std::map<pid_t, Seen> see_all() {
     return all;
 }
 
-bool has_marker(pid_t pid, const std::string& marker) {
-    std::string text;
-    if (!read_proc(pid, "environ", 4 << 20, &text)) return false;
-    const std::string wanted = std::string(descendant_marker) + "=" + marker;
-    return (std::string(1, '\0') + text + '\0').find(std::string(1, '\0') + wanted + '\0') != text.npos;
+/// The environment of a process, between zero bytes.  While a process executes a program it has neither words nor environment for a moment:
+/// it is waited for, at most 100 ms.
+std::string environment_of(pid_t pid) {
+    std::string words, text;
+    for (int tries = 0; tries < 100; ++tries) {
+        const bool has_words = read_proc(pid, "cmdline", 1, &words);   // first: an environment that is empty after it is none
+        Seen seen;
+        if (read_proc(pid, "environ", 4 << 20, &text) || has_words || !seen_of(pid, &seen) || seen.zombie) break;
+        ::usleep(1000);
+    }
+    return std::string(1, '\0') + text + '\0';
+}
+
+bool has_marker(const std::string& environment, const std::string& marker) {
+    return environment.find(std::string(1, '\0') + descendant_marker + "=" + marker + '\0') != environment.npos;
 }
 
 /// The leader from which a process descends; 0: an unknown one; none: it is no descendant of a leader.
@@ -92,8 +102,9 @@ std::optional<pid_t> leader_of(pid_t pid, const std::map<pid_t, Seen>& all, cons
         if (at->second.session == session) return {};
         if (markers.contains(at->second.session)) return at->second.session;
         if (at->second.parent == self) {
+            const std::string environment = environment_of(pid);
             for (const auto& [leader, marker] : markers)
-                if (has_marker(pid, marker)) return leader;
+                if (has_marker(environment, marker)) return leader;
             return 0;
         }
         pid = at->second.parent;

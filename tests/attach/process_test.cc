@@ -314,6 +314,25 @@ TEST(Process, DescendantsOfOthersStay) {
     EXPECT_FALSE(runs(second));
 }
 
+// While a program is executed it has no environment yet: whose it is cannot be told, and is looked at once more.
+TEST(Process, DescendantsThatExecuteProgramsAllTheTimeEnd) {
+    const std::string again = file_make(folder_make("again") + "/again.sh", "exec sh \"$0\"\n", 0644);
+    Watched other({"sleep", "1000"});
+    other.config.control_group = false;
+    ASSERT_TRUE(other.start().ok());
+    for (int i = 0; i < 40; ++i) {
+        Watched watched({"sh", "-c", "setsid sh -c 'echo child $$; exec sh \"$0\"' " + again + " &"});
+        watched.config.control_group = false;
+        ASSERT_TRUE(watched.start().ok());
+        const pid_t child = child_of(watched);
+        watched.death();
+        watched.process->end(0);
+        const bool left = runs(child);
+        if (left) ::kill(child, SIGKILL);
+        ASSERT_FALSE(left) << i;
+    }
+}
+
 TEST(Process, AnUnknownOrphanEndsWithTheLastProcess) {
     Watched one({"sh", "-c", hidden}), two({"sleep", "1000"});
     one.config.control_group = two.config.control_group = false;
