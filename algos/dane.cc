@@ -21,7 +21,8 @@ public:
         const AlgorithmSettings& settings = plan.settings;
         mu_ = static_cast<float>(settings.mu);
         eta_ = static_cast<float>(settings.eta);
-        decay_ = static_cast<float>((1 - settings.eta) * plan.optimiser.weight_decay);   // of the L2 term's own gradient
+        // Of the L2 term's own gradient, which adamw does not add.
+        decay_ = plan.optimiser.kind == "adamw" ? 0 : static_cast<float>((1 - settings.eta) * plan.optimiser.weight_decay);
         return Averaging::plan(plan);
     }
 

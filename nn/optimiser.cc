@@ -109,7 +109,9 @@ const OptimiserKind* optimiser_find(std::string_view name) {
 }
 
 const OptimiserKey weight_decay_key{
-    .name = "weight_decay", .member = &OptimiserConfig::weight_decay, .help = "factor of the weights that is added to the gradient"};
+    .name = "weight_decay",
+    .member = &OptimiserConfig::weight_decay,
+    .help = "factor of the weights that is added to the gradient; adamw instead subtracts lr * weight_decay * w from each weight"};
 
 double OptimiserKey::value(const OptimiserConfig& config) const {
     return std::visit([&](auto at) { return static_cast<double>(config.*at); }, member);

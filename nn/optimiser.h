@@ -23,7 +23,7 @@ struct OptimiserConfig {
     std::string kind = "sgd";   // OptimiserKind::name
     double lr = 0.05, momentum = 0, weight_decay = 0;
     bool nesterov = false;                               // sgd
-    double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;   // adam
+    double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;   // adam, adamw
     std::string schedule = "constant";                   // ScheduleKind::name
     uint32_t warm_up = 0;                                // steps in which the rate grows to the schedule's
     uint32_t decay_every = 0;                            // step: steps after which the rate is multiplied by `decay`
@@ -75,7 +75,8 @@ constexpr uint32_t optimiser_vectors_max = 2;
 
 #define GC_OPTIMISERS(GC_OPTIMISER) \
     GC_OPTIMISER(sgd)               \
-    GC_OPTIMISER(adam)
+    GC_OPTIMISER(adam)              \
+    GC_OPTIMISER(adamw)
 #define GC_OPTIMISER(kind) extern const OptimiserKind kind##_optimiser;
 GC_OPTIMISERS(GC_OPTIMISER)
 #undef GC_OPTIMISER

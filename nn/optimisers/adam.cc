@@ -1,6 +1,8 @@
-// Adam (Kingma and Ba 2015), weight_decay added to the gradient.
+// Adam (Kingma and Ba 2015), weight_decay added to the gradient; AdamW (Loshchilov, Hutter 2019), where it is apart:  w = w - lr
+// weight_decay w before Adam's step.
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "nn/optimiser.h"
 #include "runtime/core/elementary.h"
@@ -34,8 +36,22 @@ void update(const FloatKernels& kernels, const StepRates& rates, float* w, float
     kernels.adam(w, state[0], state[1], g, count, std::bit_cast<AdamStep>(rates));
 }
 
+StepRates rates_apart(const OptimiserConfig& config, StepId step) {
+    auto now = std::bit_cast<AdamStep>(rates(config, step));
+    now.weight_decay = static_cast<float>(learning_rate(config, step) * config.weight_decay);
+    return std::bit_cast<StepRates>(now);
+}
+
+void update_apart(const FloatKernels& kernels, const StepRates& rates, float* w, float* const* state, const float* g, uint64_t count) {
+    auto now = std::bit_cast<AdamStep>(rates);
+    const float decay = std::exchange(now.weight_decay, 0.0f);
+    for (uint64_t i = 0; i < count; ++i) w[i] -= decay * w[i];
+    kernels.adam(w, state[0], state[1], g, count, now);
+}
+
 }   // namespace
 
 const OptimiserKind adam_optimiser{.name = "adam", .keys = keys, .vectors = vectors, .rates = rates, .update = update};
+const OptimiserKind adamw_optimiser{.name = "adamw", .keys = keys, .vectors = vectors, .rates = rates_apart, .update = update_apart};
 
 }   // namespace gradcast

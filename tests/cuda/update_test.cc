@@ -140,11 +140,11 @@ void expect_as_alone(const UpdateCase& c) {
 
 TEST_F(CudaUpdate, GroupsOfAnyOffsetAndSizeAreAsAlone) {
     const OptimiserConfig plain{.lr = 0.1}, momentum{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
-        adam{.kind = "adam", .lr = 0.01, .weight_decay = 0.01};
+        adam{.kind = "adam", .lr = 0.01, .weight_decay = 0.01}, adamw{.kind = "adamw", .lr = 0.01, .weight_decay = 0.01};
     for (const uint32_t lanes : {1u, 3u})
         for (const UpdateCase& c :
              {UpdateCase{sgd_optimiser, sgd_kernels, plain, {}, lanes}, UpdateCase{sgd_optimiser, sgd_kernels, momentum, {}, lanes},
-              UpdateCase{adam_optimiser, adam_kernels, adam, {}, lanes}}) {
+              UpdateCase{adam_optimiser, adam_kernels, adam, {}, lanes}, UpdateCase{adamw_optimiser, adamw_kernels, adamw, {}, lanes}}) {
             SCOPED_TRACE(c.config.kind + std::to_string(c.config.momentum) + ", lanes: " + std::to_string(lanes));
             UpdateCase with = {c.kind, c.kernels, c.config, Word::i16, lanes};
             expect_as_alone<uint16_t>(with);

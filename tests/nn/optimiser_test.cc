@@ -18,7 +18,7 @@ const char* mistake(const OptimiserConfig& config) {
 }
 
 TEST(Optimiser, RefusesWhatMakesNoSense) {
-    EXPECT_STREQ(mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam");
+    EXPECT_STREQ(mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam, adamw");
     EXPECT_STREQ(mistake({.schedule = "steps"}), "optimiser.schedule \"steps\" is unknown: one of constant, step, cosine");
     EXPECT_STREQ(mistake({.nesterov = true}), "optimiser.nesterov goes with a momentum above 0");
     EXPECT_STREQ(mistake({.beta2 = 1}), "optimiser.beta2 1 must be at least 0 and below 1");
@@ -82,13 +82,15 @@ TEST(Optimiser, GivesPyTorchsNumbers) {
     for (const Case& c : {Case{{.lr = 0.125, .momentum = 0.875, .weight_decay = 0.0625, .nesterov = true},
                                {1.2524596089497209, -2.6747426111251116, 0.7111415010876954}},
                           Case{{.kind = "adam", .lr = 0.125, .weight_decay = 0.0625, .beta1 = 0.75, .beta2 = 0.9375, .epsilon = 0.0625},
-                               {0.9682571308203363, -2.0999678280960494, 0.7901326896642062}}}) {
+                               {0.9682571308203363, -2.0999678280960494, 0.7901326896642062}},
+                          Case{{.kind = "adamw", .lr = 0.125, .weight_decay = 0.0625, .beta1 = 0.75, .beta2 = 0.9375, .epsilon = 0.0625},
+                               {0.9657600793658019, -2.1514499429905896, 0.7860349178314209}}}) {
         Arena arena;
         std::unique_ptr<Optimiser> optimiser;
         ASSERT_TRUE(optimiser_plan(c.config, flat(3), arena, &optimiser).ok());
         ASSERT_TRUE(arena.seal().ok());
         std::fill(optimiser->state().begin(), optimiser->state().end(), 0.0f);
-        EXPECT_EQ(optimiser->state().size(), c.config.kind == "adam" ? 6u : 3u);
+        EXPECT_EQ(optimiser->state().size(), c.config.kind == "sgd" ? 3u : 6u);
         std::vector<float> w = {1, -2, 0.5f};
         for (StepId t = 0; t < 3; ++t) {
             std::vector<float> g = {0.5f - static_cast<float>(t), static_cast<float>(t), -0.25f};
@@ -168,7 +170,8 @@ TEST(Apply, TurnsSumsIntoFloatOnce) {
 TEST(Apply, GivesTheSameBitsWhateverTheLanes) {
     const NetSpec spec{
         .C = 3, .H = 12, .W = 12, .classes = 3, .layers = {conv(9, 3), norm(), relu(), conv(16, 3), fc(200), relu(), fc(3), loss()}};
-    for (const OptimiserConfig& optimiser : {OptimiserConfig{.momentum = 0.9}, OptimiserConfig{.kind = "adam", .lr = 0.01}}) {
+    for (const OptimiserConfig& optimiser : {OptimiserConfig{.momentum = 0.9}, OptimiserConfig{.kind = "adam", .lr = 0.01},
+                                             OptimiserConfig{.kind = "adamw", .lr = 0.01, .weight_decay = 0.1}}) {
         Rig one(spec, sizes({4}, 3), optimiser), three(spec, sizes({4}, 3), optimiser);
         ASSERT_GT(one.net->layout().elements, 200'000u);
         ASSERT_TRUE(three.lanes.open(3).ok());
