@@ -17,7 +17,8 @@ namespace {
 /// Multiply-adds of a layer's pass over one sample; each counts as two operations.
 double flops(const Layer& layer) {
     if (!layer.kind->multiplies) return 0;
-    return 2.0 * static_cast<double>(layer.weights) * layer.out.H * layer.out.W;
+    const Shape& at = layer.is(conv_transposed_kind) ? layer.in : layer.out;   // where each weight is used once
+    return 2.0 * static_cast<double>(layer.weights) * at.H * at.W;
 }
 
 constexpr const char* pass_names[] = {"input", "forward", "backward weights", "backward data"};

@@ -17,13 +17,19 @@ struct NoSink final : GradientSink {
 Status NetRig::open(const std::string& wanted, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how) {
     const size_t colon = std::min(wanted.find(':'), wanted.size());
     const std::string preset = wanted.substr(0, colon);
-    const bool small = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
+    const bool small = preset == "lenet5" || preset == "mlp" || preset == "lenet3", text = preset.starts_with("gpt");
     uint32_t H = small ? 28 : 32;
-    const uint32_t C = small ? 1 : 3;
+    const uint32_t C = small || text ? 1 : 3;
     if (const char* begin = wanted.data() + colon + 1, *end = wanted.data() + wanted.size();
         colon < wanted.size() && std::from_chars(begin, end, H).ptr != end)
         return fail(Code::invalid, "net {}: behind the colon stands the side of its samples, as in resnet18:224", wanted);
-    GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
+    if (text) {
+        const bool large = preset == "gpt10m";   // of nanoGPT's page on Shakespeare
+        spec_ = {.C = 1, .H = 1, .W = large ? 257u : 65u, .classes = 1, .element = Element::u16, .vocabulary = 256};
+        GC_TRY(preset_layers("gpt", large ? PresetSize{.depth = 6, .width = 384, .heads = 6} : PresetSize{}, &spec_));
+    } else {
+        GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
+    }
     if (preset == "ridge") spec_.target_scale = 1;   // a regression
     NetConfig config;
     std::string why;
@@ -52,8 +58,9 @@ Status NetRig::open(const std::string& wanted, uint32_t batch, uint32_t blocks, 
     }
     GC_TRY(compute_.ready(arena_));
     together_ = together_of(net(), blocks, threads);
-    images_.resize(uint64_t{batch} * C * H * H), labels_.resize(batch);
-    for (size_t i = 0; i < images_.size(); ++i) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
+    images_.resize(batch * spec_.sample_bytes()), labels_.resize(batch);
+    const uint32_t width = element_bytes(spec_.element);   // of tokens the low byte is written
+    for (size_t i = 0; i < images_.size(); i += width) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
     for (uint32_t i = 0; i < batch; ++i) labels_[i] = static_cast<int32_t>(i % spec_.classes);
     mean_.assign(C, 0.3f), std_.assign(C, 0.35f);
     const Layout& layout = compute_.net->layout();
@@ -69,8 +76,9 @@ Status NetRig::open(const std::string& wanted, uint32_t batch, uint32_t blocks, 
 
 Samples NetRig::samples(uint32_t block) const {
     const uint32_t first = first_of(block), end = first_of(block + 1);
-    const uint64_t bytes = uint64_t{spec_.C} * spec_.H * spec_.W;
+    const uint64_t bytes = spec_.sample_bytes();
     Samples samples{nullptr, labels_.data() + first, end - first, spec_.C, spec_.H, spec_.W, mean_.data(), std_.data()};
+    samples.element = spec_.element;
     if (resident_) {
         samples.places = places_.data() + first;
         samples.resident = resident_.get();

@@ -22,7 +22,8 @@ struct NetHow {
 
 class NetRig final : GradientSink {
 public:
-    /// net: a preset, of samples of 1x28x28 (lenet3, lenet5, mlp) or 3x32x32; "resnet18:224": of 3x224x224.
+    /// net: a preset, of samples of 1x28x28 (lenet3, lenet5, mlp) or 3x32x32; "resnet18:224": of 3x224x224; gpt and gpt10m: of texts, 64
+    /// and 256 tokens of 256.
     Status open(const std::string& net, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
     bool on_gpu() const { return compute_.device != nullptr; }
     Status step();

@@ -62,6 +62,12 @@ def model(net):
             *unit(3, 64), *unit(64, 128), nn.MaxPool2d(2), Residual(*unit(128, 128), *unit(128, 128)),
             *unit(128, 256), nn.MaxPool2d(2), *unit(256, 512), nn.MaxPool2d(2), Residual(*unit(512, 512), *unit(512, 512)),
             nn.MaxPool2d(4), nn.Flatten(), nn.Linear(512, 10))
+    if net == "gpt10m":
+        made = example("gpt")
+        made.CONTEXT = 256
+        large = made.Gpt(384, 6, 6)
+        large.head.weight = nn.Parameter(large.head.weight.detach().clone())   # not tied, as the preset's
+        return large
     if net in ("resnet18:64", "resnet18:224"):
         made = model("resnet18")
         made.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
@@ -74,8 +80,8 @@ def model(net):
 
 def random_samples(net, count):
     """x and y of that many samples."""
-    if net == "gpt":
-        tokens = torch.randint(256, (count, example(net).CONTEXT + 1))
+    if net.startswith("gpt"):
+        tokens = torch.randint(256, (count, example("gpt").CONTEXT + 1))
         return tokens[:, :-1], tokens[:, 1:]
     C, H = samples[net]
     return torch.rand(count, C, H, H), torch.arange(count) % 10
@@ -83,6 +89,6 @@ def random_samples(net, count):
 
 def loss_of(net, out, y):
     """The sum over samples of each sample's mean over its positions."""
-    if net == "gpt":
-        return example(net).loss(out, y)
+    if net.startswith("gpt"):
+        return example("gpt").loss(out, y)
     return nn.functional.cross_entropy(out, y, reduction="sum")

@@ -16,8 +16,7 @@ best = sys.argv[5:] == ["--best"]
 way = tuple(word == "1" for word in sys.argv[6:8]) if sys.argv[5:6] == ["--way"] else (False, False)
 settle(threads)
 import torch  # noqa: E402  (reads them)
-from torch import nn  # noqa: E402
-from torch_nets import model, samples  # noqa: E402
+from torch_nets import loss_of, model, random_samples  # noqa: E402
 
 torch.set_num_threads(threads)
 torch.manual_seed(1)
@@ -26,15 +25,15 @@ torch.manual_seed(1)
 def measure(channels_last, foreach, limit_s):
     order = torch.channels_last if channels_last else torch.contiguous_format
     made = model(net).to(memory_format=order)
-    C, H = samples[net]
-    images, labels = torch.randn(batch, C, H, H).to(memory_format=order), torch.arange(batch) % 10
+    images, labels = random_samples(net, batch)
+    if images.dim() == 4:
+        images = images.to(memory_format=order)
     optimiser = torch.optim.SGD(made.parameters(), lr=1e-6, momentum=0.9, foreach=foreach)
-    loss_of = nn.CrossEntropyLoss()
     times, until = [], 0
     while until == 0 or len(times) < 3 or time.perf_counter() < until:
         start = time.perf_counter()
         optimiser.zero_grad()
-        loss_of(made(images), labels).backward()
+        (loss_of(net, made(images), labels) / batch).backward()
         optimiser.step()
         times.append(time.perf_counter() - start)
         if until == 0 and (len(times) >= 3 or times[-1] > limit_s):
@@ -43,7 +42,7 @@ def measure(channels_last, foreach, limit_s):
 
 
 if best:
-    ways = [(last, foreach) for last in ((False,) if net == "mlp" else (False, True)) for foreach in ((False,) if net == "nin" else (False, True))]
+    ways = [(last, foreach) for last in ((False,) if net == "mlp" or net.startswith("gpt") else (False, True)) for foreach in ((False,) if net == "nin" else (False, True))]
     way = min(ways, key=lambda each: measure(*each, seconds / 5)[0])
 median, steps, parameters = measure(*way, seconds)
 print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": net, "parameters": parameters, "batch": batch,

@@ -134,6 +134,23 @@ void rival_runs(const std::string& rival) {
     EXPECT_EQ(report["wrong_elements"], 0);
     EXPECT_LE(report["median_us"].get<double>(), report["max_us"].get<double>());
 }
+TEST(SystemBench, TextsAreLearntBesideTorch) {
+    if (shell("test -x bench/texts && /usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0)
+        GTEST_SKIP() << "bench/texts (run it in the folder of the sources) or python3-torch is missing (make deps-rivals)";
+    const std::string out = testing::TempDir() + fmt::format("gc-texts-{}.json", ::getpid());
+    const Result table =
+        shell(fmt::format("GRADCAST_BUILD={} timeout 200 bench/texts --tiny --seeds 3 --steps 60 --out {} 2>&1", build_folder(), out));
+    EXPECT_EQ(table.code, 0) << table.out;
+    std::ifstream in(out);
+    const nlohmann::json report = nlohmann::json::parse(in, nullptr, false);
+    ASSERT_EQ(report["rows"].size(), 1u) << table.out;
+    const auto row = report["rows"][0];
+    for (const char* name : {"ours", "torch"})
+        EXPECT_LT(row[name].get<double>(), 2.9) << table.out;   // 20 characters: log 20 = 3.0 at first
+    EXPECT_NEAR(report["verdict"]["ratio"].get<double>(), 1, 0.3) << table.out;
+    std::filesystem::remove(out);
+}
+
 TEST(SystemBench, NetsRunBesideTorch) {
     if (shell("test -x bench/nets && /usr/bin/python3 -c 'import torch' 2>/dev/null").code != 0)
         GTEST_SKIP() << "bench/nets (run it in the folder of the sources) or python3-torch is missing (make deps-rivals)";
@@ -145,8 +162,8 @@ TEST(SystemBench, NetsRunBesideTorch) {
         EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
     // Both sides have the same nets, by their numbers of parameters.  The user's settings of libraries do not slow PyTorch down.
     std::string as_installed;
-    for (const auto& [net, parameters] :
-         {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}, std::pair{"resnet18:64", 11181642}}) {
+    for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986},
+                                          std::pair{"resnet18:64", 11181642}, std::pair{"gpt", 834304}, std::pair{"gpt10m", 10942464}}) {
         const char* set = as_installed.empty() ? "env -u OPENBLAS_CORETYPE" : "env OPENBLAS_CORETYPE=Prescott OMP_NUM_THREADS=7";
         Result result = shell(fmt::format("{} /usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", set, net));
         const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);

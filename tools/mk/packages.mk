@@ -24,7 +24,7 @@ PACKAGES_MONITORING := prometheus python3-prometheus-client
 PACKAGES_PAGE := chromium python3
 # What make wheel and tests/python work with.
 PACKAGES_PYTHON := python3 python3-numpy python3-pip python3-setuptools python3-wheel
-PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py
+PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py bible-kjv
 
 .PHONY: deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb deps-dist deps-dist-test deps-python
 
