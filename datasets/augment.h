@@ -1,5 +1,7 @@
-// Random crop and flip of training samples, keyed by (seed, epoch, sample): the result does not depend on who reads a sample, or when.
+// Random crop and flip of training samples and their masks, keyed by (seed, epoch, sample): the result does not depend on who reads a
+// sample, or when.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "datasets/shard.h"
@@ -12,7 +14,8 @@ struct Augment {
     uint64_t seed = 0;
     bool any() const { return crop > 0 || flip; }
 };
-/// image [C, H, W], changed in place.  `sample`: its index in the data set.  Any thread; O(C H W).
-void augment(const Augment& how, const DataInfo& info, uint64_t epoch, uint64_t sample, uint8_t* image);
+/// Changes image [C, H, W] and, of masks, its targets [H, W] in place, both alike.  Pixels from outside are 0, labels DataInfo::ignore or
+/// 0. `sample`: its index in the data set.  Any thread; O(C H W).
+void augment(const Augment& how, const DataInfo& info, uint64_t epoch, uint64_t sample, uint8_t* image, std::byte* targets = nullptr);
 
 }   // namespace gradcast

@@ -60,6 +60,9 @@ public:
             ++at;
             if (more_ > 0) continue;
             if (value_ < least_ || value_ > 0x10FFFF || (value_ >= 0xD800 && value_ < 0xE000)) return broken(at - 1);
+            if (value_ == 0)
+                return fail(Code::data, "{}: byte {} is NUL, which no alphabet has: take the text byte by byte (--by bytes)", path_,
+                            at - 1);
             GC_TRY(each(value_));
         }
         return {};

@@ -169,7 +169,8 @@ private:
     void change(Slot& slot) {
         if (!config_.augment.any()) return;
         for (uint32_t i = 0; i < slot.count; ++i)
-            augment(config_.augment, data_.info(), sampler_.epoch_of(slot.id, i), indices(slot)[i], image(slot) + i * data_.sample_bytes());
+            augment(config_.augment, data_.info(), sampler_.epoch_of(slot.id, i), indices(slot)[i], image(slot) + i * data_.sample_bytes(),
+                    target(slot) + i * data_.info().targets_bytes());
     }
 
     // ---- the thread --------------------------------------------------------------------------------------------------------------

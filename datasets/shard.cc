@@ -339,7 +339,7 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     // These are optional.
     if (H5Aexists(file, "ignore") > 0) {
         uint64_t ignore = 0;
-        GC_TRY(attribute_number(file, path, "ignore", 0, UINT16_MAX, &ignore));
+        GC_TRY(attribute_number(file, path, "ignore", 0, info.target_element == Element::u8 ? UINT8_MAX : UINT16_MAX, &ignore));
         if (!info.masks()) return broken(path, "ignore", "is of masks, but there are none: leave it out");
         info.ignore = static_cast<int32_t>(ignore);
     }

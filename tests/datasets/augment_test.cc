@@ -64,6 +64,30 @@ TEST(Augment, KeyedBySeedEpochAndSampleAlone) {
     EXPECT_GT(by_seed, 90);
 }
 
+/// A mask whose labels name their places moves as the pixels do.
+template <typename Label>
+void expect_masks_move(Element element, int32_t ignore) {
+    DataInfo info = info_of(1, 1, H, W, 200);
+    info.targets = H * W;
+    info.target_element = element;
+    info.ignore = ignore;
+    const Augment how{.crop = 3, .flip = true, .seed = 7};
+    for (uint64_t sample = 0; sample < 100; ++sample) {
+        std::vector<uint8_t> image(H * W);
+        std::vector<Label> mask(H * W);
+        for (size_t i = 0; i < mask.size(); ++i) image[i] = static_cast<uint8_t>(i + 1), mask[i] = static_cast<Label>(i + 1);
+        augment(how, info, 2, sample, image.data(), reinterpret_cast<std::byte*>(mask.data()));
+        for (size_t i = 0; i < mask.size(); ++i)
+            ASSERT_EQ(mask[i], image[i] > 0 ? image[i] : static_cast<Label>(std::max(ignore, 0))) << sample << " " << i;
+    }
+}
+
+TEST(Augment, MasksMoveWithTheirImages) {
+    expect_masks_move<uint8_t>(Element::u8, 255);
+    expect_masks_move<uint8_t>(Element::u8, -1);
+    expect_masks_move<uint16_t>(Element::u16, 999);
+}
+
 TEST(Augment, WidestCropAndNone) {
     for (uint64_t sample = 0; sample < 50; ++sample) {
         changed({.crop = H - 1, .flip = false, .seed = 1}, 0, sample);   // the largest crop: out-of-bounds access shows in the sanitizers

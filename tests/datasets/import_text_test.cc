@@ -180,6 +180,7 @@ TEST_F(ImportText, ErrorsNameFilePlaceAndWayOut) {
     expect_error(import("ab\xC3("), {"t.txt: byte 3 is no UTF-8: convert the file, or take it byte by byte (--by bytes)"});
     expect_error(import("ab\xE2\x82"), {"t.txt: byte 4 is no UTF-8"});
     expect_error(import("\xED\xA0\x80"), {"byte 2 is no UTF-8"});   // half of a pair
+    expect_error(import(std::string("ab\0c", 4)), {"t.txt: byte 2 is NUL, which no alphabet has: take the text byte by byte (--by bytes)"});
     expect_error(import(""), {"t.txt: empty"});
     config.kind = "tokens";
     expect_error(import("abc"), {"t.txt: truncated: 3 bytes are not whole tokens of 2 bytes (--wide: they have 4)"});
