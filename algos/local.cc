@@ -134,7 +134,8 @@ Status Local::gradient_of(Context& context, uint32_t lane, BlockId id, uint32_t 
     auto* images = room.images.as<uint8_t>();
     GC_TRY(data_.read(indices, images, room.labels.as<int32_t>(), room.targets.host));
     for (uint32_t i = 0; augmented && config_.augment.any() && i < count; ++i)
-        augment(config_.augment, info, room.epochs[i], indices[i], images + i * data_.sample_bytes());
+        augment(config_.augment, info, room.epochs[i], indices[i], images + i * data_.sample_bytes(),
+                room.targets.host + i * info.targets_bytes());
     Sink sink(context, gradients_.as<float>() + slot * elements_, &losses_[slot]);
     return context.net->block(lane, id, room.samples(data_, count), sink);
 }

@@ -52,9 +52,11 @@ struct MeasuredBlock {
             const auto number = static_cast<uint8_t>(numbers[i]);
             const auto value = static_cast<float>(number) / 255;
             if (spec.element == Element::f32) std::memcpy(&images[i * width], &value, sizeof value);
-            else images[i * width] = number;
+            else images[i * width] = spec.vocabulary > 0 ? static_cast<uint8_t>(number % spec.vocabulary) : number;
         }
-        for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(numbers[i] % spec.classes);
+        for (uint64_t i = 0; spec.by_position() && i < targets.size(); i += element_bytes(spec.target_element))
+            targets[i] = static_cast<std::byte>(numbers[i] % std::min(spec.classes, 256u));
+        for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(numbers[i] % std::max(spec.classes, 1u));
         block = {{0, 0}, {images.data(), labels.data(), count, spec.C, spec.H, spec.W, mean.data(), std.data()}};
         block.samples.element = spec.element;
         block.samples.targets = targets.empty() ? nullptr : targets.data();

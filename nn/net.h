@@ -19,7 +19,14 @@
 
 namespace gradcast {
 
-/// One of preset_names() for samples of that shape.  Error: the nearest, and all of them.
+/// Of presets that come in sizes (preset_sized()).
+struct PresetSize {
+    uint32_t depth = 4, width = 128, heads = 4;
+};
+bool preset_sized(std::string_view name);
+/// Gives the net of those samples the layers of one of preset_names().  Error: the nearest, and all of them.
+Status preset_layers(const std::string& name, const PresetSize& size, NetSpec* spec);
+/// The same of images of bytes with labels.
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);
 /// All names, for errors.
 std::span<const char* const> preset_names();
@@ -202,9 +209,14 @@ struct Net {
     /// pass has a time of its own.
     virtual void trace(NetTrace* trace) = 0;
     static constexpr uint32_t no_classes = ~0u;
-    /// Forward only: the number of right samples (no_classes: the net tells none), the sum of losses and, where they are not null, the
-    /// class of each, and its outputs as the loss takes them [samples, classes]: softmax, or those of squared_loss.  Error: unsupported,
-    /// where a GPU is to give outputs. A stage computes its layers.  It reads images if it has layer 0, and labels if it has the loss.
+    /// It computes the loss: the whole net, or the last stage.
+    virtual bool has_loss() const { return true; }
+    /// evaluate() tells a class for each position of a sample (NetSpec::positions()), not one a sample.
+    virtual bool by_position() const { return false; }
+    /// Forward only: the number of right classes (no_classes: the net tells none), the sum of losses and, where they are not null, the
+    /// classes [samples] or [samples, positions], and for each the outputs as the loss takes them [classes]: softmax, or those of
+    /// squared_loss.  Error: unsupported, where a GPU is to give outputs.  A stage computes its layers.  It reads images if it has layer 0
+    /// or, of a text, the loss, and labels if it has the loss.
     /// Without the loss *right and *loss are 0, and nothing else is written.  The memory is that of the lane's slot 0, whose passes must be
     /// complete; passes of other slots may be in flight.
     virtual Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted,

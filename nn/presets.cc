@@ -216,11 +216,12 @@ Status logistic(NetSpec& spec) {
 struct Row {
     const char* name;
     Status (*make)(NetSpec& spec);
-    const char *sides, *purpose;   // for people
-    Shape sample;                  // that presets_help() counts parameters for, with 10 classes
-    bool masks = false;            // the net has an output for each pixel
+    const char *sides, *purpose;                                        // for people
+    Shape sample;                                                       // that presets_help() counts parameters for, with 10 classes
+    bool masks = false;                                                 // the net has an output for each pixel
+    Status (*sized)(NetSpec& spec, const PresetSize& size) = nullptr;   // in place of `make`
 };
-constexpr char any[] = "any", square[] = "28x28 or 32x32", even[] = "even sides";
+constexpr char any[] = "any", square[] = "28x28 or 32x32", even[] = "even sides", text[] = "text";
 constexpr Shape grey{1, 28, 28}, colour{3, 32, 32};
 constexpr std::array rows = {
     Row{"lenet5", lenet5, square, "LeNet-5 with ReLU and max pooling, for digits and clothes", grey},
@@ -240,7 +241,13 @@ constexpr std::array rows = {
     Row{"resnet50", resnet50, any, "ResNet-50, of bottlenecks, likewise", {3, 224, 224}},
     Row{"unet", unet, even, "U-Net with batch norm, for masks: a class for each pixel", {3, 128, 128}, true},
     Row{"ridge", ridge, any, "least squares for regressions, as import ridge makes them", {1, 1, 500}},
-    Row{"logistic", logistic, any, "multinomial logistic regression: one inner product", grey}};
+    Row{"logistic", logistic, any, "multinomial logistic regression: one inner product", grey},
+    Row{"vit-s",
+        preset_vit_s,
+        "patches of 16",
+        "vision transformer of 12 blocks, for photographs; below 64 pixels with patches of 4",
+        {3, 224, 224}},
+    Row{"gpt", nullptr, text, "GPT-2's layers, of net.depth, net.width and net.heads, for texts", {1, 1, 257}, false, preset_gpt}};
 constexpr auto names = [] {
     std::array<const char*, rows.size()> result{};
     std::transform(rows.begin(), rows.end(), result.begin(), [](const Row& row) { return row.name; });
@@ -252,33 +259,47 @@ constexpr auto names = [] {
 std::span<const char* const> preset_names() { return names; }
 
 std::string presets_help() {
-    std::string text = fmt::format("{:<12} {:<15} {:>10}  {:<10} {}\n", "preset", "samples", "parameters", "for", "purpose");
+    std::string all = fmt::format("{:<12} {:<15} {:>10}  {:<10} {}\n", "preset", "samples", "parameters", "for", "purpose");
     for (const Row& row : rows) {
         NetSpec spec;
         std::vector<Layer> layers;
-        GC_ASSERT(preset_find(row.name, row.sample.C, row.sample.H, row.sample.W, 10, &spec).ok());
+        spec = {.C = row.sample.C, .H = row.sample.H, .W = row.sample.W};
+        if (row.sides == text) spec.vocabulary = 256, spec.element = Element::u16;
+        GC_ASSERT(preset_layers(row.name, {}, &spec).ok());
         spec.target_scale = layer_kind_find(spec.layers.back().kind)->regression ? 1 : 0;
-        if (row.masks) spec.layers.insert(spec.layers.end() - 1, {.kind = "global_average_pool"});   // has none, whatever the targets are
+        if (row.masks) spec.targets = spec.H * spec.W, spec.target_element = Element::u8;
         GC_ASSERT(layers_check(spec, &layers).ok());
         uint64_t parameters = 0;
         for (const Layer& layer : layers) parameters += layer.parameters();
-        text += fmt::format("{:<12} {:<15} {:>10}  {:<10} {}\n", row.name, row.sides, parameters,
-                            fmt::format("{}x{}x{}", row.sample.C, row.sample.H, row.sample.W), row.purpose);
+        all += fmt::format("{:<12} {:<15} {:>10}  {:<10} {}\n", row.name, row.sides, parameters,
+                           fmt::format("{}x{}x{}", row.sample.C, row.sample.H, row.sample.W), row.purpose);
     }
-    return text +
-           "\nParameters are those for such samples in 10 classes.  Samples of 28x28 are padded to 32x32 where a net needs that.\n"
+    return all +
+           "\nParameters are those for such samples in 10 classes, of a text for 256 tokens, and of net.depth 4, net.width 128 and "
+           "net.heads 4.  Samples of 28x28 are padded to 32x32 where a net needs that.\n"
            "gradcastctl check shows the layers of a job's net.\n";
 }
 
+bool preset_sized(std::string_view name) {
+    return std::ranges::any_of(rows, [name](const Row& row) { return name == row.name && row.sized; });
+}
+
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec) {
+    NetSpec made{.C = C, .H = H, .W = W, .classes = classes};
+    GC_TRY(preset_layers(name, {}, &made));
+    *spec = std::move(made);
+    return {};
+}
+
+Status preset_layers(const std::string& name, const PresetSize& size, NetSpec* spec) {
     std::string known;
     for (const Row& row : rows) {
         known += (known.empty() ? "" : ", ") + std::string(row.name);
         if (name != row.name) continue;
-        NetSpec made{.C = C, .H = H, .W = W, .classes = classes};
-        GC_TRY(row.make(made));
-        *spec = std::move(made);
-        return {};
+        if ((row.sides == text) != (spec->vocabulary > 0))
+            return fail(Code::invalid, "net {} takes {}, and the data are {}", name, row.sides == text ? "a text" : "images or a table",
+                        row.sides == text ? "images or a table" : "a text");
+        return row.sized ? row.sized(*spec, size) : row.make(*spec);
     }
     std::string near = nearest(name, std::vector<std::string>(names.begin(), names.end()));
     return fail(Code::invalid, "no net \"{}\": {}one of {}", name, near.empty() ? "" : fmt::format("did you mean {}? ", near), known);

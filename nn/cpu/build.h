@@ -121,8 +121,10 @@ public:
     /// merged: by layer, whether it is computed with the one before it.
     /// The whole net is built, so that kernels and orders are chosen as in one piece; other stages' layers get no memory, and the caller
     /// drops their operations.
-    Build(dnnl_engine_t engine, const NetConfig& config, std::span<const Layer> all, const Layout& of, const std::vector<bool>& merged)
-        : seed(config.seed),
+    Build(dnnl_engine_t engine, const NetSpec& net, const NetConfig& config, std::span<const Layer> all, const Layout& of,
+          const std::vector<bool>& merged)
+        : spec(net),
+          seed(config.seed),
           stage(config.stage),
           type(config.precision == Precision::bf16 ? dnnl_bf16 : dnnl_f32),
           passes_apart(config.passes_apart),
@@ -132,6 +134,7 @@ public:
           weight_copies(all.size()),
           engine_(engine),
           merged_(merged) {}
+    const NetSpec& spec;
     const uint64_t seed;
     const Stage stage;
     const dnnl_data_type_t type;   // what convolutions and inner products multiply
@@ -198,6 +201,10 @@ public:
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const { return tagged(shape, width == 8 ? dnnl_nChw8c : dnnl_nChw16c); }
     dnnl_memory_desc_t channels_last(const Shape& shape, dnnl_data_type_t of = dnnl_f32) const { return tagged(shape, dnnl_nhwc, of); }
     dnnl_memory_desc_t tagged(const Shape& shape, dnnl_format_tag_t tag, dnnl_data_type_t of = dnnl_f32) const;
+    /// The channels of a position together; of one position the canonical order.
+    dnnl_memory_desc_t position_rows(const Shape& shape) const {
+        return shape.H * shape.W == 1 ? plain({samples, shape.C, 1, 1}) : channels_last(shape);
+    }
     uint32_t input_width() const;
     /// [N/16, C, H, W, 16]; reorders fill up with zeros.
     static dnnl_memory_desc_t side_by_side(uint32_t samples, const Shape& shape);
@@ -262,7 +269,7 @@ GC_LAYER_KINDS(GC_LAYER)
 /// A layer with slices, each of which `build` makes.
 Status sliced(Build& b, Status (*build)(Build&));
 /// The net's input; appends what fills it from a frame's samples.
-Activation pixels(Build& b, const NetSpec& spec, std::vector<Operation>& list);
+Activation pixels(Build& b, std::vector<Operation>& list);
 bool conv_wide_fits(const Build& b, const Layer& l);
 Status conv_wide(Build& b);
 /// Gradients of weights alone, in float: for 5x5, between oneDNN's other passes in bf16.

@@ -209,7 +209,7 @@ void product(float* to, const float* factor, uint32_t N, uint32_t deep, uint32_t
         uint32_t n, height, terms;
         uint16_t list[together];
     } tiles[most / rows + 2];
-    const uint32_t parts = (deep + together - 1) / together, step = ((deep + parts - 1) / parts + 15) / 16 * 16;
+    const uint32_t runs = (deep + together - 1) / together, step = ((deep + runs - 1) / runs + 15) / 16 * 16;
     for (uint32_t first = 0; first < N; first += most)
         for (uint32_t j = 0; j < deep; j += step) {
             uint32_t count = 0;

@@ -1,6 +1,6 @@
-// Inner product with bias over the flattened input:  y[n,k] = b[k] + sum over c of w[k,c] x[n,c].
+// Inner product with bias:  y[n,k] = b[k] + sum over c of w[k,c] x[n,c].  A row n is a flattened sample, or of `linear` a position.
 //
-// All tensors are in canonical order.  Float has own kernels, bf16 is oneDNN's.
+// Rows lie one after another.  Float has own kernels; in bf16 inner_product is oneDNN's, and `linear` is computed in float.
 #include <algorithm>
 
 #include "nn/cpu/build.h"
@@ -17,25 +17,31 @@ constexpr uint32_t tiled_rows = 64;   // of a piece on AMX
 constexpr uint64_t in_pieces_from = 256 * 1024, in_pieces_of_several = 32 * 1024;
 constexpr uint32_t piece = 16 * 1024;   // parameters
 
-Status inner_float(Build& b) {
+/// rows_each: rows of one sample.
+Status inner_float(Build& b, const dnnl_memory_desc_t& order, const dnnl_memory_desc_t& out, uint32_t rows_each) {
     const Layer& l = *b.layer;
     const Activation x = b.activation;
     Operations& list = *b.operations;
-    const uint32_t C = static_cast<uint32_t>(l.in.elements()), K = l.out.C;
-    const Isa level = b.level(b.training && b.least >= tiled_least && b.least * b.together >= tiled_samples && l.weights > tiled_weights &&
-                              K > few_outputs);
+    const auto C = static_cast<uint32_t>(l.in.elements() / rows_each), K = l.out.C;
+    if (uint64_t{b.samples} * rows_each > INT32_MAX)
+        return fail(Code::unsupported, "layer {}: {} samples of {} positions are too many: take smaller blocks", l.spec.name, b.samples,
+                    rows_each);
+    const uint64_t rows_least = uint64_t{b.least} * rows_each;
+    const Isa level = b.level(b.training && rows_least >= tiled_least && rows_least * b.together >= tiled_samples &&
+                              l.weights > tiled_weights && K > few_outputs);
     const InnerKernels& kernels = inner_kernels(level);
     const bool tiled = level == Isa::amx;
-    auto shape = [C, K](uint32_t samples) { return InnerShape{samples, C, K}; };
-    const dnnl_memory_desc_t order = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), weights = Build::plain({l.weights});
+    auto shape = [C, K, rows_each](uint32_t samples) { return InnerShape{samples * rows_each, C, K}; };
+    const dnnl_memory_desc_t weights = Build::plain({l.weights});
     const Tensor w = b.weight(Place::parameters, weights), dw = b.weight(Place::gradient, weights);
     const bool biased = l.biases > 0;
     const Tensor bias = biased ? b.bias(Place::parameters) : Tensor{}, dbias = biased ? b.bias(Place::gradient) : Tensor{};
 
     Tensor x1;
     GC_TRY(b.consume({x.value}, order, list.forward, &x1));
-    const Activation y = b.activation = b.flows(Build::plain({b.samples, l.out.C, 1, 1}), true);
-    const bool packed_forward = tiled || (K > few_outputs && (!b.training || b.samples >= few_samples));   // evaluations: all
+    const Activation y = b.activation = b.flows(out, true);
+    const bool packed_forward =
+        tiled || (K > few_outputs && (!b.training || uint64_t{b.samples} * rows_each >= few_samples));   // evaluations: all
     const Tensor memory = b.scratch(kernels.memory);
     list.forward.emplace_back([=, &kernels](Frame& frame) {
         float *const to = frame.at(y.value), *const biases = biased ? frame.at(bias) : nullptr;
@@ -48,19 +54,21 @@ Status inner_float(Build& b) {
     // Scratch from the first piece to the last: packed x of each block, and the rows of a piece.  The codec takes rows in one run where
     // they follow one another.  Tiles of AMX need an odd number of cache lines from row to row: else the rows of a tile share sets of the
     // first-level cache.
-    const uint64_t packs = kernels.packed({b.most, C, K}), made = packs * b.together, apart = tiled ? (C + 15) / 16 / 2 * 32 + 16 : C;
+    const uint64_t packs = kernels.packed({b.most * rows_each, C, K}), made = packs * b.together,
+                   apart = tiled ? (C + 15) / 16 / 2 * 32 + 16 : C;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
     const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
     const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));
     auto rows = [=, &kernels](Frame& frame, float* to, uint64_t to_apart, uint32_t first, uint32_t end) {
-        const float *of = frame.at(x1) + uint64_t{frame.first} * C, *dy = frame.at(y.gradient) + uint64_t{frame.first} * K;
+        const uint64_t before = uint64_t{frame.first} * rows_each;
+        const float *of = frame.at(x1) + before * C, *dy = frame.at(y.gradient) + before * K;
         float* const strips = frame.at(space) + frame.block * packs;
         if (first == 0) kernels.pack(strips, of, shape(frame.count));
         kernels.backward_weights(to, to_apart, dy, strips, shape(frame.count), first, end);
     };
     auto biases = [=, &kernels](Frame& frame) {
         float* const to = frame.at(dbias);
-        kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * K, shape(frame.count));
+        kernels.backward_bias(to, frame.at(y.gradient) + uint64_t{frame.first} * rows_each * K, shape(frame.count));
         return to;
     };
     list.weights.emplace_back([=](Frame& frame) {
@@ -91,11 +99,18 @@ Status inner_float(Build& b) {
 
 }   // namespace
 
+Status linear(Build& b) {
+    const Layer& l = *b.layer;
+    b.operations->unit = 1;
+    return inner_float(b, b.position_rows(l.in), b.position_rows(l.out), l.in.H * l.in.W);
+}
+
 Status inner_product(Build& b) {
     b.operations->unit = 1;
     if (!b.layer->slices.empty()) return sliced(b, inner_product);
-    if (b.type == dnnl_f32) return inner_float(b);
     const Layer& l = *b.layer;
+    if (b.type == dnnl_f32)
+        return inner_float(b, Build::plain({b.samples, l.in.C, l.in.H, l.in.W}), Build::plain({b.samples, l.out.C, 1, 1}), 1);
     const Activation x = b.activation;
     Operations& list = *b.operations;
     dnnl_memory_desc_t spatial = Build::plain({b.samples, l.in.C, l.in.H, l.in.W}, b.type),

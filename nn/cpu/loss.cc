@@ -45,13 +45,12 @@ Slices slices_of(const Build& b) {
     return {std::max(static_cast<uint32_t>(count), 1u), b.layer->in.C};
 }
 
-/// The loss's input [samples, classes] in canonical order, with a gradient that the forward pass makes: it is kept until the backward pass.
-Status take_input(Build& b, Activation* x) {
-    const dnnl_memory_desc_t plain = Build::plain({b.samples, b.layer->in.C, 1, 1});
+/// The loss's input in that order, with a gradient that the forward pass makes: it is kept until the backward pass.
+Status take_input(Build& b, const dnnl_memory_desc_t& order, Activation* x) {
     *x = b.activation;
-    GC_TRY(b.consume({b.activation.value}, plain, b.operations->forward, &x->value));
+    GC_TRY(b.consume({b.activation.value}, order, b.operations->forward, &x->value));
     if (!x->learns) return {};
-    x->gradient = b.kept(plain);
+    x->gradient = b.kept(order);
     return b.reorder(x->gradient, b.activation.gradient, b.operations->data);
 }
 
@@ -62,7 +61,7 @@ Status loss(Build& b, Sample sample) {
     uint32_t classes = b.layer->in.C;
     const Slices slices = slices_of(b);
     Activation x;
-    GC_TRY(take_input(b, &x));
+    GC_TRY(take_input(b, b.position_rows(b.layer->in), &x));
     b.operations->forward.emplace_back([x, classes, slices, sample](Frame& frame) {
         const float* row = frame.at(x.value);
         float* drow = x.learns ? frame.at(x.gradient) : nullptr;
@@ -76,31 +75,6 @@ Status loss(Build& b, Sample sample) {
                 frame.right += classes > 1 && best == label;   // one output: a regression
                 if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best);
                 if (drow) drow += classes;
-            }
-        }
-        return Status{};
-    });
-    return {};
-}
-
-/// squared_loss of samples whose targets are floats.
-Status loss_of_targets(Build& b) {
-    const uint32_t outputs = b.layer->in.C;
-    Activation x;
-    GC_TRY(take_input(b, &x));
-    b.operations->forward.emplace_back([x, outputs](Frame& frame) {
-        const float* row = frame.at(x.value);
-        float* drow = x.learns ? frame.at(x.gradient) : nullptr;
-        for (size_t block = 0; block < frame.blocks.size(); ++block) {
-            const Samples& samples = frame.blocks[block].samples;
-            if (frame.outputs) std::copy_n(row, uint64_t{samples.count} * outputs, frame.outputs);   // of an evaluation, which is one block
-            if (frame.predicted) std::fill_n(frame.predicted, samples.count, 0);
-            for (uint64_t i = 0; i < uint64_t{samples.count} * outputs; ++i, ++row) {
-                float target;
-                std::memcpy(&target, samples.targets + i * sizeof target, sizeof target);
-                const float off = *row - target;
-                frame.loss[block] += static_cast<double>(off) * static_cast<double>(off);
-                if (drow) *drow++ = 2 * off;
             }
         }
         return Status{};
@@ -128,6 +102,92 @@ float exponentials(const Slices& slices, uint32_t first, uint32_t count, const f
     const std::span<const float> own = slices.of(row, first);
     const auto before = own.data() - row;
     return exponentials(own, largest, drow ? drow + before : nullptr, outputs ? outputs + before : nullptr);
+}
+
+/// What softmax_cross_entropy gives of one row of outputs, which gets the label's gradient.
+struct Softmax {
+    Slices slices;
+    double smoothing;
+    /// best: the place of the largest output.  Adds to `total`, and writes gradient and outputs where they are not null.
+    void operator()(std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) const {
+        const float sum = exponentials(slices, 0, slices.count, row.data(), row[best], drow, outputs);
+        double wanted = static_cast<double>(row[label]);   // sum of t x
+        if (smoothing > 0) {
+            double all = 0;
+            for (const float x : row) all += static_cast<double>(x);
+            wanted = (1 - smoothing) * wanted + smoothing * all / static_cast<double>(row.size());
+        }
+        total += elementary::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - wanted;
+        for (size_t k = 0; outputs && k < row.size(); ++k) outputs[k] /= sum;
+        if (!drow) return;
+        for (size_t k = 0; k < row.size(); ++k) drow[k] /= sum;
+        drow[label] -= static_cast<float>(1 - smoothing);
+        const auto share = static_cast<float>(smoothing / static_cast<double>(row.size()));
+        for (size_t k = 0; smoothing > 0 && k < row.size(); ++k) drow[k] -= share;
+    }
+};
+
+/// A loss for each position, whose outputs lie together; a sample's loss is their sum by its positions.
+Status loss_by_position(Build& b, const Softmax& softmax) {
+    const Layer& l = *b.layer;
+    const uint32_t classes = l.in.C;
+    const PositionLabels labels(b.spec);
+    const uint32_t positions = labels.positions();
+    Activation x;
+    GC_TRY(take_input(b, b.position_rows(l.in), &x));
+    b.operations->forward.emplace_back([=](Frame& frame) {
+        const float* row = frame.at(x.value);
+        float* drow = x.learns ? frame.at(x.gradient) : nullptr;
+        const auto share = 1 / static_cast<float>(positions);
+        for (size_t block = 0; block < frame.blocks.size(); ++block) {
+            const Samples& samples = frame.blocks[block].samples;
+            for (uint32_t n = 0; n < samples.count; ++n) {
+                double sum = 0;
+                for (uint32_t at = 0; at < positions; ++at, row += classes) {
+                    const uint32_t label = labels.of(samples, n, at), best = largest(row, softmax.slices);
+                    const uint64_t place = uint64_t{n} * positions + at;
+                    if (frame.predicted) frame.predicted[place] = static_cast<int32_t>(best);
+                    if (labels.counts(label)) {
+                        softmax(std::span(row, classes), drow, frame.outputs ? frame.outputs + place * classes : nullptr, label, best, sum);
+                        frame.right += best == label;
+                        for (uint32_t k = 0; drow && k < classes; ++k) drow[k] *= share;
+                    } else {
+                        if (drow) std::fill_n(drow, classes, 0.0f);
+                        if (frame.outputs) std::fill_n(frame.outputs + place * classes, classes, 0.0f);
+                    }
+                    if (drow) drow += classes;
+                }
+                frame.loss[block] += sum / positions;
+            }
+        }
+        return Status{};
+    });
+    return {};
+}
+
+/// squared_loss of samples whose targets are floats.
+Status loss_of_targets(Build& b) {
+    const uint32_t outputs = b.layer->in.C;
+    Activation x;
+    GC_TRY(take_input(b, b.position_rows(b.layer->in), &x));
+    b.operations->forward.emplace_back([x, outputs](Frame& frame) {
+        const float* row = frame.at(x.value);
+        float* drow = x.learns ? frame.at(x.gradient) : nullptr;
+        for (size_t block = 0; block < frame.blocks.size(); ++block) {
+            const Samples& samples = frame.blocks[block].samples;
+            if (frame.outputs) std::copy_n(row, uint64_t{samples.count} * outputs, frame.outputs);   // of an evaluation, which is one block
+            if (frame.predicted) std::fill_n(frame.predicted, samples.count, 0);
+            for (uint64_t i = 0; i < uint64_t{samples.count} * outputs; ++i, ++row) {
+                float target;
+                std::memcpy(&target, samples.targets + i * sizeof target, sizeof target);
+                const float off = *row - target;
+                frame.loss[block] += static_cast<double>(off) * static_cast<double>(off);
+                if (drow) *drow++ = 2 * off;
+            }
+        }
+        return Status{};
+    });
+    return {};
 }
 
 /// The binary tree over as many sums.
@@ -223,39 +283,28 @@ private:
 
 }   // namespace
 
+// Of masks and texts a sample's loss is the mean over its positions.  An ignored position adds 0, but is counted in the number.
 // loss = sum over n, k of -t[n,k] log(softmax(x[n])[k]);  dx[n,k] = softmax(x[n])[k] - t[n,k].  t is 1 at the sample's label, or with
 // label_smoothing s (Szegedy et al. 2016) 1 - s there, and s / classes more for each class.
 Status softmax_cross_entropy(Build& b) {
     b.operations->unit = 1;
     const double smoothing = b.layer->value("label_smoothing");
     if (b.layer->input != Layer::none && b.columns_apart(b.layer->input)) {
+        if (b.layer->by_position)
+            return fail(Code::unsupported, "layer {}: a loss by position does not go with slices that several nodes have: leave them out",
+                        b.layer->spec.name);
         if (smoothing > 0)
             return fail(Code::unsupported,
                         "layer {}: label_smoothing does not go with slices that several nodes have: leave one of them out",
                         b.layer->spec.name);
         Activation x;
-        GC_TRY(take_input(b, &x));
+        GC_TRY(take_input(b, b.position_rows(b.layer->in), &x));
         b.operations->forward.emplace_back(SoftmaxApart(b, x));
         return {};
     }
-    const Slices slices = slices_of(b);
-    return loss(b,
-                [slices, smoothing](std::span<const float> row, float* drow, float* outputs, uint32_t label, uint32_t best, double& total) {
-                    const float sum = exponentials(slices, 0, slices.count, row.data(), row[best], drow, outputs);
-                    double wanted = static_cast<double>(row[label]);   // sum of t x
-                    if (smoothing > 0) {
-                        double all = 0;
-                        for (const float x : row) all += static_cast<double>(x);
-                        wanted = (1 - smoothing) * wanted + smoothing * all / static_cast<double>(row.size());
-                    }
-                    total += elementary::log(static_cast<double>(sum)) + static_cast<double>(row[best]) - wanted;
-                    for (size_t k = 0; outputs && k < row.size(); ++k) outputs[k] /= sum;
-                    if (!drow) return;
-                    for (size_t k = 0; k < row.size(); ++k) drow[k] /= sum;
-                    drow[label] -= static_cast<float>(1 - smoothing);
-                    const auto share = static_cast<float>(smoothing / static_cast<double>(row.size()));
-                    for (size_t k = 0; smoothing > 0 && k < row.size(); ++k) drow[k] -= share;
-                });
+    const Softmax softmax{slices_of(b), smoothing};
+    if (b.layer->by_position) return loss_by_position(b, softmax);
+    return loss(b, softmax);
 }
 
 // loss = sum over n, k of (x[n,k] - t[n,k])^2, t = 1 at the sample's label and 0 elsewhere, or a regression's targets;  dx = 2 (x - t).

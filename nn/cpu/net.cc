@@ -90,16 +90,16 @@ Status CpuNet::weights(Frame& frame, size_t layer, GradientSink& sink) {
 }
 
 Status CpuNet::check(const Samples& samples) const {
-    if (stage_.has(0)) GC_TRY(images_check(spec_, samples));
-    return stage_.end == layers_.size() ? labels_check(spec_, samples) : Status{};
+    if (reads_images()) GC_TRY(images_check(spec_, samples));
+    return has_loss() ? labels_check(spec_, samples) : Status{};
 }
 
-/// By block: mean, std, images (stages with layer 0), labels or targets (those with the loss), each of whole floats.
+/// By block: mean, std, images (stages that read them), labels or targets (those with the loss), each of whole floats.
 uint64_t CpuNet::blocks_bytes(const Program& program, uint32_t blocks) const {
     const uint64_t sample = spec_.sample_bytes(), count = program.samples;
     uint64_t bytes = 0;
-    if (stage_.has(0)) bytes += blocks * (2 * spec_.C + 1) * sizeof(float) + count * sample;
-    if (stage_.end == layers_.size()) bytes += blocks * sizeof(float) + count * std::max<uint64_t>(sizeof(int32_t), spec_.targets_bytes());
+    if (reads_images()) bytes += blocks * (2 * spec_.C + 1) * sizeof(float) + count * sample;
+    if (has_loss()) bytes += blocks * sizeof(float) + count * std::max<uint64_t>(sizeof(int32_t), spec_.targets_bytes());
     return (bytes + 3) / 4 * 4;
 }
 
@@ -112,12 +112,12 @@ void CpuNet::keep_blocks(Frame& frame) const {
     };
     for (Block& block : std::span(frame.own).first(frame.blocks.size())) {
         Samples& samples = block.samples;
-        if (stage_.has(0)) {
+        if (reads_images()) {
             keep(samples.mean, spec_.C);
             keep(samples.std, spec_.C);
             keep(samples.images, samples.count * spec_.sample_bytes());
         }
-        if (stage_.end != layers_.size()) continue;
+        if (!has_loss()) continue;
         if (samples.targets) keep(samples.targets, samples.count * spec_.targets_bytes());
         else keep(samples.labels, samples.count);
     }
@@ -148,7 +148,7 @@ Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all,
     for (const EdgeTensors& each : frame.program->edges)
         if (frame.at(each.sent) != frame.at(each.value))
             std::memcpy(frame.at(each.sent), frame.at(each.value), frame.program->bytes(each.value, frame.samples));
-    for (size_t i = 0; i < all.size() && stage_.end == layers_.size(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
+    for (size_t i = 0; i < all.size() && has_loss(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
     if (statistics_) GC_TRY(sink.bucket(lane, all[0].id, 0, gradient_of(frame, 0, 0)));   // the forward pass has made them
     return {};
 }

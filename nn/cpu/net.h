@@ -43,6 +43,8 @@ public:
     const Layout& layout() const override { return layout_; }
     const NetSpec& spec() const override { return spec_; }
     const char* kernels() const override { return kernels_name_; }
+    bool has_loss() const override { return stage_.end == layers_.size(); }
+    bool by_position() const override { return spec_.by_position(); }
     std::span<float> parameters() override { return {parameters_.as<float>(), layout_.elements}; }
     uint64_t digest() override;
     void refresh() override;
@@ -95,6 +97,8 @@ private:
     void turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const;
     Buffer gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const;
     bool sample_by_sample() const;
+    /// Of a text the tokens are labels, too.
+    bool reads_images() const { return stage_.has(0) || (has_loss() && spec_.vocabulary > 0); }
     void plan_gradients(Build& build);
     /// Offers the layer's gradients in pieces.
     Status in_pieces(const Operations& operations, size_t layer, Frame& frame, GradientSink& sink, bool* taken);

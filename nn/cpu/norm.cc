@@ -65,7 +65,7 @@ Status layer_norm(Build& b) {
     const bool learns = b.activation.learns;
     Operations& list = *b.operations;
     Norm norm;
-    GC_TRY(begin(b, rows == 1 ? Build::plain({b.samples, channels, 1, 1}) : b.channels_last(l.in), rows, &norm));
+    GC_TRY(begin(b, b.position_rows(l.in), rows, &norm));
     list.forward.emplace_back([=, &kernels](Frame& frame) {
         auto* scales = reinterpret_cast<RowScale*>(frame.at(norm.scales));
         for (uint64_t row = 0; row < frame.samples * rows; ++row) {

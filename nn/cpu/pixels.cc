@@ -32,7 +32,8 @@ void standardise(Element element, float* to, uint64_t apart, const uint8_t* from
 
 }   // namespace
 
-Activation pixels(Build& b, const NetSpec& spec, std::vector<Operation>& list) {
+Activation pixels(Build& b, std::vector<Operation>& list) {
+    const NetSpec& spec = b.spec;
     const Layer& first = b.layers[0];
     const bool beside = first.is(conv_kind) && conv_few_fits(first);   // the only reader takes 16 samples side by side
     const Shape padded = first.in;

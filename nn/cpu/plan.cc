@@ -37,7 +37,7 @@ constexpr uint64_t together_floats = 4 * 1024 * 1024;   // of a lane's activatio
 
 Status CpuNet::make(Build& build, Program& program) {
     build.begin(program.samples, program.training, &program.layers, &program.edges, &program.slices);
-    const Activation input = pixels(build, spec_, program.input);
+    const Activation input = pixels(build, program.input);
     if (!stage_.has(0)) program.input.clear();
     GC_TRY(layers_build(build, layers_, input));
     if (!config_.recompute || !program.training) return {};
@@ -114,7 +114,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return fail(Code::unsupported, "oneDNN finds no CPU engine");
     engine_.reset(engine);
     GC_TRY(kernels_name(config.precision, &kernels_name_));
-    Build build(engine, config_, layers_, layout_, merged_);
+    Build build(engine, spec_, config_, layers_, layout_, merged_);
     build.least = ~0u;
     const std::vector<ProgramSize> sizes = program_sizes(config);
     for (const ProgramSize& size : sizes)

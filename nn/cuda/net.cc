@@ -26,7 +26,10 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
         return fail(Code::unsupported, "a GPU keeps the activations of a stage: take recompute = false, or device cpu");
     if (typed(spec))
         return fail(Code::unsupported, "a GPU takes images of bytes with labels in this version, not {} with {}: take device cpu",
-                    element_name(spec.element), spec.targets > 0 ? "targets" : "labels");
+                    element_name(spec.element),
+                    spec.targets > 0      ? "targets"
+                    : spec.vocabulary > 0 ? "tokens behind them"
+                                          : "labels");
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));

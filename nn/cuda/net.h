@@ -188,7 +188,7 @@ private:
     /// Floats before the parameters and before a gradient in their memory: an element is aligned as in that of the whole net, because
     /// kernels are chosen by that.  A stage's layers lie one behind the other in both.
     uint64_t lead() const { return layout_.groups.empty() ? 0 : layout_.groups[0].place() % 4; }
-    bool has_loss() const { return stage_.end == layers_.size(); }
+    bool has_loss() const override { return stage_.end == layers_.size(); }
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
 
     CudaDevice& device_;

@@ -16,5 +16,9 @@ Status upsample(Build& b) { return refuse(b); }
 Status concat(Build& b) { return refuse(b); }
 Status layer_norm(Build& b) { return refuse(b); }
 Status group_norm(Build& b) { return refuse(b); }
+Status linear(Build& b) { return refuse(b); }
+Status embedding(Build& b) { return refuse(b); }
+Status positions(Build& b) { return refuse(b); }
+Status attention(Build& b) { return refuse(b); }
 
 }   // namespace gradcast::cuda

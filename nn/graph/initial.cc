@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "nn/graph/layers.h"
@@ -6,9 +7,11 @@
 
 namespace gradcast {
 
-// He, Zhang, Ren, Sun 2015 ("Delving deep into rectifiers"): std = sqrt(2 / fan-in), the fan-in as PyTorch
-// counts it: weights by index of the first dimension.  Normal numbers by Box and Muller 1958, four from one
-// draw of Philox: element i of a layer takes number i % 4 of draw i / 4.
+using namespace std::literals;
+
+// He, Zhang, Ren, Sun 2015 ("Delving deep into rectifiers"): std = sqrt(2 / fan-in), the fan-in as PyTorch counts it: weights by index of
+// the first dimension.  Normal numbers by Box and Muller 1958, four from one draw of Philox: element i of a layer takes number i % 4 of
+// draw i / 4.
 void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters) {
     GC_ASSERT(parameters.size() == layout.elements);
     auto owned = [&](uint64_t place) {
@@ -24,7 +27,9 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
             std::fill_n(statistics, layer.in.C, 0.0f);
             std::fill_n(statistics + layer.in.C, layer.in.C, 1.0f);
         }
-        const double std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.weight_shape[0])));
+        const bool given = std::ranges::any_of(layer.kind->keys, [](const LayerKey* key) { return key->name == "initial_std"sv; });
+        double std = given ? layer.value("initial_std") : 0;
+        if (std == 0) std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.weight_shape[0])));
         for (const Layer& part : layer.slices.empty() ? std::span(&layer, 1) : std::span(layer.slices)) {
             float* const weight = owned(part.offset);
             if (!weight) continue;

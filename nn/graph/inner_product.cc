@@ -1,3 +1,4 @@
+// inner_product, over all of a sample, and linear, at each position.
 #include "nn/graph/slices.h"
 #include "nn/graph/weights.h"
 
@@ -11,6 +12,15 @@ Status shape(const NetSpec&, Layer& layer) {
     return {};
 }
 
+Status linear_shape(const NetSpec&, Layer& layer) {
+    GC_TRY(outputs_shape(layer));
+    layer.out = {layer.out.C, layer.in.H, layer.in.W};
+    weights_shape(layer, {layer.out.C, layer.in.C});
+    return {};
+}
+
+constexpr LayerKey spread = initial_std_key(0);
+constexpr const LayerKey* linear_keys[] = {&outputs_key, &bias_key, &spread};
 constexpr const LayerKey* keys[] = {&outputs_key, &bias_key, &slices_key};
 constexpr OnnxOperator::Attribute attributes[] = {{"transB", false, 1}};
 
@@ -23,5 +33,7 @@ const LayerKind inner_product_kind{.name = "inner_product",
                                    .multiplies = true,
                                    .slice_unit = 1,
                                    .onnx = {.type = "Gemm", .input = OnnxOperator::Input::flat, .attributes = attributes}};
+
+const LayerKind linear_kind{.name = "linear", .short_name = "linear", .keys = linear_keys, .shape = linear_shape, .multiplies = true};
 
 }   // namespace gradcast

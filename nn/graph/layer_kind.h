@@ -72,7 +72,7 @@ struct LayerKind {
     uint32_t slice_unit = 0;   // of outputs: a slice has a multiple of it (nn/graph/slices.h); 0: the kind is not sliced
     /// Whether it can be trained in blocks of so many samples; null: in all.
     Status (*block)(const Layer& layer, uint32_t samples) = nullptr;
-    /// Every weight begins with it; 0: weights are drawn (weights_initial()).
+    /// Every weight begins with it; 0: weights are drawn, with the deviation of the layer's initial_std (weights_initial()).
     float initial_weight = 0;
     OnnxOperator onnx = {};
 };
@@ -82,6 +82,10 @@ struct LayerKind {
     GC_LAYER(conv_transposed)       \
     GC_LAYER(upsample)              \
     GC_LAYER(inner_product)         \
+    GC_LAYER(linear)                \
+    GC_LAYER(embedding)             \
+    GC_LAYER(positions)             \
+    GC_LAYER(attention)             \
     GC_LAYER(max_pool)              \
     GC_LAYER(average_pool)          \
     GC_LAYER(global_average_pool)   \

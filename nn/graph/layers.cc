@@ -87,6 +87,13 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
                     spec.H, spec.W, spec.pad);
     if (spec.classes < 2 && spec.targets == 0 && spec.vocabulary == 0)
         return fail(Code::invalid, "a net needs at least 2 classes, not {}", spec.classes);
+    const bool whole_numbers = spec.element == Element::u16 || spec.element == Element::u32;
+    if (spec.vocabulary > 0 &&
+        (spec.C != 1 || spec.H != 1 || spec.W < 2 || spec.pad > 0 || spec.targets > 0 || spec.target_scale > 0 || !whole_numbers))
+        return fail(Code::invalid, "a text has samples of 1x1x2 or more tokens of u16 or u32 without targets, not {}x{}x{} of {}", spec.C,
+                    spec.H, spec.W, element_name(spec.element));
+    if (spec.vocabulary == 0 && spec.by_position() && spec.targets != uint64_t{spec.H} * spec.W)
+        return fail(Code::invalid, "masks of {} labels do not fit samples of {}x{}", spec.targets, spec.H, spec.W);
     size_t none, &at = wrong ? *wrong : none;
     const LayerKind* last = spec.layers.empty() ? nullptr : layer_kind_find(spec.layers.back().kind);
     if (!last || !last->loss) {
@@ -115,6 +122,8 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
                 return fail(Code::invalid, "two layers have the name {}: layers without one are named by kind and number", layer.spec.name);
         GC_TRY(keys_check(*kind, each, layer.spec.name));
         GC_TRY(inputs(spec, result, layer));
+        if (kind->computed && spec.vocabulary > 0 && layer.input == Layer::none && !layer.is(embedding_kind))
+            return fail(Code::invalid, "layer {}: the data are a text, so the first layer must be an embedding", layer.spec.name);
         if (layer.in.elements() > layer_elements_max)
             return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, shape_text(layer.in));
         if (kind->loss && &each != &spec.layers.back())
@@ -160,15 +169,28 @@ Status images_check(const NetSpec& spec, const Samples& samples) {
     if (samples.element != spec.element)
         return fail(Code::invalid, "samples of {} do not fit the net's input of {}", element_name(samples.element),
                     element_name(spec.element));
-    if (samples.C == spec.C && samples.H == spec.H && samples.W == spec.W) return {};
-    return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec.C, spec.H,
-                spec.W);
+    if (samples.C != spec.C || samples.H != spec.H || samples.W != spec.W)
+        return fail(Code::invalid, "samples of {}x{}x{} do not fit the net's input {}x{}x{}", samples.C, samples.H, samples.W, spec.C,
+                    spec.H, spec.W);
+    for (uint64_t i = 0; spec.vocabulary > 0 && i < uint64_t{samples.count} * spec.W; ++i)
+        if (const uint32_t token = element_number(spec.element, reinterpret_cast<const std::byte*>(samples.images), i);
+            token >= spec.vocabulary)
+            return fail(Code::data, "sample {} of a block has the token {}, but the vocabulary ends with {}", i / spec.W, token,
+                        spec.vocabulary - 1);
+    return {};
 }
 
 Status labels_check(const NetSpec& spec, const Samples& samples) {
     if ((spec.targets > 0) != (samples.targets != nullptr))
         return fail(Code::data, "samples with {}, but the net takes {}", samples.targets ? "targets" : "labels",
                     spec.targets > 0 ? "targets" : "labels");
+    if (spec.vocabulary > 0) return {};   // images_check() has seen the tokens
+    if (const PositionLabels labels(spec); spec.by_position())
+        for (uint32_t n = 0; n < samples.count; ++n)
+            for (uint32_t at = 0; at < labels.positions(); ++at)
+                if (const uint32_t label = labels.of(samples, n, at); label >= spec.classes && labels.counts(label))
+                    return fail(Code::data, "sample {} of a block has the label {} at position {}, but the net has {} classes", n, label,
+                                at, spec.classes);
     if (spec.targets > 0) return {};
     for (uint32_t n = 0; n < samples.count; ++n)
         if (samples.labels[n] < 0 || static_cast<uint32_t>(samples.labels[n]) >= spec.classes)

@@ -37,7 +37,8 @@ struct Layer {
     Window window{};
     uint32_t groups = 1;                       // of a convolution
     float target_scale = 0, target_zero = 0;   // of a regression's loss: the target is (label - target_zero) * target_scale
-    uint32_t targets = 0;                      // of a loss: NetSpec::targets
+    uint32_t targets = 0;                      // of a loss: NetSpec::targets of floats
+    bool by_position = false;                  // of a loss: NetSpec::by_position()
     uint64_t offset = 0;                       // of its weight in the flat vector; the bias follows, that of a slice behind all weights
     std::vector<uint64_t> weight_shape = {};   // in canonical order, the last index moves fastest; empty: no weights
     uint64_t weights = 0, biases = 0;          // elements
@@ -88,6 +89,30 @@ struct OwnParameters {
 OwnParameters own_parameters(const Layer& layer, const Stage& stage);
 /// By layer: the bucket that is complete once its gradient is; none: ~0.
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage = {});
+/// The labels of a sample of a net with labels by position, [NetSpec::positions()]: those of its targets, or the tokens behind the first.
+class PositionLabels {
+public:
+    explicit PositionLabels(const NetSpec& spec)
+        : text_(spec.vocabulary > 0),
+          positions_(spec.positions()),
+          element_(text_ ? spec.element : spec.target_element),
+          bytes_(text_ ? spec.sample_bytes() : spec.targets_bytes()),
+          ignore_(spec.ignore) {}
+    uint32_t of(const Samples& samples, uint32_t sample, uint32_t position) const {
+        const auto* from = (text_ ? reinterpret_cast<const std::byte*>(samples.images) : samples.targets) + sample * bytes_;
+        return element_number(element_, from, position + text_);
+    }
+    bool counts(uint32_t label) const { return ignore_ < 0 || label != static_cast<uint32_t>(ignore_); }
+    uint32_t positions() const { return positions_; }
+
+private:
+    bool text_;
+    uint32_t positions_;
+    Element element_;
+    uint64_t bytes_;   // of a sample
+    int32_t ignore_;
+};
+
 /// Error: of samples that do not fit the net's input; of a label beyond its classes; of either.
 Status images_check(const NetSpec& spec, const Samples& samples);
 Status labels_check(const NetSpec& spec, const Samples& samples);

@@ -4,11 +4,27 @@
 namespace gradcast {
 namespace {
 
+/// Of masks and texts: an output for each class at each position.
+Status position_shape(const NetSpec& spec, Layer& layer) {
+    const bool text = spec.vocabulary > 0;
+    if (layer.kind->regression)
+        return fail(Code::invalid, "layer {}: {} has one target a sample, but {}: take softmax_cross_entropy", layer.spec.name,
+                    layer.spec.kind, text ? "the data are a text" : "the samples have masks");
+    layer.by_position = true;
+    layer.out = {spec.label_classes(), text ? spec.positions() : spec.H, text ? 1 : spec.W};
+    if (layer.in == layer.out) return {};
+    return fail(Code::invalid, "layer {}: its input {} does not fit {}: {} is needed", layer.spec.name, shape_text(layer.in),
+                text ? fmt::format("a vocabulary of {} at each of {} positions", spec.vocabulary, spec.positions())
+                     : fmt::format("masks of {} classes for {}x{} pixels", spec.classes, spec.H, spec.W),
+                shape_text(layer.out));
+}
+
 Status shape(const NetSpec& spec, Layer& layer) {
     const bool regression = spec.regression();
     if (regression && !layer.kind->regression)
         return fail(Code::invalid, "layer {}: {} is for classes, but the data are a regression ({}): take squared_loss", layer.spec.name,
                     layer.spec.kind, spec.targets > 0 ? "targets are floats" : "target_scale");
+    if (spec.by_position()) return position_shape(spec, layer);
     layer.targets = spec.targets;
     layer.out = {spec.targets > 0 ? spec.targets : regression ? 1 : spec.classes, 1, 1};
     layer.target_scale = spec.target_scale;

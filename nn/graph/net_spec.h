@@ -63,13 +63,20 @@ struct NetSpec {
     uint32_t targets = 0;     // above 0: a sample has so many targets in place of a label
     Element target_element = Element::f32;   // f32: a regression, and the net has as many outputs
     Element element = Element::u8;           // of a sample
-    uint32_t vocabulary = 0;                 // of a text: its samples are tokens below it
+    uint32_t vocabulary = 0;   // above 0: a text, whose sample is W tokens below it; the label of each but the last is the next one
+    int32_t ignore = -1;       // of targets that are labels: the one that says nothing; -1: none
     uint64_t sample_bytes() const { return uint64_t{C} * H * W * element_bytes(element); }
     uint64_t targets_bytes() const { return uint64_t{targets} * element_bytes(target_element); }   // of a sample
     bool regression() const { return target_scale > 0 || (targets > 0 && target_element == Element::f32); }
+    /// A sample has a label for each position: the targets are labels, or it is a text.
+    bool by_position() const { return vocabulary > 0 || (targets > 0 && target_element != Element::f32); }
+    /// Labels of a sample.
+    uint32_t positions() const { return vocabulary > 0 ? W - 1 : by_position() ? targets : 1; }
+    /// Values that a label may have.
+    uint32_t label_classes() const { return vocabulary > 0 ? vocabulary : classes; }
     std::vector<LayerSpec> layers = {};
 };
 /// Its samples are not images of bytes with labels.
-inline bool typed(const NetSpec& spec) { return spec.element != Element::u8 || spec.targets > 0; }
+inline bool typed(const NetSpec& spec) { return spec.element != Element::u8 || spec.targets > 0 || spec.vocabulary > 0; }
 
 }   // namespace gradcast

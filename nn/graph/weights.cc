@@ -4,11 +4,11 @@
 
 namespace gradcast {
 
-Status outputs_shape(Layer& layer) {
+Status outputs_shape(Layer& layer, bool biased) {
     layer.out.C = static_cast<uint32_t>(layer.value(outputs_key.name));
     if (layer.out.C == 0)
         return fail(Code::invalid, "layer {}: outputs must be at least 1 for its input {}", layer.spec.name, shape_text(layer.in));
-    layer.biases = layer.value(bias_key.name) != 0 ? layer.out.C : 0;
+    layer.biases = biased && layer.value(bias_key.name) != 0 ? layer.out.C : 0;
     return {};
 }
 

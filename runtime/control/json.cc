@@ -77,6 +77,7 @@ void some_fields(const auto& each, Is<JobStatus> auto& status) {
     each("digest", status.digest);
     each("seconds", status.seconds);
     each("samples_per_second", status.samples_per_second);
+    each("tokens", status.tokens);
     each("evaluating", status.evaluating, status.evaluating >= 0);
     each("bytes_sent", status.bytes_sent);
     each("bytes_received", status.bytes_received);

@@ -9,7 +9,17 @@
 
 namespace gradcast {
 
-enum class Purpose : uint32_t { weights = 1, shuffle = 2, rounding = 3, dropout = 4, augment = 5, test = 6, synthetic = 7, split = 8 };
+enum class Purpose : uint32_t {
+    weights = 1,
+    shuffle = 2,
+    rounding = 3,
+    dropout = 4,
+    augment = 5,
+    test = 6,
+    synthetic = 7,
+    split = 8,
+    generate = 9
+};
 
 using Philox = std::array<uint32_t, 4>;
 

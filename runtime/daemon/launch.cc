@@ -320,7 +320,7 @@ void Launch::progress(const JobStatus& status) {
     if (status.step == 0 || text == printed_ || (now - printed_us_ < progress_us && status.state != JobState::done)) return;
     printed_us_ = now;
     printed_ = text;
-    say("{}  {:.1f} s  {:.0f} samples/s", text, status.seconds, status.samples_per_second);
+    say("{}  {:.1f} s  {}", text, status.seconds, speed_text(status));
 }
 
 int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
@@ -329,12 +329,9 @@ int Launch::ended(const JobDetail& job, const std::vector<NodeInfo>& nodes) {
         // The ranks that have the model.  Rank 0 may have ended before, so that it is alive cannot be the rule.
         if (!first() && status.model.empty()) return launch_done;
         progress(status);
-        fmt::print("time {:.1f} s, {} of {} steps, {:.0f} samples/s\n", status.seconds, status.step, status.steps,
-                   status.samples_per_second);
+        fmt::print("time {:.1f} s, {} of {} steps, {}\n", status.seconds, status.step, status.steps, speed_text(status));
         if (!status.model.empty()) fmt::print("model {}\n", status.model);
-        if (status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
-        else if (status.test_loss >= 0) fmt::print("test loss {:.6f}\n", status.test_loss);
-        fmt::print("digest {}\n", status.digest);
+        fmt::print("{}digest {}\n", quality_text(status), status.digest);
         std::fflush(stdout);
         return launch_done;
     }

@@ -4,6 +4,7 @@
 
 #include "datasets/import.h"
 #include "tests/algos/runs.h"
+#include "tests/datasets/images.h"
 #include "tests/job/runs.h"
 
 namespace gradcast {
@@ -126,6 +127,17 @@ TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
     write("test28.h5", 100, 600, 28);
     ImportResult imported;
     ASSERT_TRUE(data_import({.kind = "ridge", .from = "", .out = folder_ + "/ridge", .samples = 600}, &imported).ok());
+    for (const char* part : {"/from/images", "/from/masks"}) std::filesystem::create_directories(folder_ + part);
+    for (uint32_t n = 0; n < 20; ++n) {
+        const std::vector<uint8_t> image(32 * 32, static_cast<uint8_t>(n * 10)), mask(32 * 32, n % 2);
+        png(fmt::format("{}/from/images/{}.png", folder_, n), 32, 32, PNG_FORMAT_GRAY, image);
+        png(fmt::format("{}/from/masks/{}.png", folder_, n), 32, 32, PNG_FORMAT_GRAY, mask);
+    }
+    ASSERT_TRUE(data_import({.kind = "masks", .from = folder_ + "/from", .out = folder_ + "/masks", .test = 0.2}, &imported).ok());
+    std::string words;
+    for (int i = 0; i < 500; ++i) words += fmt::format("{} words. ", i * 7919 % 100);
+    ASSERT_TRUE(file_write(folder_ + "/words.txt", words).ok());
+    ASSERT_TRUE(data_import({.kind = "text", .from = folder_ + "/words.txt", .out = folder_ + "/text", .test = 0.2}, &imported).ok());
     const std::filesystem::path base = std::filesystem::canonical("tools/jobs");
     std::set<std::string> kinds, files;
     for (const auto& entry : std::filesystem::directory_iterator(base))
@@ -138,19 +150,17 @@ TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
         if (file == job.algorithm + ".toml") kinds.insert(job.algorithm);
         const AlgorithmKind* kind;
         ASSERT_TRUE(algorithm_find(job.algorithm, &kind).ok());
-        const bool exact = job.settings.solver == "exact", ridge = job.preset == "ridge", photos = job.preset == "resnet18",
-                   masks = job.preset == "unet";
-        const std::string data = ridge    ? "ridge"
-                                 : photos ? "photos"
-                                 : masks  ? "masks"
-                                          : "fashion-mnist",
-                          shards = photos || masks ? "*.h5" : ".h5";
-        EXPECT_EQ(job.train, base / (data + "/train" + shards));
-        EXPECT_EQ(job.test, base / (data + "/test" + shards));
-        if (photos) job.batch = 16;
-        if (masks) continue;   // the test's data have labels
-        job.train = folder_ + (ridge ? "/ridge/train.h5" : "/train28.h5");
-        job.test = folder_ + (ridge ? "/ridge/test.h5" : "/test28.h5");
+        const bool exact = job.settings.solver == "exact", many = job.preset == "resnet18" || job.preset == "unet";   // several shards
+        const std::map<std::string, std::string> of_preset = {
+            {"ridge", "ridge"}, {"gpt", "text"}, {"resnet18", "photos"}, {"unet", "masks"}};
+        const auto data = of_preset.find(job.preset);
+        const std::string named = data == of_preset.end() ? "fashion-mnist" : data->second, shards = many ? "*.h5" : ".h5";
+        EXPECT_EQ(job.train, base / (named + "/train" + shards));
+        EXPECT_EQ(job.test, base / (named + "/test" + shards));
+        if (many) job.batch = 8;
+        const bool own = data != of_preset.end() && named != "photos";
+        job.train = folder_ + (own ? "/" + named + "/train.h5" : "/train28.h5");
+        job.test = folder_ + (own ? "/" + named + "/test.h5" : "/test28.h5");
         job.epochs = 0;
         job.steps = 1;
         if (!exact) job.settings.local_steps = job.algorithm == "gd" ? 0 : 1;

@@ -27,6 +27,8 @@ TEST_F(Ctl, WrongCommandLinesExitWithTwoAndNameTheNearest) {
         {"evaluate final.h5", "--data"},
         {"predict final.h5", "IMAGE"},
         {"predict final.h5 a.png --top 0", "--top"},
+        {"generate final.h5", "no prompt"},
+        {"generate final.h5 --prompt a --tokens 0", "--tokens"},
         {"prdict final.h5 a.png", "did you mean predict?"},
         {"import mist --from . --out .", "did you mean mnist?"},
         {"import ridge --out . --samples -5", "--samples"},
@@ -76,7 +78,7 @@ TEST_F(Ctl, HelpHasCommandsInGroups) {
     const std::string help = run("--help").out;
     size_t before = 0;
     for (const char* line : {"\nJobs:\n", "\n  submit ", "\n  force-view ", "\nCluster:\n", "\n  drain ", "\nData and models:\n",
-                             "\n  predict ", "\n  import ", "\nHelp:\n", "\n  completion "}) {
+                             "\n  predict ", "\n  generate ", "\n  import ", "\nHelp:\n", "\n  completion "}) {
         const size_t at = help.find(line);
         ASSERT_NE(at, help.npos) << line << help;
         EXPECT_GT(at, before) << line;

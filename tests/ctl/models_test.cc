@@ -43,6 +43,8 @@ TEST_F(CtlModel, EvaluateTellsClassesAndConfusion) {
     EXPECT_EQ(json["right"], right);
     EXPECT_EQ(json["samples"], samples);
     EXPECT_EQ(json["accuracy"], static_cast<double>(right) / static_cast<double>(samples));
+    EXPECT_GE(json["top5"], json["accuracy"]);
+    EXPECT_LT(json["top5"], 1);   // of 10 classes, of a net that has hardly learnt
 
     const Outcome text = run("evaluate final.h5 --data test.h5");
     EXPECT_EQ(text.exit, 0) << text.err;

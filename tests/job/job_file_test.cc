@@ -109,15 +109,27 @@ TEST(JobFile, LayersAreNamedAsTheHelpSays) {
                                   {.kind = "concat", .from = "norm1"},
                                   {.kind = "upsample"},
                                   {.kind = "conv_transposed", .values = {{"outputs", 2}, {"kernel", 1}}},
+                                  {.kind = "linear", .values = {{"outputs", 3}}},
+                                  {.kind = "attention"},
+                                  {.kind = "positions"},
                                   {.kind = "max_pool", .values = {{"kernel", 2}}},
                                   {.kind = "average_pool", .values = {{"kernel", 2}}},
                                   {.kind = "global_average_pool"},
                                   {.kind = "dropout", .values = {{"rate", 0.5}}},
                                   {.kind = "inner_product", .values = {{"outputs", 2}}},
                                   {.kind = "softmax_cross_entropy"}}};
-    std::vector<Layer> layers;
-    const Status status = layers_check(spec, &layers);
+    const NetSpec text{.H = 1,
+                       .W = 5,
+                       .classes = 1,
+                       .element = Element::u16,
+                       .vocabulary = 9,
+                       .layers = {{.kind = "embedding", .values = {{"outputs", 9}}}, {.kind = "softmax_cross_entropy"}}};
+    std::vector<Layer> layers, more;
+    Status status = layers_check(spec, &layers);
     ASSERT_TRUE(status.ok()) << status.what;
+    status = layers_check(text, &more);
+    ASSERT_TRUE(status.ok()) << status.what;
+    layers.insert(layers.end(), more.begin(), more.end());
     for (const Layer& layer : layers) {
         const std::string& own = layer.spec.name;
         const bool same = layer.spec.kind.starts_with(own.substr(0, own.size() - 1)) || own == "loss1";
@@ -181,7 +193,8 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"momentum = 0.9", "warm_up = -1", "job.toml:17: optimiser.warm_up: -1 is below 0"},
              {"momentum = 0.9", "warmup = 1", "job.toml:17: optimiser.warmup: is not known: did you mean warm_up?"},
              {"[optimiser]", "[optimizer]", "job.toml:14: optimizer: is not known: did you mean optimiser?"},
-             {"kind = \"sgd\"", "kind = \"sdg\"", "job.toml:15: optimiser.kind: \"sdg\" is not one of sgd, adam (did you mean sgd?)"},
+             {"kind = \"sgd\"", "kind = \"sdg\"",
+              "job.toml:15: optimiser.kind: \"sdg\" is not one of sgd, adam, adamw (did you mean sgd?)"},
              {"epochs = 5 ", "epochs = 5\nsteps = 7 ", "job.toml:6: job.steps: either epochs or steps, not both"},
              {"epochs = 5 ", " ", "job.toml:2: job.epochs: is missing: either epochs or steps"},
              {"epochs = 5 ", "epochs = 0 ", "job.toml:5: job.epochs: 0 is below 1"},
@@ -215,7 +228,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"preset = \"lenet5\"", "",
               "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, resnet18, "
               "resnet50, unet, ridge, "
-              "logistic, or "
+              "logistic, vit-s, gpt, or "
               "[[net.layers]]"},
              {"preset = \"lenet5\"", "preset = \"lenet5\"\npad = 2", "job.toml:14: net.pad: a preset has its own"},
              {"exchange = \"ring\"", "exchange = \"coded-x\"", "job.toml:20: algorithm.exchange: \"coded-x\" is not one of "},
@@ -236,7 +249,7 @@ TEST(JobFile, EveryMistakeHasItsLine) {
              {"kind = \"auto\"", "protect = \"yes\"", "job.toml:25: transport.protect: \"yes\" is not one of auth, encrypt, none"},
              {"s = 0", "s = 1",
               "job.toml:22: algorithm.s: ring has nothing to spare for ranks that are lost: take coded-rs or coded, or s = 0"},
-             {"momentum = 0.9", "beta1 = 0.5", "job.toml:17: optimiser.beta1: goes with kind = \"adam\", not \"sgd\""},
+             {"momentum = 0.9", "beta1 = 0.5", "job.toml:17: optimiser.beta1: goes with kind = \"adam\" or \"adamw\", not \"sgd\""},
              {"kind = \"sgd\"", "kind = \"adam\"", "optimiser.momentum: goes with kind = \"sgd\", not \"adam\""},
              {"momentum = 0.9", "decay_every = 5", "optimiser.decay_every: goes with schedule = \"step\", not \"constant\""},
              {"m = 2", "m = 0", "job.toml:21: algorithm.m: 0 is below 1"},
@@ -278,7 +291,7 @@ TEST(JobFile, AllMistakesInOneGo) {
     EXPECT_EQ(mistakes_of(text), (std::vector<std::string>{
                                      "job.toml:6: job.batch: is text, not a whole number",
                                      "job.toml:12: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
-                                     "nin, resnet9, resnet18, resnet50, unet, ridge, logistic, or [[net.layers]], or command",
+                                     "nin, resnet9, resnet18, resnet50, unet, ridge, logistic, vit-s, gpt, or [[net.layers]], or command",
                                      "job.toml:13: net.presett: is not known: did you mean preset?",
                                      "job.toml:16: optimiser.lr: -1 is not above 0",
                                  }));
@@ -314,10 +327,11 @@ TEST(JobFile, AMisspeltAlgorithmIsTheOnlyMistake) {
 }
 
 TEST(JobFile, ASectionIsNotAValue) {
-    EXPECT_EQ(mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
-              (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
-                                        "job.toml:1: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
-                                        "nin, resnet9, resnet18, resnet50, unet, ridge, logistic, or [[net.layers]], or command"}));
+    EXPECT_EQ(
+        mistakes_of("net = 3\n[job]\nsteps = 1\n[data]\ntrain = \"t\"\n"),
+        (std::vector<std::string>{"job.toml:1: net: is a whole number, not a section: write [net]",
+                                  "job.toml:1: net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, "
+                                  "nin, resnet9, resnet18, resnet50, unet, ridge, logistic, vit-s, gpt, or [[net.layers]], or command"}));
 }
 
 TEST(JobFile, SyntaxErrorHasLineAndColumn) {

@@ -94,9 +94,15 @@ const std::vector<Case> cases = {
     {{.net = "command = [\"a\"]\ndevice = \"cuda\"\n"},
      "net.device: goes with presets and layers: the program of net.command chooses its own"},
     {{.net = ""},
-     "net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, resnet18, resnet50, unet, ridge, logistic, or [[net.layers]], or command"},
+     "net.preset: is missing: lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, resnet9, resnet18, resnet50, unet, ridge, logistic, vit-s, gpt, or [[net.layers]], or command"},
     {{.net = "preset = \"mlp\"\npad = 2\n"},
      "net.pad: a preset has its own; it goes with [[net.layers]]"},
+    {{.net = "preset = \"mlp\"\ndepth = 2\n"},
+     "net.depth: is of presets that come in sizes: it goes with preset = \"gpt\""},
+    {{.net = "preset = \"mlp\"\nwidth = 2\n"},
+     "net.width: is of presets that come in sizes: it goes with preset = \"gpt\""},
+    {{.net = "preset = \"mlp\"\nheads = 2\n"},
+     "net.heads: is of presets that come in sizes: it goes with preset = \"gpt\""},
     {{.net = "preset = \"mlp\"\nprecision = \"tf32\"\n"},
      "net.precision: tf32 is for GPUs: it goes with device = \"cuda\""},
     {{.net = "preset = \"mlp\"\nresident = \"no\"\n"},
@@ -257,8 +263,9 @@ TEST(JobRules, AKeyOfOtherOptimisers) {
                      "optimiser.nesterov: goes with kind = \"sgd\", not \"adam\""}));
     EXPECT_EQ(mistakes("nesterov = true\n"), Texts{"optimiser.nesterov: goes with a momentum above 0"});
     EXPECT_EQ(mistakes("beta1 = 0.5\nbeta2 = 0.5\nepsilon = 0.5\n"),
-              (Texts{"optimiser.beta1: goes with kind = \"adam\", not \"sgd\"", "optimiser.beta2: goes with kind = \"adam\", not \"sgd\"",
-                     "optimiser.epsilon: goes with kind = \"adam\", not \"sgd\""}));
+              (Texts{"optimiser.beta1: goes with kind = \"adam\" or \"adamw\", not \"sgd\"",
+                     "optimiser.beta2: goes with kind = \"adam\" or \"adamw\", not \"sgd\"",
+                     "optimiser.epsilon: goes with kind = \"adam\" or \"adamw\", not \"sgd\""}));
     EXPECT_EQ(mistakes("decay_every = 5\n"), Texts{"optimiser.decay_every: goes with schedule = \"step\", not \"constant\""});
     EXPECT_EQ(mistakes("schedule = \"cosine\"\ndecay = 0.5\n"), Texts{"optimiser.decay: goes with schedule = \"step\", not \"cosine\""});
     EXPECT_EQ(mistakes("lr_end = 0.01\n"), Texts{"optimiser.lr_end: goes with schedule = \"cosine\", not \"constant\""});

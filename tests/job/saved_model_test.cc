@@ -6,7 +6,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "nn/graph/layer_kind.h"
+#include "nn/graph/layers.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/model/model_evaluate.h"
 #include "runtime/job/model/model_file.h"
@@ -41,6 +41,41 @@ TEST(ModelFile, OfAnOlderVersionIsReadAndWrittenAnew) {
     EXPECT_EQ(layers(newer), expected);
     EXPECT_EQ(parameters, state.parameters);
     EXPECT_EQ(::unlink(path.c_str()), 0);
+}
+
+// More labels a sample than a side may have pixels; and what generate needs of a text.
+TEST(ModelFile, OfMasksAndTextsIsReadBack) {
+    NetSpec masks{.C = 1, .H = 300, .W = 301, .classes = 2, .targets = 300 * 301, .target_element = Element::u8, .ignore = 255};
+    masks.layers = {{.kind = "conv", .values = {{"outputs", 2}, {"kernel", 1}}}, {.kind = "softmax_cross_entropy"}};
+    NetSpec text{.C = 1, .H = 1, .W = 5, .classes = 1, .element = Element::u16, .vocabulary = 3};
+    text.layers = {{.kind = "embedding", .values = {{"outputs", 3}}}, {.kind = "softmax_cross_entropy"}};
+    for (const NetSpec& spec : {masks, text}) {
+        SCOPED_TRACE(spec.layers[0].kind);
+        std::vector<Layer> layers;
+        ASSERT_TRUE(layers_check(spec, &layers).ok());
+        std::vector<float> parameters(layers[0].parameters(), 0.5f), found;
+        Model model;
+        model.net = spec;
+        model.mean = {0}, model.std = {1};
+        if (spec.vocabulary > 0) model.alphabet = "ab\xC3\xA4";
+        const std::string path = testing::TempDir() + "gc-typed-" + std::to_string(getpid());
+        ASSERT_TRUE(model_write(path + ".h5", model, {parameters, {}, {}, {}}).ok());
+        for (const char* end : {".h5", ".safetensors"}) {
+            Model again;
+            const Status read = end[1] == 'h' ? model_read(path + end, &again, &found) : safetensors_model(path + end, &again, &found);
+            ASSERT_TRUE(read.ok()) << read.what;
+            EXPECT_EQ(found, parameters);
+            EXPECT_EQ(again.net.targets, spec.targets);
+            EXPECT_EQ(again.net.ignore, spec.ignore);
+            EXPECT_EQ(again.net.vocabulary, spec.vocabulary);
+            EXPECT_EQ(again.alphabet, model.alphabet);
+            if (end[1] == 'h') {
+                ASSERT_TRUE(safetensors_write(path + ".safetensors", again, found).ok());
+            }
+            std::filesystem::remove(path + end);
+        }
+        std::filesystem::remove(path + ".safetensors");
+    }
 }
 
 TEST(ModelFile, SaysWhyItCannotBeWritten) {

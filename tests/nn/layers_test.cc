@@ -94,13 +94,17 @@ TEST(Presets, SayWhatThereIs) {
     NetSpec spec;
     EXPECT_STREQ(preset_find("lenet", 1, 28, 28, 10, &spec).what,
                  "no net \"lenet\": did you mean lenet5? one of lenet5, cnn, mlp, lenet3, lenet3-wide, lenet5-wide, cnn-norm, nin, "
-                 "resnet9, resnet18, resnet50, unet, ridge, logistic");
+                 "resnet9, resnet18, resnet50, unet, ridge, logistic, vit-s, gpt");
     EXPECT_STREQ(preset_find("lenet5", 1, 30, 28, 10, &spec).what, "net lenet5 takes samples of 28x28 or 32x32, not 30x28");
     EXPECT_STREQ(preset_find("cnn", 3, 32, 31, 10, &spec).what, "net cnn takes samples of 28x28 or 32x32, not 32x31");
     EXPECT_STREQ(preset_find("unet", 3, 32, 31, 10, &spec).what, "net unet takes samples of even height and width, not 32x31");
     EXPECT_TRUE(spec.layers.empty());
-    EXPECT_EQ(preset_names().size(), 14u);
-    for (const char* name : preset_names()) EXPECT_TRUE(preset_find(name, 1, 28, 28, 10, &spec).ok());
+    EXPECT_EQ(preset_names().size(), 16u);
+    for (const char* name : preset_names()) {
+        NetSpec of{.C = 1, .H = 28, .W = 28};
+        if (preset_sized(name)) of = {.C = 1, .H = 1, .W = 28, .vocabulary = 9};
+        EXPECT_TRUE(preset_layers(name, {}, &of).ok()) << name;
+    }
     EXPECT_STREQ(layer_kinds()[3]->name, "inner_product");
 }
 
@@ -133,8 +137,8 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     EXPECT_EQ(mistake({max_pool(0), fc(10), loss()}), "layer pool1: kernel and stride must be at least 1");
     EXPECT_EQ(mistake({max_pool(2, 2, 2), fc(10), loss()}), "layer pool1: pad 2 must be below its kernel 2x2");
     const std::string kinds =
-        "one of conv, conv_transposed, upsample, inner_product, max_pool, average_pool, global_average_pool, relu, gelu, silu, sigmoid, "
-        "tanh, dropout, batch_norm, "
+        "one of conv, conv_transposed, upsample, inner_product, linear, embedding, positions, attention, max_pool, average_pool, "
+        "global_average_pool, relu, gelu, silu, sigmoid, tanh, dropout, batch_norm, "
         "layer_norm, group_norm, "
         "add, concat, softmax_cross_entropy, "
         "squared_loss";

@@ -13,6 +13,27 @@ inline NetSpec preset(const char* name, uint32_t C = 1, uint32_t side = 28) {
     return spec;
 }
 
+/// Of texts of 7 tokens.
+inline NetSpec small_gpt() {
+    NetSpec spec{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 7};
+    EXPECT_TRUE(preset_layers("gpt", {.depth = 2, .width = 24, .heads = 3}, &spec).ok());
+    return spec;
+}
+/// Of images with masks.
+inline NetSpec of_masks() {
+    const LayerSpec first{.kind = "conv", .values = {{"outputs", 6}, {"kernel", 3}, {"pad", 1}}},
+        last{.kind = "linear", .values = {{"outputs", 3}}};
+    return {
+        .C = 2,
+        .H = 5,
+        .W = 4,
+        .classes = 3,
+        .targets = 20,
+        .target_element = Element::u16,
+        .ignore = 9,
+        .layers = {first, {.kind = "attention", .values = {{"heads", 2}}}, {.kind = "positions"}, last, {.kind = "softmax_cross_entropy"}}};
+}
+
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }

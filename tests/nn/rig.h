@@ -167,26 +167,32 @@ struct Data {
     std::vector<uint8_t> images;
     std::vector<int32_t> labels;
     std::vector<float> mean, std, targets;
+    std::vector<std::byte> position_labels;   // [count, targets_bytes()]
     Samples samples;
     Data(const NetSpec& spec, uint32_t count, uint32_t seed = 1)
         : images(uint64_t{count} * spec.C * spec.H * spec.W * element_bytes(spec.element)),
           labels(count),
           mean(spec.C, 0.4f),
           std(spec.C, 0.3f),
-          targets(uint64_t{count} * spec.targets) {
+          targets(spec.by_position() ? 0 : uint64_t{count} * spec.targets),
+          position_labels(spec.by_position() && spec.targets > 0 ? uint64_t{count} * spec.targets_bytes() : 0) {
         std::mt19937 random(seed);
         const uint32_t width = element_bytes(spec.element);
         for (uint64_t i = 0; i < images.size(); i += width) {
             const auto pixel = static_cast<uint8_t>(random());
             const float value = static_cast<float>(pixel) / 255;
             if (spec.element == Element::f32) std::memcpy(&images[i], &value, width);
-            else images[i] = pixel;
+            else images[i] = spec.vocabulary > 0 ? static_cast<uint8_t>(pixel % spec.vocabulary) : pixel;
+        }
+        for (uint64_t i = 0; i < position_labels.size(); i += element_bytes(spec.target_element)) {
+            const uint32_t label = random() % (spec.classes + (spec.ignore >= 0));
+            position_labels[i] = static_cast<std::byte>(label < spec.classes ? label : static_cast<uint32_t>(spec.ignore));
         }
         for (int32_t& label : labels) label = static_cast<int32_t>(random() % spec.classes);
         for (float& target : targets) target = static_cast<float>(random() % 1000) / 250 - 2;
         samples = {images.data(), labels.data(), count, spec.C, spec.H, spec.W, mean.data(), std.data()};
         samples.element = spec.element;
-        if (spec.targets > 0) samples.targets = std::as_bytes(std::span(targets)).data();
+        if (spec.targets > 0) samples.targets = spec.by_position() ? position_labels.data() : std::as_bytes(std::span(targets)).data();
     }
     Data(const Data&) = delete;
 };

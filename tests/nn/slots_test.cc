@@ -5,12 +5,14 @@
 namespace gradcast {
 namespace {
 
-const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything", "floats", "images"};
+const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything", "floats", "images", "gpt", "masks"};
 
 NetSpec net_of(const std::string& name) {
     if (name == "everything") return everything();
     if (name == "floats") return regression_on_floats(Element::f32);
     if (name == "images") return encoder_decoder();
+    if (name == "gpt") return small_gpt();
+    if (name == "masks") return of_masks();
     return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
 }
 
@@ -51,6 +53,7 @@ void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_
         std::ranges::fill(data[b]->labels, 0);
         std::ranges::fill(data[b]->mean, 9.0f);
         std::ranges::fill(data[b]->targets, 9.0f);
+        std::ranges::fill(data[b]->position_labels, std::byte{0});
     }
     for (uint32_t b = 0; b < blocks; ++b) {
         EXPECT_EQ(found[b].next, cut.net->layout().buckets.size());

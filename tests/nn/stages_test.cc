@@ -10,7 +10,8 @@ std::vector<uint32_t> begins_of(const NetSpec& spec) {
 }
 
 TEST(Stages, TwoCutAnywhere) {
-    for (const NetSpec& spec : {preset("lenet5"), everything(), regression_on_floats(Element::f32), encoder_decoder()})
+    for (const NetSpec& spec :
+         {small_gpt(), of_masks(), preset("lenet5"), everything(), regression_on_floats(Element::f32), encoder_decoder()})
         for (const uint32_t begin : begins_of(spec)) {
             SCOPED_TRACE(spec.layers[begin].kind + " " + std::to_string(begin));
             if (begin > 0) expect_bits_of_the_whole<Rig>(spec, {0, begin}, begin % 2 == 0);

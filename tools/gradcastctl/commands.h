@@ -61,6 +61,11 @@ private:
 constexpr char jobs_group[] = "Jobs", cluster_group[] = "Cluster", models_group[] = "Data and models", help_group[] = "Help";
 /// The states of jobs, for --state.
 CLI::Validator job_states();
+/// The file `which`, or final.h5 of the folder or job of that name.  Returns exit_done, or says what is wrong.
+int find_model(const Options& options, const std::string& which, std::string* path);
+/// The argument MODEL; others: what it may name besides final.h5 and a job, as every_file.
+void model_argument(CLI::App* command, std::string& model, const char* others);
+constexpr char every_file[] = "a checkpoint, a .safetensors file of gradcastctl export, ";
 /// Type of --isa in help and completion.
 std::string isa_type();
 
@@ -91,6 +96,7 @@ std::string isa_type();
     GC_COMMAND(contexts)        \
     GC_COMMAND(evaluate)        \
     GC_COMMAND(predict)         \
+    GC_COMMAND(generate)        \
     GC_COMMAND(report)          \
     GC_COMMAND(export)          \
     GC_COMMAND(import)          \

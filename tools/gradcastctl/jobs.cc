@@ -1,5 +1,6 @@
 // The commands that look at jobs and end them: list, describe, delete, cancel.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "tools/gradcastctl/client.h"
@@ -109,7 +110,8 @@ static int command_describe(const Options& options, const std::string& which) {
     line("loss", status.stepped() ? fmt::format("{:.6f}", status.loss) : "");
     line("accuracy", status.accuracy >= 0 ? fmt::format("{:.4f}", status.accuracy) : "");
     line("test loss", status.test_loss >= 0 ? fmt::format("{:.6f}", status.test_loss) : "");
-    line("time", fmt::format("{}, {:.0f} samples/s", text_seconds(status.seconds), status.samples_per_second));
+    line("perplexity", status.tokens > 0 && status.test_loss >= 0 ? fmt::format("{:.4f}", std::exp(status.test_loss)) : "");
+    line("time", fmt::format("{}, {}", text_seconds(status.seconds), speed_text(status)));
     line("this node", fmt::format("sent {}, received {}, waited {} for the exchange and {} for data", text_bytes(status.bytes_sent),
                                   text_bytes(status.bytes_received), text_seconds(static_cast<double>(status.exchange_wait_us) * 1e-6),
                                   text_seconds(static_cast<double>(status.load_wait_us) * 1e-6)));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "datasets/import.h"
 #include "datasets/verified.h"
@@ -24,25 +25,6 @@ constexpr size_t matrix_classes_max = 20;   // fits a terminal
 bool is_folder(const std::string& path) {
     struct stat info;
     return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-/// The file `which`, or final.h5 of the folder or job of that name.
-int find_model(const Options& options, const std::string& which, std::string* path) {
-    *path = which;
-    if (const std::string kept = which + "/final.h5"; ::access(kept.c_str(), F_OK) == 0) return *path = kept, exit_done;
-    if (which.find('/') != std::string::npos || which.ends_with(".h5") || which.ends_with(".safetensors") ||
-        ::access(which.c_str(), F_OK) == 0)
-        return exit_done;
-    JobDetail job;
-    Reply reply = Client(options.target).job(which, &job);
-    if (reply.exit == exit_unreachable) return complain(reply.exit, "{} is no file, and as a job: {}", which, reply.error);
-    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
-    *path = job.folder + "/final.h5";
-    if (::access(path->c_str(), R_OK) == 0) return exit_done;
-    const JobState state = job.summary.status.state;
-    if (state != JobState::done) return complain(exit_failed, "job {} has no model: it is {}", which, job_state_name(state));
-    return complain(exit_failed, "the model of job {} cannot be read here as {}: {} keeps it, unless it was lost", which, *path,
-                    job.summary.nodes.empty() ? "its first node" : job.summary.nodes.front());
 }
 
 double share(uint64_t part, uint64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
@@ -121,6 +103,24 @@ private:
 
 }   // namespace
 
+int find_model(const Options& options, const std::string& which, std::string* path) {
+    *path = which;
+    if (const std::string kept = which + "/final.h5"; ::access(kept.c_str(), F_OK) == 0) return *path = kept, exit_done;
+    if (which.find('/') != std::string::npos || which.ends_with(".h5") || which.ends_with(".safetensors") ||
+        ::access(which.c_str(), F_OK) == 0)
+        return exit_done;
+    JobDetail job;
+    Reply reply = Client(options.target).job(which, &job);
+    if (reply.exit == exit_unreachable) return complain(reply.exit, "{} is no file, and as a job: {}", which, reply.error);
+    if (reply.exit != exit_done) return complain(reply.exit, "{}", reply.error);
+    *path = job.folder + "/final.h5";
+    if (::access(path->c_str(), R_OK) == 0) return exit_done;
+    const JobState state = job.summary.status.state;
+    if (state != JobState::done) return complain(exit_failed, "job {} has no model: it is {}", which, job_state_name(state));
+    return complain(exit_failed, "the model of job {} cannot be read here as {}: {} keeps it, unless it was lost", which, *path,
+                    job.summary.nodes.empty() ? "its first node" : job.summary.nodes.front());
+}
+
 const std::vector<std::string>& export_formats() {
     static const std::vector<std::string> names = [] {
         std::vector<std::string> all;
@@ -142,9 +142,27 @@ static int command_evaluate(const Options& options, const std::string& which, co
         else fmt::print("{} samples\nmse {:.6f}\ndigest {}\n", evaluation.count, evaluation.loss, evaluation.digest);
         return exit_done;
     }
+    if (evaluation.text) {
+        const double accuracy = share(evaluation.right, evaluation.counted), perplexity = std::exp(evaluation.loss);
+        if (options.json)
+            fmt::print("{}\n", json_text({{"samples", evaluation.count},
+                                          {"tokens", evaluation.counted},
+                                          {"right", evaluation.right},
+                                          {"loss", evaluation.loss},
+                                          {"perplexity", perplexity},
+                                          {"accuracy", accuracy},
+                                          {"digest", evaluation.digest},
+                                          {"kernels", evaluation.kernels}},
+                                         2));
+        else
+            fmt::print("{} samples, {} tokens, {} right, loss {:.6f}, kernels {}\nperplexity {:.4f}\naccuracy {:.4f}\ndigest {}\n",
+                       evaluation.count, evaluation.counted, evaluation.right, evaluation.loss, evaluation.kernels, perplexity, accuracy,
+                       evaluation.digest);
+        return exit_done;
+    }
     const size_t classes = evaluation.count_of_class.size();
     const std::vector<std::string> labels = labels_of(evaluation.class_names, classes);
-    const double accuracy = share(evaluation.right, evaluation.count);
+    const double accuracy = share(evaluation.right, evaluation.counted);
     if (options.json) {
         Json json{{"samples", evaluation.count},
                   {"right", evaluation.right},
@@ -160,13 +178,15 @@ static int command_evaluate(const Options& options, const std::string& which, co
         for (auto row = evaluation.confusion.begin(); row != evaluation.confusion.end(); row += static_cast<ptrdiff_t>(classes))
             json["confusion"].push_back(std::vector<uint64_t>(row, row + static_cast<ptrdiff_t>(classes)));
         json["accuracy"] = accuracy;
+        if (evaluation.right_of_top) json["top5"] = share(*evaluation.right_of_top, evaluation.count);
+        if (evaluation.by_position) json["pixels"] = evaluation.counted, json["mean_iou"] = mean_iou(evaluation);
         json["digest"] = evaluation.digest;
         json["kernels"] = evaluation.kernels;
         fmt::print("{}\n", json_text(json, 2));
         return exit_done;
     }
     fmt::print("{} samples, {} right, loss {:.6f}, kernels {}\n", evaluation.count, evaluation.right, evaluation.loss, evaluation.kernels);
-    std::vector<std::vector<std::string>> rows = {{"class", "samples", "right", "accuracy"}};
+    std::vector<std::vector<std::string>> rows = {{"class", evaluation.by_position ? "pixels" : "samples", "right", "accuracy"}};
     const bool matrix = classes <= matrix_classes_max;
     for (size_t k = 0; k < classes && matrix; ++k) rows[0].push_back(fmt::format("as {}", k));
     for (size_t i = 0; i < classes; ++i) {
@@ -177,6 +197,8 @@ static int command_evaluate(const Options& options, const std::string& which, co
     }
     print_table(rows);
     if (!matrix && !evaluation.confusion.empty()) fmt::print("the confusion matrix: -o json\n");
+    if (evaluation.right_of_top) fmt::print("top 5 {:.4f}\n", share(*evaluation.right_of_top, evaluation.count));
+    if (evaluation.by_position) fmt::print("mean IoU {:.4f}\n", mean_iou(evaluation));
     fmt::print("accuracy {:.4f}\ndigest {}\n", accuracy, evaluation.digest);
     return exit_done;
 }
@@ -234,11 +256,10 @@ static int command_export(const Options& options, const std::string& which, cons
 
 // ---- command line --------------------------------------------------------------------------------------------------------------
 
-static void model_argument(CLI::App* command, std::string& model, const char* others) {
+void model_argument(CLI::App* command, std::string& model, const char* others) {
     command->add_option("MODEL", model, fmt::format("final.h5, the folder that has it, {}or the job whose model it is", others))
         ->required();
 }
-constexpr char every_file[] = "a checkpoint, a .safetensors file of gradcastctl export, ";
 
 void add_evaluate(Cli& cli) {
     struct Flags {

@@ -139,8 +139,7 @@ void ProgressBar::show(const JobDetail& job) {
     text += "  " + text_seconds(status.seconds);
     if (const double remaining = seconds_remaining(status.step, status.steps, status.resumed, status.seconds); remaining >= 0)
         text += fmt::format(", {} left", text_seconds(remaining));
-    text += fmt::format("  {:.0f} samples/s  sent {}  received {}", status.samples_per_second, text_bytes(status.bytes_sent),
-                        text_bytes(status.bytes_received));
+    text += fmt::format("  {}  sent {}  received {}", speed_text(status), text_bytes(status.bytes_sent), text_bytes(status.bytes_received));
     if (!terminal_) {
         fmt::print(stderr, "{}\n", text);
         return;
@@ -285,16 +284,13 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
         if (rows.size() > 1) print_table(rows);
         print_workers(nodes);
         if (!unknown.empty()) fmt::print("not known here: {} (each daemon knows the bytes of its own node)\n", fmt::join(unknown, ", "));
-        fmt::print("time {}, {} of {} steps, {:.0f} samples/s\n", text_seconds(status.seconds), status.step, status.steps,
-                   status.samples_per_second);
+        fmt::print("time {}, {} of {} steps, {}\n", text_seconds(status.seconds), status.step, status.steps, speed_text(status));
         if (!kept.empty()) {
             if (!status.model.empty()) fmt::print("model {}\n", status.model);
             else if (!done) fmt::print("no model: the job ended before its last step was done\n");
             fmt::print("kept in {}\n", kept);
         }
-        if (done && status.accuracy >= 0) fmt::print("accuracy {:.4f}\n", status.accuracy);
-        else if (done && status.test_loss >= 0) fmt::print("test loss {:.6f}\n", status.test_loss);
-        if (done) fmt::print("digest {}\n", status.digest);
+        if (done) fmt::print("{}digest {}\n", quality_text(status), status.digest);
     }
     std::fflush(stdout);
     if (done) return exit_done;

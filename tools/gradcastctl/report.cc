@@ -194,7 +194,7 @@ private:
             rows.push_back(std::move(row));
         }
         Row all = {"all"};
-        for (const RunRecord& run : runs_) all.push_back(run.evaluation ? share(run.evaluation->right, run.evaluation->count) : "");
+        for (const RunRecord& run : runs_) all.push_back(run.evaluation ? share(run.evaluation->right, run.evaluation->counted) : "");
         rows.push_back(std::move(all));
         return html + table_html(head("class"), rows) + missing;
     }

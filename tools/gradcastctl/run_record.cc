@@ -174,6 +174,7 @@ void evaluate_model(const std::string& data, RunRecord* run) {
     const Status status = model_evaluate(path, pattern, cpu_room().threads(), &evaluation, literal, verified_path_of_user());
     if (!status.ok()) run->why = status.what;
     else if (evaluation.regression) run->why = "a regression has no classes";
+    else if (evaluation.text) run->why = "a text has no classes";
     else run->evaluation = std::move(evaluation);
 }
 

@@ -43,6 +43,7 @@ struct JobConfig {
     std::vector<double> mean, std;   // of the data, in place of the shards'; none: those
     uint32_t context = 0;            // of a text: tokens of a sample, see DataOptions
     std::string preset;              // or, when empty, `layers`, or `command`
+    PresetSize size;                 // of a preset that comes in sizes
     uint32_t net_pad = 0;            // of [net] with layers of its own
     std::vector<LayerSpec> layers;
     std::vector<std::string> command;       // program that computes the net, with its arguments; empty: gradcast does

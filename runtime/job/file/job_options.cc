@@ -87,6 +87,10 @@ template <typename Job, typename T>
 auto& at(Job& job, T AlgorithmSettings::*member) {
     return job.settings.*member;
 }
+template <typename Job, typename T>
+auto& at(Job& job, T PresetSize::*member) {
+    return job.size.*member;
+}
 template <auto member>
 void set(Target target, const Value& value) {
     if constexpr (std::is_invocable_v<decltype(member), LayerSpec&>) put(target.layer->*member, value);
@@ -168,10 +172,10 @@ constexpr JobOption rows[] = {
     {"data", "classes", Kind::integer, "0", 0, 65536, false, nullptr,
      "only samples with labels below this are used, and the net has as many outputs; 0: all", field<&JobConfig::classes, Identity::yes>},
     {"data", "crop", Kind::integer, "0", 0, 1024, false, nullptr,
-     "augmentation: zeros added on each side of a training sample, before a random part of its own size is cut out",
+     "augmentation: zeros added on each side of a training sample, before a random part of its own size is cut out; of masks likewise, with the ignored label or 0",
      field<&JobConfig::crop, Identity::yes>},
     {"data", "flip", Kind::flag, "false", 0, 1, false, nullptr,
-     "augmentation: half of the training samples, drawn anew in each epoch, are mirrored left to right",
+     "augmentation: half of the training samples, drawn anew in each epoch, are mirrored left to right, with their masks",
      field<&JobConfig::flip, Identity::yes>},
     {"data", "mean", Kind::numbers, "[]", -1e30, 1e30, false, nullptr,
      "mean of each channel, of pixels scaled to 0 .. 1, in place of that of the shards, as another training had it; none: that of the shards",
@@ -183,6 +187,12 @@ constexpr JobOption rows[] = {
      field<&JobConfig::context, Identity::changed>},
     {"net", "preset", Kind::name, "", 0, 0, false, presets,
      "a net by name (gradcastctl help presets), or [[net.layers]], or command", field<&JobConfig::preset, Identity::yes>},
+    {"net", "depth", Kind::integer, "4", 1, 1024, false, nullptr,
+     "of preset gpt: blocks of attention and linear layers", field<&PresetSize::depth, Identity::changed>},
+    {"net", "width", Kind::integer, "128", 1, 1 << 16, false, nullptr,
+     "of preset gpt: channels of a token", field<&PresetSize::width, Identity::changed>},
+    {"net", "heads", Kind::integer, "4", 1, 4096, false, nullptr,
+     "of preset gpt: heads of attention, which share out the width", field<&PresetSize::heads, Identity::changed>},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr,
      "zeros added on each side of a sample, with [[net.layers]]", field<&JobConfig::net_pad, Identity::yes>},
     {"net", "command", Kind::texts, "[]", 0, 0, false, nullptr,

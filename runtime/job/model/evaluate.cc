@@ -1,20 +1,33 @@
 #include "runtime/job/model/evaluate.h"
 
+#include <algorithm>
 #include <array>
 
 #include "algos/pipeline.h"
+#include "nn/graph/layers.h"
 
 namespace gradcast {
 
 void Evaluator::plan(uint32_t lanes, Arena& arena) {
+    const DataInfo& info = data_.info();
     rooms_.resize(lanes);
     for (Room& room : rooms_) {
         arena.plan("evaluation", evaluation_batch * data_.sample_bytes(), &room.images);
         arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.labels);
         arena.plan("evaluation", evaluation_batch * data_.info().targets_bytes(), &room.targets);
-        arena.plan("evaluation", evaluation_batch * sizeof(int32_t), &room.predicted);
+        const uint64_t positions = info.masks() ? info.targets : std::max(data_.context(), 1u);
+        arena.plan("evaluation", evaluation_batch * positions * sizeof(int32_t), &room.predicted);
+        if (ranks_) arena.plan("evaluation", uint64_t{evaluation_batch} * info.classes * sizeof(float), &room.outputs);
     }
-    if (!data_.info().regression()) count_of_class.resize(data_.info().classes), right_of_class.resize(data_.info().classes);
+}
+
+/// Under the mutex.
+void Evaluator::count(uint32_t label, int32_t predicted) {
+    const auto found = static_cast<uint32_t>(predicted);
+    ++count_of_class[label];
+    ++predicted_of_class[found];
+    right_of_class[label] += found == label;
+    if (!confusion.empty()) ++confusion[uint64_t{label} * data_.info().classes + found];
 }
 
 Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result) {
@@ -33,15 +46,35 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     samples.mean = mean_.data(), samples.std = std_.data();
     if (data_.of_program()) samples.places = places.data();
     uint32_t right = 0;
-    GC_TRY(net.evaluate(lane, samples, &right, &result->loss, predicted));
+    GC_TRY(net.evaluate(lane, samples, &right, &result->loss, predicted, ranks_ ? room.outputs.as<float>() : nullptr));
+    if (info.regression() || !net.has_loss()) return {};
+    if (right == Net::no_classes) return result->untold = count, Status();
     result->right = right;
-    if (info.regression() || info.masks() || info.vocabulary > 0 || data_.of_program() || right == Net::no_classes) return {};
+    result->counted = count;
+    const std::span labels_here(labels, count), classes(predicted, net.by_position() ? uint64_t{count} * net.spec().positions() : count);
+    if (net.by_position()) {
+        const PositionLabels wanted(net.spec());
+        result->counted = 0;
+        std::unique_lock lock(mutex_, std::defer_lock);
+        if (counts()) lock.lock();
+        for (uint32_t i = 0; i < count; ++i)
+            for (uint32_t at = 0; at < wanted.positions(); ++at) {
+                const uint32_t label = wanted.of(samples, i, at);
+                if (!wanted.counts(label)) continue;
+                ++result->counted;
+                if (counts()) this->count(label, classes[uint64_t{i} * wanted.positions() + at]);
+            }
+        return {};
+    }
+    if (!counts() || info.masks() || info.vocabulary > 0 || data_.of_program()) return {};
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {
-        auto label = static_cast<size_t>(labels[i]);
-        ++count_of_class[label];
-        right_of_class[label] += predicted[i] == labels[i];
-        if (!confusion.empty()) ++confusion[label * info.classes + static_cast<size_t>(predicted[i])];
+        const auto label = static_cast<uint32_t>(labels_here[i]);
+        this->count(label, classes[i]);
+        if (!ranks_) continue;
+        const std::span row(room.outputs.as<float>() + uint64_t{i} * info.classes, info.classes);
+        const auto more = std::ranges::count_if(row, [own = row[label]](float each) { return !(each <= own); });   // NaN: more
+        right_of_top += more < int64_t{top};
     }
     return {};
 }

@@ -17,7 +17,7 @@ namespace gradcast {
 
 Status model_reserve(const std::string& path, const Model& model, uint64_t state_bytes) {
     // Beside the data sets: headers, attributes, and the texts.
-    const uint64_t bytes = state_bytes + model.job.size() + model.base.size() + model.class_names.size() +
+    const uint64_t bytes = state_bytes + model.job.size() + model.base.size() + model.class_names.size() + model.alphabet.size() +
                            layers_text(model.net, model_format_version).size() + (64 << 10) + 8 * (model.mean.size() + model.std.size());
     auto failed = [&](int error) {
         Status status = fail_sys(error, "cannot reserve {:.1f} MB for the model in {}", static_cast<double>(bytes) / 1e6,

@@ -27,6 +27,7 @@ struct Model {
     std::string job, base;          // the text of the job file, and JobConfig::base
     std::string digest, kernel_set, data_digest;
     std::string class_names;                // of the classes that it distinguishes, as in DataInfo; empty: not known
+    std::string alphabet;                   // of a text of characters, as in DataInfo; empty: not known
     std::string id;                         // of the job, 32 hex digits; empty in version 1
     uint64_t step = 0;                      // that are done
     uint64_t state = 0;                     // Context::state; of a part Context::part()

@@ -83,9 +83,11 @@ std::string model_content(const Model& model, const PerVector<std::string>& dige
         digests[StateVector::parameters], digests[StateVector::optimiser], digests[StateVector::exponents],
         digests[StateVector::algorithm]);
     if (!model.class_names.empty()) text += fmt::format("class_names {}\n", digest_of(std::span(model.class_names)));
+    if (!model.alphabet.empty()) text += fmt::format("alphabet {}\n", digest_of(std::span(model.alphabet)));
     if (typed(net))
         text += fmt::format("element {} targets {} {} vocabulary {}\n", element_name(net.element), net.targets,
                             element_name(net.target_element), net.vocabulary);
+    if (net.ignore >= 0) text += fmt::format("ignore {}\n", net.ignore);
     if (version >= model_part_version)
         text += fmt::format("whole {}\nranges {}\n", fmt::join(sizes, " "), fmt::join(ranges_values(runs), " "));
     return digest_of(std::span(text));

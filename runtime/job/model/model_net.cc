@@ -7,17 +7,17 @@
 
 namespace gradcast {
 
-Status ModelNet::open(const std::string& path, uint32_t thread_count) {
+Status ModelNet::open(const std::string& path, uint32_t thread_count, uint32_t samples) {
     const bool tensors = path.ends_with(".safetensors");
     GC_TRY(tensors ? safetensors_model(path, &model, &parameters_) : model_read(path, &model, &parameters_));
     // The job file says whether only the first classes of its data were trained on.  One of another version may not be readable here.
     JobConfig job;
     std::vector<JobMistake> mistakes;
     (void)job_parse(model.job, path, "", &job, &mistakes);
-    classes = tensors && !model.net.regression() ? model.net.classes : job.classes;
+    classes = tensors && !model.net.regression() && !model.net.by_position() ? model.net.classes : job.classes;
     threads = std::max(thread_count, 1u);
     // No block is computed: the smallest takes the least memory.
-    NetConfig config{.lanes = threads, .samples_max = evaluation_batch, .block_sizes = {1}, .precision = job.precision};
+    NetConfig config{.lanes = threads, .samples_max = samples, .block_sizes = {1}, .precision = job.precision};
     Status planned = net_cpu_plan(model.net, config, arena, &net);
     if (planned.code == Code::unsupported && config.precision != Precision::f32) {
         config.precision = Precision::f32;

@@ -7,6 +7,7 @@
 #include "runtime/core/arena.h"
 #include "runtime/core/lanes.h"
 #include "runtime/job/file/job_file.h"
+#include "runtime/job/model/evaluate.h"
 #include "runtime/job/model/model_file.h"
 
 namespace gradcast {
@@ -17,9 +18,9 @@ struct ModelNet {
     ModelNet& operator=(const ModelNet&) = delete;
 
     /// Reads final.h5, a checkpoint, or a file written by safetensors_write() whose name ends in .safetensors.  Plans its net for batches
-    /// of evaluation_batch samples, in bf16 if the job was in bf16 and this CPU supports it, else in float32.  The caller may plan more
+    /// of `samples` samples, in bf16 if the job was in bf16 and this CPU supports it, else in float32.  The caller may plan more
     /// memory in `arena` until ready().
-    Status open(const std::string& path, uint32_t threads);
+    Status open(const std::string& path, uint32_t threads, uint32_t samples = evaluation_batch);
     /// Takes the memory, fills in the parameters and starts the lanes.
     Status ready();
 

@@ -188,13 +188,17 @@ Status ModelPart::describe(uint64_t file_bytes) {
         uint64_t targets, vocabulary;
         GC_TRY(contents.text("element", &element));
         GC_TRY(contents.text("target_element", &target_element));
-        GC_TRY(contents.number("targets", 0, side_max, &targets));
+        GC_TRY(contents.number("targets", 0, targets_max, &targets));
         GC_TRY(contents.number("vocabulary", 0, UINT32_MAX, &vocabulary));
         if (!element_find(element, &model_.net.element)) return contents.broken("element", fmt::format("is {}", one_line(element)));
         if (!element_find(target_element, &model_.net.target_element))
             return contents.broken("target_element", fmt::format("is {}", one_line(target_element)));
         model_.net.targets = static_cast<uint32_t>(targets);
         model_.net.vocabulary = static_cast<uint32_t>(vocabulary);
+        if (uint64_t ignore = 0; H5Aexists(file_.get(), "ignore") > 0) {
+            GC_TRY(contents.number("ignore", 0, UINT16_MAX, &ignore));
+            model_.net.ignore = static_cast<int32_t>(ignore);
+        }
     }
     model_.mean.resize(sample[0]), model_.std.resize(sample[0]);
     GC_TRY(contents.numbers("mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model_.mean)));
@@ -223,6 +227,7 @@ Status ModelPart::describe(uint64_t file_bytes) {
     model_.agreed = agreed == 1;
     GC_TRY(contents.text("content", &content_));
     if (contents.has("optimiser")) GC_TRY(vector(StateVector::optimiser));
+    if (contents.has("alphabet")) GC_TRY(contents.long_text("alphabet", &model_.alphabet));
     if (contents.has("class_names")) GC_TRY(contents.long_text("class_names", &model_.class_names));
     GC_TRY(vector(StateVector::exponents));
     if (contents.has("algorithm")) GC_TRY(vector(StateVector::algorithm));

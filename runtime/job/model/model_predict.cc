@@ -18,6 +18,7 @@ Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_
     const NetSpec& spec = net_.model.net;
     if (spec.element != Element::u8)
         return fail(Code::data, "the model {} takes samples of {}, not images", path, element_name(spec.element));
+    if (spec.by_position()) return fail(Code::data, "the model {} has a class for each pixel, and not one for an image", path);
     if (spec.regression()) return fail(Code::data, "the model {} is a regression: it has no classes", path);
     if (spec.C != 1 && spec.C != 3) return fail(Code::data, "the model {} takes samples of {} planes: an image has 1 or 3", path, spec.C);
     if (rules.size > 0 && (rules.size != spec.H || rules.size != spec.W))

@@ -56,7 +56,8 @@ bool put_ranges(hid_t h, const StateSizes& sizes, const StateRuns& runs) {
 
 bool put_description(hid_t h, const Model& model, const uint64_t version, const std::string& digest, const std::string& content) {
     const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, pad = model.net.pad, classes = model.net.classes,
-                   targets = model.net.targets, vocabulary = model.net.vocabulary, agreed = model.agreed ? 1 : 0;
+                   targets = model.net.targets, vocabulary = model.net.vocabulary, ignore = static_cast<uint64_t>(model.net.ignore),
+                   agreed = model.agreed ? 1 : 0;
     return put_text(h, "format", model_format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
            put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
            put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
@@ -66,6 +67,7 @@ bool put_description(hid_t h, const Model& model, const uint64_t version, const 
                                   put_numbers(h, "targets", H5T_NATIVE_UINT64, std::span<const uint64_t>(&targets, 1)) &&
                                   put_numbers(h, "vocabulary", H5T_NATIVE_UINT64, std::span<const uint64_t>(&vocabulary, 1)) &&
                                   put_text(h, "target_element", std::string(element_name(model.net.target_element))))) &&
+           (model.net.ignore < 0 || put_numbers(h, "ignore", H5T_NATIVE_UINT64, std::span<const uint64_t>(&ignore, 1))) &&
            put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
            put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", digest) &&
            put_numbers(h, "step", H5T_NATIVE_UINT64, std::span(&model.step, 1)) &&
@@ -76,7 +78,8 @@ bool put_description(hid_t h, const Model& model, const uint64_t version, const 
            put_numbers(h, "state", H5T_NATIVE_UINT64, std::span(&model.state, 1)) &&
            put_numbers(h, "agreed", H5T_NATIVE_UINT64, std::span(&agreed, 1)) && put_text(h, "content", content) &&
            put_long_text(h, "job", model.job) && put_long_text(h, "layers", layers_text(model.net, version)) &&
-           (model.class_names.empty() || put_long_text(h, "class_names", model.class_names));
+           (model.class_names.empty() || put_long_text(h, "class_names", model.class_names)) &&
+           (model.alphabet.empty() || put_long_text(h, "alphabet", model.alphabet));
 }
 
 }   // namespace

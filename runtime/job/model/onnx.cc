@@ -74,8 +74,14 @@ public:
             const Value& x = layer.input == Layer::none ? image : values_[layer.input];
             values_.push_back(value(layer, x));
         }
-        node("Flatten", {values_.back().name}, "logits", {number("axis", 1)});
-        input("logits", {layers_.back().out.C}, 12);
+        const Shape& out = layers_.back().out;
+        if (layers_.back().by_position) {
+            node("Identity", {spatial(values_.back(), layers_.back()).name}, "logits", {});
+            input("logits", {out.C, out.H, out.W}, 12);
+        } else {
+            node("Flatten", {values_.back().name}, "logits", {number("axis", 1)});
+            input("logits", {out.C}, 12);
+        }
         graph_.text(2, "gradcast");
         for (const NetTensor& tensor : net_tensors(layers_))
             graph_.message(5, tensor_of<float>(tensor.name, type_float, tensor.shape, tensor.values(parameters_)));

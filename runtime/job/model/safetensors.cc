@@ -18,6 +18,7 @@
 #include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
 #include "runtime/job/model/constants.h"
+#include "runtime/job/model/model_format.h"
 #include "runtime/job/model/tensors.h"
 
 namespace gradcast {
@@ -426,7 +427,12 @@ public:
         if (element.is_string() && !element_find(element.get<std::string>(), &net.element)) return "element";
         if (target_element.is_string() && !element_find(target_element.get<std::string>(), &net.target_element)) return "target_element";
         if (!value("vocabulary").is_null() && !whole(value("vocabulary"), UINT32_MAX, &net.vocabulary)) return "vocabulary";
-        if (!value("targets").is_null() && !whole(value("targets"), side_max, &net.targets)) return "targets";
+        if (!value("targets").is_null() && !whole(value("targets"), targets_max, &net.targets)) return "targets";
+        if (const Json alphabet = value("alphabet"); alphabet.is_string()) model->alphabet = alphabet.get<std::string>();
+        if (uint32_t ignore = 0; !value("ignore").is_null()) {
+            if (!whole(value("ignore"), UINT16_MAX, &ignore)) return "ignore";
+            net.ignore = static_cast<int32_t>(ignore);
+        }
         if (!reals(value("mean"), net.C, &model->mean)) return "mean";
         if (!reals(value("std"), net.C, &model->std)) return "std";
         for (const float each : model->std)

@@ -133,6 +133,8 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
         auto& metadata = header["__metadata__"];
         metadata["element"] = dump(Json(element_name(net.element)));
         metadata["vocabulary"] = fmt::format("{}", net.vocabulary);
+        if (net.ignore >= 0) metadata["ignore"] = fmt::format("{}", net.ignore);
+        if (!model.alphabet.empty()) metadata["alphabet"] = dump(Json(model.alphabet));
         metadata["targets"] = fmt::format("{}", net.targets);
         metadata["target_element"] = dump(Json(element_name(net.target_element)));
     }

@@ -67,6 +67,7 @@ struct JobStatus {
     uint64_t step_digest = 0;              // of the last step
     double seconds = 0;                    // since the first step
     double samples_per_second = 0;         // of training: without the time of evaluations
+    uint32_t tokens = 0;                   // of a sample; 0: no text
     double evaluating = -1;                // how much of its test data this node has evaluated, 0..1; -1: no evaluation is under way
     uint64_t bytes_sent = 0, bytes_received = 0;   // this node, on the wire
     uint64_t bytes_bound = 0;     // of them sent, what this run's steps take by the exchange's formula (Cost::words_sent); 0: not known
@@ -95,7 +96,11 @@ struct JobStatus {
 };
 
 /// "step 3/60  epoch 1/2  loss 0.5127  accuracy 0.8904", as progress lines begin: "loss -" where this run has done no step, "test loss"
-/// where the net tells no classes, neither before the first evaluation.
+/// where the net tells no classes, neither before the first evaluation.  Of a text "test loss" with its perplexity.
 std::string progress_text(const JobStatus& status);
+/// "1200 samples/s", or of a text "90000 tokens/s".
+std::string speed_text(const JobStatus& status);
+/// What the last evaluation found, a line each: "accuracy 0.8904", or "test loss", of a text with "perplexity".  Empty: there was none.
+std::string quality_text(const JobStatus& status);
 
 }   // namespace gradcast

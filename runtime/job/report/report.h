@@ -96,7 +96,11 @@ public:
     /// Any thread: waits until all records so far are in the file, and those of steps on the disk.  Error: as of StepLog::sync().
     Status sync(uint64_t us_max) { return events_.flush(), steps_log_.sync(us_max); }
     void hurry() { steps_log_.hurry(); }
-    void samples(uint64_t of_a_step) { batch_ = of_a_step; }
+    void samples(uint64_t of_a_step, uint32_t tokens) {
+        batch_ = of_a_step;
+        std::lock_guard lock(mutex_);
+        status_.tokens = tokens;
+    }
     /// What an earlier run has evaluated last.
     void resumed(double accuracy, double loss);
     /// Of the whole job, after `steps` steps, with this digest where it has gone well.

@@ -110,11 +110,7 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
         }
         order(n);
         BatchResult all;
-        for (uint32_t batch = 0; batch < batches; ++batch) {
-            const BatchResult& result = results[first(batch % n) + batch / n];
-            all.right += result.right;
-            all.loss += result.loss;
-        }
+        for (uint32_t batch = 0; batch < batches; ++batch) all.add(results[first(batch % n) + batch / n]);
         if (broken()) all.right = not_evaluated;
         *total(own_).as<BatchResult>() = all;
         if (!alone_) mail.send({0, others_.data()}, tag + 1, total(own_), sends + 1);

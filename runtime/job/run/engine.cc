@@ -586,11 +586,11 @@ private:
         BatchResult sum;
         GC_TRY(evaluation([&] { return session_->evaluate(&sum); }));
         const auto samples = static_cast<double>(parts_.test->info().count);
-        const bool classes = !parts_.test->info().regression() && sum.right <= parts_.test->info().count;   // else Net::no_classes
+        const bool classes = sum.has_accuracy();
         if (!classes && job_.stop_at > 0)
             return fail(Code::invalid,
                         "job.stop_at is an accuracy, but the program tells no classes: give block.done() the outputs, or leave it out");
-        if (classes) standing_.accuracy = static_cast<double>(sum.right) / samples;
+        if (classes) standing_.accuracy = sum.accuracy();
         standing_.test_loss = sum.loss / samples;
         if (std::exchange(standing_.evaluated, steps) == steps) return {};   // reported in the view before
         report_.evaluated(parts_.sampler->epoch_of(steps - 1) + 1, standing_.accuracy, standing_.test_loss);
@@ -601,13 +601,10 @@ private:
     Status try_worker(uint32_t worker) {
         std::vector<BatchResult> results(parts_.evaluator->batches());
         GC_TRY(evaluation([&] { return parts_.evaluator->run(*parts_.compute.net, parts_.lanes, 0, 1, results, parts_.progress); }));
-        double right = 0;
-        for (const BatchResult& each : results) {
-            if (each.right == Net::no_classes)
-                return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, and the program no classes");
-            right += static_cast<double>(each.right);
-        }
-        tried_.emplace_back(worker, right / static_cast<double>(parts_.test->info().count));
+        BatchResult all;
+        for (const BatchResult& each : results) all.add(each);
+        if (!all.has_accuracy()) return fail(Code::invalid, "algorithm.evaluate_workers tells accuracies, and the program no classes");
+        tried_.emplace_back(worker, all.accuracy());
         return {};
     }
 

@@ -32,17 +32,22 @@ Status stopped(const EngineConfig& config) {
 }
 
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
-    if (info.vocabulary > 0)
-        return fail(Code::unsupported, "{} is a text, which the nets of a program take in this version: net.command", job.train);
-    if (info.masks())
-        return fail(Code::unsupported, "{} has masks, which the nets of a program take in this version: net.command", job.train);
-    if (!job.preset.empty()) GC_TRY(preset_find(job.preset, info.C, info.H, info.W, std::max(info.classes, info.targets), spec));
-    else *spec = {.C = info.C, .H = info.H, .W = info.W, .pad = job.net_pad, .classes = info.classes, .layers = job.layers};
+    *spec = {.C = info.C,
+             .H = info.H,
+             .W = info.W,
+             .pad = job.net_pad,
+             .classes = info.classes,
+             .target_scale = info.target_scale,
+             .targets = info.targets,
+             .target_element = info.target_element,
+             .element = info.element,
+             .vocabulary = info.vocabulary,
+             .ignore = info.ignore,
+             .layers = job.layers};
+    if (job.preset.empty()) return {};
+    if (info.targets > 0 && info.regression()) spec->classes = info.targets;   // outputs of the net
+    GC_TRY(preset_layers(job.preset, job.size, spec));
     spec->classes = info.classes;
-    spec->target_scale = info.target_scale;
-    spec->targets = info.targets;
-    spec->target_element = info.target_element;
-    spec->element = info.element;
     return {};
 }
 
@@ -106,6 +111,9 @@ Status JobParts::open_data(const EngineConfig& config, bool verify, Report& repo
         return fail(Code::data, "{} has the target_scale {}, {} has {} (0: classes): they must be alike", job.test, b.target_scale,
                     job.train, a.target_scale);
     GC_TRY(samples_alike(a, b, job.train, job.test));
+    if (a.alphabet != b.alphabet)
+        return fail(Code::data, "the characters of {} have other tokens than those of {}: import both at once (--test)", job.test,
+                    job.train);
     if (const Shard* both = data_shared(*train, *test))
         report.warn(fmt::format("{} is in data.train and in data.test: it tests what was trained on; name other shards in one of them",
                                 both->path));
@@ -131,6 +139,9 @@ Status JobParts::plan_workers(const EngineConfig& config) {
                     job.train);
     if (validation > 0 && train->info().regression())
         return fail(Code::invalid, "algorithm.kind: {} chooses by accuracy, but {} is a regression", job.algorithm, job.train);
+    if (validation > 0 && job.command.empty() && (train->info().masks() || train->info().vocabulary > 0))
+        return fail(Code::unsupported, "algorithm.kind: {} chooses by one class a sample, but {} has one for each position", job.algorithm,
+                    job.train);
     const uint64_t samples = train->info().count - validation;
     if (settings.evaluate_workers && workers > workers_of_line_max)
         return fail(Code::invalid, "algorithm.evaluate_workers: {} workers are too many for a line of steps.jsonl, at most {}", workers,
@@ -354,7 +365,7 @@ Status JobParts::examine_data(const EngineConfig& config, bool verify, Report& r
     batch = job.batch;
     if (algorithm->workers) GC_TRY(plan_workers(config));
     sampler = std::make_unique<Sampler>(info.count - (local ? local->config().validation : 0), job.seed, batch, job.blocks);
-    report.samples(batch);
+    report.samples(batch, train->context());
     const uint64_t rounds_of_epoch = local ? local->config().rounds_of_epoch : 0;
     steps = job.algorithm == "oneshot" ? 1
             : job.steps                ? job.steps

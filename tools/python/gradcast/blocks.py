@@ -75,7 +75,8 @@ class Block:
     ) -> None:
         """Hands the block in.  Of a training block this runs the backward pass.
 
-        loss: a float, or a torch tensor of one element: the sum over samples of each sample's loss.
+        loss: a float, or a torch tensor of one element: the sum over samples of each sample's loss (of a text or
+        masks the mean over its positions).
         out: the net's outputs, [n, classes]: the largest of a row is the class.  predicted: the classes themselves, integers [n].  An evaluation without
         both has a loss and no accuracy.
         gradients: of a training block of a net without torch, {name: array}, summed over the samples.

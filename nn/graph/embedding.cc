@@ -1,0 +1,33 @@
+// embedding and positions: learnt vectors, of a token and of a place.
+#include "nn/graph/weights.h"
+
+namespace gradcast {
+namespace {
+
+Status embedding_shape(const NetSpec& spec, Layer& layer) {
+    GC_TRY(outputs_shape(layer, false));
+    if (spec.vocabulary == 0 || layer.input != Layer::none)
+        return fail(Code::invalid,
+                    "layer {}: an embedding takes the tokens of a text: make it the first layer of a net for data of `import text` or "
+                    "`import tokens`",
+                    layer.spec.name);
+    layer.out = {layer.out.C, spec.positions(), 1};
+    weights_shape(layer, {spec.vocabulary, layer.out.C});
+    return {};
+}
+
+Status positions_shape(const NetSpec&, Layer& layer) {
+    layer.out = layer.in;
+    weights_shape(layer, {uint64_t{layer.in.H} * layer.in.W, layer.in.C});
+    return {};
+}
+
+constexpr LayerKey spread = initial_std_key(0.02);
+constexpr const LayerKey *embedding_keys[] = {&outputs_key, &spread}, *positions_keys[] = {&spread};
+
+}   // namespace
+
+const LayerKind embedding_kind{.name = "embedding", .short_name = "embedding", .keys = embedding_keys, .shape = embedding_shape};
+const LayerKind positions_kind{.name = "positions", .short_name = "positions", .keys = positions_keys, .shape = positions_shape};
+
+}   // namespace gradcast

@@ -1,0 +1,221 @@
+// Nets with a loss by position beside PyTorch's numbers (make_positions.py), and their layers.
+#include <fstream>
+
+#include "nn/cpu/attention.h"
+#include "tests/nn/nets.h"
+#include "tests/nn/reference.h"
+
+namespace gradcast {
+namespace {
+
+struct PositionReference : testing::TestWithParam<const char*> {
+    NetSpec spec;
+    OptimiserConfig sgd;
+    uint32_t n = 0, steps = 0;
+    std::vector<uint8_t> samples;
+    std::vector<std::byte> masks;
+    std::vector<float> mean, std, start, gradient, end;
+    std::vector<int32_t> predicted;
+    double loss = 0;
+
+    void SetUp() override {
+        const std::string here = __FILE__, path = here.substr(0, here.rfind('/')) + "/reference/positions_" + GetParam() + ".bin";
+        std::ifstream file(path, std::ios::binary);
+        if (!file) GTEST_SKIP() << path << " (run from the top of the source tree)";
+        for (std::string line; std::getline(file, line) && line != "end";) {
+            std::istringstream words(line);
+            std::string word;
+            words >> word;
+            if (word == "net") words >> spec.C >> spec.H >> spec.W >> spec.classes >> spec.vocabulary >> spec.ignore;
+            if (word == "samples") words >> n;
+            if (word == "steps") words >> steps >> sgd.lr >> sgd.momentum >> sgd.weight_decay;
+            if (word == "layer") {
+                ASSERT_TRUE(layer_parse(line.substr(6), &spec.layers.emplace_back())) << line;
+            }
+            ASSERT_FALSE(words.fail()) << line;
+        }
+        if (spec.vocabulary > 0) spec.element = Element::u16;
+        else spec.targets = spec.H * spec.W, spec.target_element = Element::u8;
+        std::vector<Layer> layers;
+        ASSERT_TRUE(layers_check(spec, &layers).ok()) << layers_check(spec, &layers).what;
+        uint64_t parameters = 0;
+        for (const Layer& layer : layers) parameters += layer.parameters();
+        samples = reference_read<uint8_t>(file, n * spec.sample_bytes());
+        masks = reference_read<std::byte>(file, n * spec.targets_bytes());
+        mean = reference_read<float>(file, spec.C), std = reference_read<float>(file, spec.C);
+        start = reference_read<float>(file, parameters);
+        loss = reference_read<double>(file, 1)[0];
+        gradient = reference_read<float>(file, parameters);
+        predicted = reference_read<int32_t>(file, uint64_t{n} * spec.positions());
+        end = reference_read<float>(file, parameters);
+        EXPECT_EQ(file.peek(), std::ifstream::traits_type::eof());
+    }
+    Samples all() const {
+        Samples of{samples.data(), nullptr, n, spec.C, spec.H, spec.W, mean.data(), std.data()};
+        of.element = spec.element;
+        of.targets = masks.empty() ? nullptr : masks.data();
+        return of;
+    }
+};
+
+TEST_P(PositionReference, GivesPyTorchsNumbers) {
+    Rig rig(spec, sizes({n}), sgd);
+    const Layout& layout = rig.net->layout();
+    std::copy(start.begin(), start.end(), rig.net->parameters().begin());
+    rig.net->refresh();
+    const Gather first = rig.block(all());
+    EXPECT_NEAR(first.total, loss, 2e-6 * n);
+    expect_near(layout, first.gradient, gradient, 5e-5f);
+    EXPECT_TRUE(rig.net->by_position());
+    std::vector<int32_t> classes(predicted.size(), -1);
+    uint32_t right = 0, wanted = 0;
+    double sum = 0;
+    ASSERT_TRUE(rig.net->evaluate(0, all(), &right, &sum, classes.data()).ok());
+    EXPECT_EQ(classes, predicted);
+    EXPECT_NEAR(sum, loss, 2e-6 * n);
+    const PositionLabels labels(spec);
+    for (uint32_t i = 0; i < n; ++i)
+        for (uint32_t at = 0; at < labels.positions(); ++at) {
+            const uint32_t label = labels.of(all(), i, at);
+            wanted += labels.counts(label) && label == static_cast<uint32_t>(predicted[uint64_t{i} * labels.positions() + at]);
+        }
+    EXPECT_EQ(right, wanted);
+    for (uint32_t step = 0; step < steps; ++step) rig.step(step, rig.block(all(), 0, step).gradient, n);
+    expect_near(layout, rig.net->parameters(), end, 5e-5f);
+}
+
+// A sample's part of a block's loss and gradient does not depend on the others, so blocks of other sizes add up to the same.
+TEST_P(PositionReference, BlocksOfOtherSizesAddUpToTheSame) {
+    Rig whole(spec, sizes({n})), parts(spec, sizes({1}));
+    for (Rig* rig : {&whole, &parts}) {
+        std::copy(start.begin(), start.end(), rig->net->parameters().begin());
+        rig->net->refresh();
+    }
+    const Gather once = whole.block(all());
+    std::vector<float> sum(once.gradient.size());
+    double total = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+        Samples one = all();
+        one.count = 1;
+        one.images += i * spec.sample_bytes();
+        if (one.targets) one.targets += i * spec.targets_bytes();
+        const Gather found = parts.block(one);
+        total += found.total;
+        for (size_t k = 0; k < sum.size(); ++k) sum[k] += found.gradient[k];
+    }
+    EXPECT_NEAR(total, once.total, 1e-6 * n);
+    expect_near(whole.net->layout(), sum, once.gradient, 2e-5f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Nets, PositionReference, testing::Values("gpt", "long", "masks"), [](const auto& p) { return p.param; });
+
+NetSpec text_net(std::vector<LayerSpec> layers, uint32_t vocabulary = 7, uint32_t context = 5) {
+    return {.C = 1, .H = 1, .W = context + 1, .classes = 1, .element = Element::u16, .vocabulary = vocabulary, .layers = std::move(layers)};
+}
+LayerSpec layer(const std::string& text) {
+    LayerSpec made;
+    EXPECT_TRUE(layer_parse(text, &made)) << text;
+    return made;
+}
+
+TEST(Positions, SlopesAreThoseOfTheLoss) {
+    for (const Difference& each : {Difference{"gpt", small_gpt(), 4, false}, {"masks", of_masks(), 5, false}}) {
+        SCOPED_TRACE(each.name);
+        Rig rig(each.spec, sizes({each.samples}));
+        expect_slopes(rig, each);
+    }
+}
+
+TEST(Positions, Mistakes) {
+    std::vector<Layer> layers;
+    const auto mistake = [&](const NetSpec& spec) { return std::string(layers_check(spec, &layers).what); };
+    const LayerSpec loss = layer("softmax_cross_entropy");
+    EXPECT_EQ(mistake(text_net({layer("linear outputs=7"), loss})),
+              "layer linear1: the data are a text, so the first layer must be an embedding");
+    EXPECT_EQ(mistake(text_net({layer("embedding outputs=4"), layer("linear outputs=6"), loss})),
+              "layer loss1: its input 6x5x1 does not fit a vocabulary of 7 at each of 5 positions: 7x5x1 is needed");
+    EXPECT_EQ(mistake(text_net({layer("embedding outputs=7"), layer("squared_loss")})),
+              "layer loss1: squared_loss has one target a sample, but the data are a text: take softmax_cross_entropy");
+    EXPECT_EQ(mistake(text_net({layer("embedding outputs=4"), layer("attention heads=2"), loss})),
+              "layer attention1: its input 4x5x1 has 4 channels, which must be 3 x heads x a head's width: queries, keys and values");
+    NetSpec other = text_net({layer("embedding outputs=7"), loss});
+    other.W = 1;
+    EXPECT_EQ(mistake(other), "a text has samples of 1x1x2 or more tokens of u16 or u32 without targets, not 1x1x1 of u16");
+    NetSpec images{.C = 3, .H = 6, .W = 6, .classes = 4, .layers = {layer("embedding outputs=4"), loss}};
+    EXPECT_EQ(mistake(images),
+              "layer embedding1: an embedding takes the tokens of a text: make it the first layer of a net for data of "
+              "`import text` or `import tokens`");
+    images.targets = 35, images.target_element = Element::u8;
+    EXPECT_EQ(mistake(images), "masks of 35 labels do not fit samples of 6x6");
+    images.targets = 36;
+    images.layers = {layer("conv outputs=4 kernel=3"), loss};
+    EXPECT_EQ(mistake(images), "layer loss1: its input 4x4x4 does not fit masks of 4 classes for 6x6 pixels: 4x6x6 is needed");
+}
+
+TEST(Positions, LabelsAndTokensBeyondTheNetAreRefused) {
+    const NetSpec text = text_net({layer("embedding outputs=7"), layer("softmax_cross_entropy")});
+    Rig rig(text, sizes({2}));
+    std::vector<uint16_t> tokens(12, 6);
+    const std::vector<float> mean(1, 0.0f), std(1, 1.0f);
+    Samples samples{reinterpret_cast<const uint8_t*>(tokens.data()), nullptr, 2, 1, 1, 6, mean.data(), std.data()};
+    samples.element = Element::u16;
+    Gather sink(rig.net->layout());
+    EXPECT_TRUE(rig.net->block(0, {0, 0}, samples, sink).ok());
+    tokens[8] = 7;
+    EXPECT_STREQ(rig.net->block(0, {0, 0}, samples, sink).what, "sample 1 of a block has the token 7, but the vocabulary ends with 6");
+}
+
+TEST(Positions, EachBuildOfAttentionHasTheSameBits) {
+    const cpu::AttentionKernels& wanted = cpu::attention_kernels(Isa::portable);
+    std::mt19937 random(5);
+    for (const Isa isa : {Isa::avx2, Isa::avx512}) {
+        if (isa > isa_best()) continue;
+        const cpu::AttentionKernels& kernels = cpu::attention_kernels(isa);
+        for (const cpu::ScoreRows& shape : {cpu::ScoreRows{5, 37, 32, true}, {3, 64, 0, false}, {7, 7, 0, true}, {1, 1, 0, false}}) {
+            std::vector<float> s(uint64_t{shape.rows} * shape.keys), dp(s.size());
+            for (std::vector<float>* each : {&s, &dp})
+                for (float& x : *each) x = static_cast<float>(random()) / 4e8f - 5;
+            std::vector<float> same = s, dsame = dp;
+            wanted.softmax(s.data(), 0.3f, shape);
+            kernels.softmax(same.data(), 0.3f, shape);
+            EXPECT_TRUE(same_bits(s, same));
+            wanted.slope(dp.data(), s.data(), 0.3f, shape);
+            kernels.slope(dsame.data(), s.data(), 0.3f, shape);
+            EXPECT_TRUE(same_bits(dp, dsame));
+            for (uint32_t row = 0; row < shape.rows; ++row) {
+                double sum = 0;
+                for (uint32_t k = 0; k < shape.keys; ++k) {
+                    sum += static_cast<double>(s[row * shape.keys + k]);
+                    if (shape.causal && k > shape.first + row) {
+                        EXPECT_EQ(s[row * shape.keys + k], 0);
+                    }
+                }
+                EXPECT_NEAR(sum, 1, 1e-5);
+            }
+        }
+    }
+}
+
+TEST(Positions, GptIsACausalNet) {
+    NetSpec spec = small_gpt();
+    Rig rig(spec, sizes({1}));
+    Data data(spec, 1);
+    std::vector<int32_t> before(9), after(9);
+    uint32_t right = 0;
+    double loss = 0, changed = 0;
+    std::vector<float> outputs(9 * 7), others(9 * 7);
+    ASSERT_TRUE(rig.net->evaluate(0, data.samples, &right, &loss, before.data(), outputs.data()).ok());
+    data.images[2 * 5] = static_cast<uint8_t>((data.images[2 * 5] + 1) % 7);   // the sixth token
+    ASSERT_TRUE(rig.net->evaluate(0, data.samples, &right, &changed, after.data(), others.data()).ok());
+    for (uint32_t i = 0; i < 5 * 7; ++i) EXPECT_EQ(outputs[i], others[i]) << i;
+    EXPECT_FALSE(std::equal(outputs.begin() + 5 * 7, outputs.end(), others.begin() + 5 * 7));
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    EXPECT_STREQ(preset_layers("gpt", {.depth = 2, .width = 24, .heads = 5}, &spec).what,
+                 "net gpt: 5 heads (net.heads) do not divide a width of 24 (net.width)");
+    NetSpec images{.C = 3, .H = 6, .W = 6, .classes = 4};
+    EXPECT_STREQ(preset_layers("gpt", {}, &images).what, "net gpt takes a text, and the data are images or a table");
+}
+
+}   // namespace
+}   // namespace gradcast

@@ -1,0 +1,111 @@
+// Nets of texts and masks on real daemons: one digest for any number of nodes and exchange, where a node is killed, and where the job is
+// resumed.
+#include "datasets/import.h"
+#include "tests/daemon/jobs.h"
+#include "tests/datasets/images.h"
+
+namespace gradcast {
+namespace {
+
+struct NetOf {
+    const char* name;
+    void (*import)(const std::string& folder);
+    const char* net;   // the lines of [data] that it needs, and [net]
+};
+void PrintTo(const NetOf& net, std::ostream* out) { *out << net.name; }
+
+void text(const std::string& folder) {
+    std::string words;
+    for (int i = 0; i < 400; ++i) words += fmt::format("{} green bottles. ", i * 7919 % 100);
+    ASSERT_TRUE(file_write(folder + "/words.txt", words).ok());
+    ImportResult result;
+    const Status status = data_import({.kind = "text", .from = folder + "/words.txt", .out = folder + "/data", .test = 0.2}, &result);
+    ASSERT_TRUE(status.ok()) << status.what;
+}
+
+void masks(const std::string& folder) {
+    for (const char* part : {"/from/images", "/from/masks"}) std::filesystem::create_directories(folder + part);
+    for (uint32_t n = 0; n < 40; ++n) {
+        std::vector<uint8_t> image, mask;
+        for (uint32_t i = 0; i < 16 * 16; ++i) {
+            image.push_back(static_cast<uint8_t>(random4(Purpose::test, n, i, 0)[0]));
+            mask.push_back(image.back() / 90);
+        }
+        png(fmt::format("{}/from/images/{}.png", folder, n), 16, 16, PNG_FORMAT_GRAY, image);
+        png(fmt::format("{}/from/masks/{}.png", folder, n), 16, 16, PNG_FORMAT_GRAY, mask);
+    }
+    ImportResult result;
+    const Status status = data_import({.kind = "masks", .from = folder + "/from", .out = folder + "/data", .test = 0.2}, &result);
+    ASSERT_TRUE(status.ok()) << status.what;
+}
+
+constexpr NetOf nets[] = {
+    {"gpt", text, "context = 12\n[net]\npreset = \"gpt\"\ndepth = 2\nwidth = 24\nheads = 3\n"},
+    {"masks", masks,
+     "flip = true\ncrop = 2\n[[net.layers]]\nkind = \"conv\"\noutputs = 8\nkernel = 3\npad = 1\n[[net.layers]]\nkind = \"group_norm\"\n"
+     "groups = 2\n[[net.layers]]\nkind = \"gelu\"\n[[net.layers]]\nkind = \"conv\"\noutputs = 3\nkernel = 1\n[[net.layers]]\n"
+     "kind = \"softmax_cross_entropy\"\n"}};
+
+struct SystemNets : testing::TestWithParam<NetOf> {
+    Cluster cluster{4};
+    void SetUp() override {
+        ASSERT_NO_FATAL_FAILURE(GetParam().import(cluster.folder));
+        for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
+        ASSERT_NO_FATAL_FAILURE(cluster.up());
+    }
+    std::string job(uint32_t steps, const std::string& algorithm, const std::string& more = "") const {
+        return fmt::format(
+            "[job]\nseed = 2\nsteps = {}\nbatch = 12\nblocks = 8\ndeadline = \"8s\"\n{}[data]\ntrain = \"{}/data/train.h5\"\n"
+            "test = \"{}/data/test.h5\"\n{}[optimiser]\nkind = \"adam\"\nlr = 0.002\n[algorithm]\n{}",
+            steps, more, cluster.folder, cluster.folder, GetParam().net, algorithm);
+    }
+    JobStatus trained(const std::string& text, const std::vector<std::string>& nodes, std::string* job = nullptr) {
+        const Json answer = cluster[0].submit(text, nodes);
+        const std::string id = answer.value("id", "");
+        EXPECT_NE(id, "") << answer.dump();
+        if (job) *job = id;
+        const JobStatus status = cluster[0].ended(id, 2 * patience_us);
+        EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
+        return status;
+    }
+};
+
+TEST_P(SystemNets, OneDigestForAnyNumberOfNodesAndExchange) {
+    const JobStatus wanted = trained(job(20, "exchange = \"ring\"\n"), {"a"});
+    EXPECT_GT(wanted.accuracy, 0);
+    for (const char* algorithm : {"exchange = \"ring\"\n", "exchange = \"coded-rs\"\nm = 2\n"})
+        for (const std::vector<std::string>& nodes : {std::vector<std::string>{"a", "b"}, {"a", "b", "c", "d"}}) {
+            SCOPED_TRACE(fmt::format("{} of {} nodes", algorithm, nodes.size()));
+            const JobStatus status = trained(job(20, algorithm), nodes);
+            EXPECT_EQ(status.digest, wanted.digest);
+            EXPECT_EQ(status.accuracy, wanted.accuracy);
+            EXPECT_EQ(status.test_loss, wanted.test_loss);
+        }
+}
+
+TEST_P(SystemNets, ANodeIsKilledAndTheJobIsResumed) {
+    constexpr uint32_t steps = 600;
+    const JobStatus wanted = trained(job(steps, "exchange = \"ring\"\n"), {"a"});
+    // The code goes on without the node, and then without the job's first half.
+    std::string id = cluster[0].submit(job(steps, "exchange = \"coded-rs\"\nm = 2\ns = 1\n", "checkpoint_every = 5\n")).value("id", "");
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 15; })) << cluster[0].job(id).dump(2) << logs(cluster);
+    cluster[3].process->kill(SIGKILL), cluster[3].process->wait();
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 30; })) << cluster[0].job(id).dump(2) << logs(cluster);
+    cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
+    const JobStatus cut = cluster[0].ended(id, 2 * patience_us);
+    ASSERT_TRUE(cut.state == JobState::cancelled) << cut.error << "at step " << cut.step;
+    ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b c"; }));
+    std::string other = job(steps, "exchange = \"ring\"\n", "checkpoint_every = 5\n");
+    const Json answer =
+        cluster[0].post("/v1/jobs/" + id + "/resume", Json{{"text", other}, {"base", "/"}, {"path", "other.toml"}, {"nodes", {"a", "b"}}});
+    ASSERT_EQ(answer.value("id", ""), id) << answer.dump();
+    ASSERT_TRUE(eventually([&] { return cluster[0].job(id)["status"].value("resumed", uint64_t{0}) > 0; })) << logs(cluster);
+    const JobStatus last = cluster[0].ended(id, 2 * patience_us);
+    EXPECT_EQ(last.state, JobState::done) << last.error << logs(cluster);
+    EXPECT_EQ(last.digest, wanted.digest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, SystemNets, testing::ValuesIn(nets), [](const auto& p) { return p.param.name; });
+
+}   // namespace
+}   // namespace gradcast
