@@ -1,5 +1,6 @@
 #include "nn/cpu/attention.h"
 
+#include "nn/cpu/lane_sum.h"
 #include "runtime/core/elementary.h"
 
 namespace gradcast::cpu {
@@ -7,19 +8,6 @@ namespace GC_ISA {
 namespace {
 
 constexpr uint32_t lanes = 16;
-
-/// Term i is added to lane i mod 16; then the lanes as a binary tree.
-template <typename Term>
-float sum(uint32_t count, Term term) {
-    float lane[lanes] = {};
-    uint32_t i = 0;
-    for (; i + lanes <= count; i += lanes)
-        for (uint32_t k = 0; k < lanes; ++k) lane[k] += term(i + k);
-    for (uint32_t k = 0; i < count; ++i, ++k) lane[k] += term(i);
-    for (uint32_t half = lanes / 2; half > 0; half /= 2)
-        for (uint32_t k = 0; k < half; ++k) lane[k] += lane[k + half];
-    return lane[0];
-}
 
 /// NaN is larger than all others.
 float largest(const float* x, uint32_t count) {
@@ -43,7 +31,7 @@ void softmax(float* s, float scale, const ScoreRows& shape) {
         const uint32_t count = seen(shape, row);
         const float best = largest(s, count);
         for (uint32_t k = 0; k < count; ++k) s[k] = elementary::exp(scale * (s[k] - best));
-        const float inverse = 1 / sum(count, [s](uint32_t k) { return s[k]; });
+        const float inverse = 1 / lane_sum<float>(count, [s](uint64_t k) { return s[k]; });
         for (uint32_t k = 0; k < count; ++k) s[k] *= inverse;
         for (uint32_t k = count; k < shape.keys; ++k) s[k] = 0;
     }
@@ -52,7 +40,7 @@ void softmax(float* s, float scale, const ScoreRows& shape) {
 void slope(float* dp, const float* p, float scale, const ScoreRows& shape) {
     for (uint32_t row = 0; row < shape.rows; ++row, dp += shape.keys, p += shape.keys) {
         const uint32_t count = seen(shape, row);
-        const float mean = sum(count, [dp, p](uint32_t k) { return p[k] * dp[k]; });
+        const float mean = lane_sum<float>(count, [dp, p](uint64_t k) { return p[k] * dp[k]; });
 #pragma GCC ivdep
         for (uint32_t k = 0; k < count; ++k) dp[k] = scale * p[k] * (dp[k] - mean);
         for (uint32_t k = count; k < shape.keys; ++k) dp[k] = 0;

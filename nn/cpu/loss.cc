@@ -45,8 +45,9 @@ Slices slices_of(const Build& b) {
     return {std::max(static_cast<uint32_t>(count), 1u), b.layer->in.C};
 }
 
-/// The loss's input in that order, with a gradient that the forward pass makes: it is kept until the backward pass.
-Status take_input(Build& b, const dnnl_memory_desc_t& order, Activation* x) {
+/// The loss's input, the outputs of a position together, with a gradient that the forward pass makes: it is kept until the backward pass.
+Status take_input(Build& b, Activation* x) {
+    const dnnl_memory_desc_t order = b.position_rows(b.layer->in);
     *x = b.activation;
     GC_TRY(b.consume({b.activation.value}, order, b.operations->forward, &x->value));
     if (!x->learns) return {};
@@ -61,7 +62,7 @@ Status loss(Build& b, Sample sample) {
     uint32_t classes = b.layer->in.C;
     const Slices slices = slices_of(b);
     Activation x;
-    GC_TRY(take_input(b, b.position_rows(b.layer->in), &x));
+    GC_TRY(take_input(b, &x));
     b.operations->forward.emplace_back([x, classes, slices, sample](Frame& frame) {
         const float* row = frame.at(x.value);
         float* drow = x.learns ? frame.at(x.gradient) : nullptr;
@@ -134,7 +135,7 @@ Status loss_by_position(Build& b, const Softmax& softmax) {
     const PositionLabels labels(b.spec);
     const uint32_t positions = labels.positions();
     Activation x;
-    GC_TRY(take_input(b, b.position_rows(l.in), &x));
+    GC_TRY(take_input(b, &x));
     b.operations->forward.emplace_back([=](Frame& frame) {
         const float* row = frame.at(x.value);
         float* drow = x.learns ? frame.at(x.gradient) : nullptr;
@@ -169,7 +170,7 @@ Status loss_by_position(Build& b, const Softmax& softmax) {
 Status loss_of_targets(Build& b) {
     const uint32_t outputs = b.layer->in.C;
     Activation x;
-    GC_TRY(take_input(b, b.position_rows(b.layer->in), &x));
+    GC_TRY(take_input(b, &x));
     b.operations->forward.emplace_back([x, outputs](Frame& frame) {
         const float* row = frame.at(x.value);
         float* drow = x.learns ? frame.at(x.gradient) : nullptr;
@@ -298,7 +299,7 @@ Status softmax_cross_entropy(Build& b) {
                         "layer {}: label_smoothing does not go with slices that several nodes have: leave one of them out",
                         b.layer->spec.name);
         Activation x;
-        GC_TRY(take_input(b, b.position_rows(b.layer->in), &x));
+        GC_TRY(take_input(b, &x));
         b.operations->forward.emplace_back(SoftmaxApart(b, x));
         return {};
     }

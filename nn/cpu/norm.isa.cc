@@ -2,33 +2,20 @@
 
 #include <cmath>
 
+#include "nn/cpu/lane_sum.h"
+
 namespace gradcast::cpu {
 namespace GC_ISA {
 namespace {
 
-constexpr uint32_t lanes = 16;
-
-/// Term i is added to lane i mod 16; then the lanes as a binary tree.
-template <typename Term>
-double sum(uint64_t count, Term term) {
-    double lane[lanes] = {};
-    uint64_t i = 0;
-    for (; i + lanes <= count; i += lanes)
-        for (uint32_t k = 0; k < lanes; ++k) lane[k] += term(i + k);
-    for (uint32_t k = 0; i < count; ++i, ++k) lane[k] += term(i);
-    for (uint32_t half = lanes / 2; half > 0; half /= 2)
-        for (uint32_t k = 0; k < half; ++k) lane[k] += lane[k + half];
-    return lane[0];
-}
-
 RowScale scale(const float* x, uint64_t count, double epsilon) {
     const auto n = static_cast<double>(count);
-    const double mean = sum(count, [=](uint64_t i) { return static_cast<double>(x[i]); }) / n;
-    const double variance = sum(count,
-                                [=](uint64_t i) {
-                                    const double off = static_cast<double>(x[i]) - mean;
-                                    return off * off;
-                                }) /
+    const double mean = lane_sum<double>(count, [=](uint64_t i) { return static_cast<double>(x[i]); }) / n;
+    const double variance = lane_sum<double>(count,
+                                             [=](uint64_t i) {
+                                                 const double off = static_cast<double>(x[i]) - mean;
+                                                 return off * off;
+                                             }) /
                             n;
     return {static_cast<float>(mean), static_cast<float>(1 / std::sqrt(variance + epsilon))};
 }
@@ -58,8 +45,8 @@ void forward_all(float* y, const float* x, uint64_t count, RowScale by, float we
 
 template <typename Weight>
 void sums_by(const float* dy, const float* x, uint64_t count, RowScale by, Weight weight, double* g, double* gz) {
-    *g = sum(count, [=](uint64_t i) { return static_cast<double>(dy[i] * weight(i)); });
-    *gz = sum(count, [=](uint64_t i) { return static_cast<double>(dy[i] * weight(i)) * static_cast<double>(z(x[i], by)); });
+    *g = lane_sum<double>(count, [=](uint64_t i) { return static_cast<double>(dy[i] * weight(i)); });
+    *gz = lane_sum<double>(count, [=](uint64_t i) { return static_cast<double>(dy[i] * weight(i)) * static_cast<double>(z(x[i], by)); });
 }
 void sums(const float* dy, const float* x, uint64_t count, RowScale by, const float* weight, double* g, double* gz) {
     if (weight) sums_by(dy, x, count, by, Each{weight}, g, gz);

@@ -51,7 +51,6 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     if (right == Net::no_classes) return result->untold = count, Status();
     result->right = right;
     result->counted = count;
-    const std::span labels_here(labels, count), classes(predicted, net.by_position() ? uint64_t{count} * net.spec().positions() : count);
     if (net.by_position()) {
         const PositionLabels wanted(net.spec());
         result->counted = 0;
@@ -62,15 +61,15 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
                 const uint32_t label = wanted.of(samples, i, at);
                 if (!wanted.counts(label)) continue;
                 ++result->counted;
-                if (counts()) this->count(label, classes[uint64_t{i} * wanted.positions() + at]);
+                if (counts()) this->count(label, predicted[uint64_t{i} * wanted.positions() + at]);
             }
         return {};
     }
     if (!counts() || info.masks() || info.vocabulary > 0 || data_.of_program()) return {};
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {
-        const auto label = static_cast<uint32_t>(labels_here[i]);
-        this->count(label, classes[i]);
+        const auto label = static_cast<uint32_t>(labels[i]);
+        this->count(label, predicted[i]);
         if (!ranks_) continue;
         const std::span row(room.outputs.as<float>() + uint64_t{i} * info.classes, info.classes);
         const auto more = std::ranges::count_if(row, [own = row[label]](float each) { return !(each <= own); });   // NaN: more
