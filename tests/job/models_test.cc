@@ -385,6 +385,76 @@ TEST_F(SafetensorsFrom, NamesTheTensorThatDoesNotFit) {
     expect_refused(with(data_bytes / 4 - 1, -0.5f), {"norm1.running_var", "-0.5", "below 0"});
 }
 
+// The names and shapes of torchvision's ResNet-18 with 1000 classes, for a net of 10.
+TEST(Safetensors, GivesANetWithANewHeadTheRest) {
+    TestFolder folder;
+    const std::string path = folder.file("resnet18.safetensors");
+    NetSpec thousand = preset("resnet18", 3, 32);
+    for (LayerSpec& layer : thousand.layers)
+        if (layer.name == "fc") layer.values.set("outputs", 1000);
+    thousand.classes = 1000;
+    const Trained from(thousand, 2), fresh(preset("resnet18", 3, 32), 1);
+    ASSERT_TRUE(safetensors_write(path, from.model, from.parameters).ok());
+    std::string digest, notes;
+    std::vector<float> read = fresh.parameters;
+    const auto take = [&](const TensorChoice& choice) {
+        notes.clear();
+        return safetensors_read(path, fresh.model.net, read, &digest, &notes, nullptr, choice);
+    };
+    expect_error(take({}), {"tensor fc.weight: its shape is [1000,512], the net's is [10,512]"});
+    read = fresh.parameters;
+    const Status status = take({.only = {}, .skip = {"fc.*"}});
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(notes, "fc.weight and fc.bias keep their initial values; the file's fc.bias and fc.weight are not taken");
+    const std::vector<NetTensor> theirs = net_tensors(from.layers), ours = net_tensors(fresh.layers);
+    ASSERT_EQ(theirs.size(), ours.size());
+    EXPECT_EQ(ours.front().name, "conv1.weight");
+    for (size_t t = 0; t < ours.size(); ++t)
+        for (uint64_t i = 0; i < ours[t].count; ++i) {
+            const float is = read[ours[t].offset + i];
+            if (ours[t].name.starts_with("fc.")) ASSERT_EQ(is, fresh.parameters[ours[t].offset + i]) << ours[t].name;
+            else if (!ours[t].variance) ASSERT_EQ(is, from.parameters[theirs[t].offset + i]) << ours[t].name;
+            else ASSERT_NEAR(is, from.parameters[theirs[t].offset + i], 1e-5f * is) << ours[t].name;
+        }
+}
+
+TEST_F(SafetensorsFrom, TakesWhatTheChoiceSays) {
+    const std::string file = file_of(header().dump(), data_bytes);
+    const auto take = [&](const std::string& bytes, const TensorChoice& choice) {
+        write_file(path, bytes);
+        std::string digest;
+        notes.clear();
+        std::ranges::fill(parameters, 0.5f);
+        return safetensors_read(path, spec, parameters, &digest, &notes, nullptr, choice);
+    };
+    const auto taken = [&] { return std::ranges::count(parameters, 0.0f); };
+    ASSERT_TRUE(take(file, {{}, {}}).ok());
+    EXPECT_EQ(taken(), 22);
+    ASSERT_TRUE(take(file, {{"fc1.*"}, {}}).ok());
+    EXPECT_EQ(taken(), 14);
+    EXPECT_EQ(notes,
+              "norm1.weight, norm1.bias, norm1.running_mean and 1 others keep their initial values; the file's norm1.bias, "
+              "norm1.running_mean, norm1.running_var and 1 others are not taken");
+    ASSERT_TRUE(take(file, {{"fc1.*", "norm1.bias"}, {"*.weight"}}).ok());
+    EXPECT_EQ(taken(), 4);
+    // A prefix stays outside of the patterns, also where the first tensor is missing; tensors without a place in the net may have any type.
+    Json json;
+    const Json plain = header();
+    for (const auto& [name, value] : plain.items())
+        if (name != "fc1.weight" && name != "fc1.bias") json["module." + name] = value;
+    json["module.head.weight"] = {{"dtype", "F8"}, {"shape", {56}}, {"data_offsets", {0, 56}}};
+    ASSERT_TRUE(take(file_of(json.dump(), data_bytes), {{}, {"fc1.*", "head.*"}}).ok())
+        << take(file_of(json.dump(), data_bytes), {{}, {"fc1.*", "head.*"}}).what;
+    EXPECT_EQ(taken(), 8);
+    expect_error(take(file_of(json.dump(), data_bytes), {{}, {"fc1.*"}}), {"tensor head.weight: the net has none of this name"});
+    expect_error(take(file_of(json.dump(), data_bytes), {{}, {"head.*"}}),
+                 {"has no tensor fc1.weight of shape [2,6]", "net.start_skip can leave it out"});
+    // Bytes of what is not taken count, too.
+    expect_error(take(file + "x", {{"fc1.*"}, {}}), {"of its data belong to no tensor"});
+    expect_error(take(file, {{"gc1.*"}, {}}), {"net.start_only: \"gc1.*\" matches no tensor of the net, which has fc1.weight, fc1.bias"});
+    expect_error(take(file, {{"fc1.*"}, {"*"}}), {"net.start_skip: the net takes no tensor of"});
+}
+
 TEST(Models, ReadingALargeOneWithoutMemoryIsAnError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "ulimit -v: a sanitizer maps terabytes";

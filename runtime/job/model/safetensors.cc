@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -106,6 +107,8 @@ public:
     }
 
     const std::string& path() const { return path_; }
+    /// A job begins from it.
+    bool starts() const { return std::string_view(purpose_).starts_with("start"); }
 
     /// SHA-256 of bytes of the data, which are read once more.
     Status digest_of(uint64_t begin, uint64_t end, std::string* digest) const {
@@ -134,8 +137,13 @@ private:
 
 class Reader {
 public:
-    Reader(File& file, const NetSpec& net, std::span<float> parameters, const Layout* own = nullptr)
-        : file_(file), net_(net), parameters_(parameters), own_(own), runs_(own ? own->runs() : std::vector<Layout::Run>()) {}
+    Reader(File& file, const NetSpec& net, std::span<float> parameters, const Layout* own = nullptr, const TensorChoice& choice = {})
+        : file_(file),
+          net_(net),
+          parameters_(parameters),
+          choice_(choice),
+          own_(own),
+          runs_(own ? own->runs() : std::vector<Layout::Run>()) {}
 
     Status read(std::string* notes) {
         std::vector<Layer> layers;
@@ -144,15 +152,20 @@ public:
         extras_ = net_extras(layers);
         constants_ = constants_of(net_);
         find_prefix();
+        GC_TRY(check_choice());
         GC_TRY(parse());
         if (!prefix_.empty()) *notes += fmt::format("its names without their common \"{}\"", prefix_);
         for (const auto& [name, dtype] : dtypes)
             if (dtype != Dtype::f32 && std::any_of(entries_.begin(), entries_.end(),
                                                    [dtype = dtype](const Entry& each) { return each.tensor && each.dtype == dtype; }))
                 *notes += fmt::format("{}{} converted to F32 exactly", notes->empty() ? "" : ", ", name);
+        if (!left_.empty()) *notes += fmt::format("{}{} keep their initial values", notes->empty() ? "" : "; ", few(left_));
+        if (!unread_.empty()) *notes += fmt::format("{}the file's {} are not taken", notes->empty() ? "" : "; ", few(unread_));
         for (const Entry& entry : entries_) GC_TRY(data(entry));
         GC_TRY(compare_aliases());
         for (const NetTensor& tensor : tensors_) {
+            // The initial mean is 0 and the initial second moment 1, so what one of both keeps is a variance, or a mean, too.
+            if (tensor.variance && !takes(tensor.name) && !takes(mean_of(tensor))) continue;
             const uint64_t offset = offset_of(tensor);
             for (uint64_t i = 0; i < tensor.count && tensor.variance && offset != Layout::none; ++i) {
                 float &held = parameters_[offset + i], mean = parameters_[offset + i - tensor.count];
@@ -182,34 +195,75 @@ private:
 
     /// What wrappers of a module put before all names: "module.", "_orig_mod.", "model.".
     void find_prefix() {
-        if (tensors_.empty()) return;
         const Json& root = file_.root();
-        const std::string& first = tensors_.front().name;
-        for (const auto& [name, value] : root.items()) {
-            if (!name.ends_with("." + first)) continue;
-            const std::string prefix = name.substr(0, name.size() - first.size());
-            const auto has = [&](const auto& each) { return each.key() == "__metadata__" || each.key().starts_with(prefix); };
-            bool all = !root.contains(first);
-            for (const auto& each : root.items()) all = all && has(each);
-            if (all) prefix_ = prefix;
+        for (const NetTensor& tensor : tensors_) {
+            if (root.contains(tensor.name)) return;
+            for (const auto& [name, value] : root.items()) {
+                if (!name.ends_with("." + tensor.name)) continue;
+                const std::string prefix = name.substr(0, name.size() - tensor.name.size());
+                bool all = true;
+                for (const auto& each : root.items()) all = all && (each.key() == "__metadata__" || each.key().starts_with(prefix));
+                if (all) return void(prefix_ = prefix);
+            }
         }
+    }
+
+    static bool matches(const std::string& pattern, const std::string& name) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
+    bool takes(const std::string& name) const {
+        const auto match = [&](const std::string& pattern) { return matches(pattern, name); };
+        return (choice_.only.empty() || std::ranges::any_of(choice_.only, match)) && std::ranges::none_of(choice_.skip, match);
+    }
+
+    /// Each pattern is there for something, and something remains.
+    Status check_choice() const {
+        for (const auto& [key, patterns] : {std::pair{"start_only", &choice_.only}, {"start_skip", &choice_.skip}})
+            for (const std::string& pattern : *patterns) {
+                bool found = std::ranges::any_of(tensors_, [&](const NetTensor& each) { return matches(pattern, each.name); });
+                for (const auto& each : file_.root().items())
+                    found = found || (each.key() != "__metadata__" && matches(pattern, each.key().substr(prefix_.size())));
+                if (found) continue;
+                std::vector<std::string> names;
+                for (const NetTensor& each : tensors_) names.push_back(each.name);
+                return fail(Code::invalid, "net.{}: \"{}\" matches no tensor of the net, which has {}, nor of {}", key, one_line(pattern),
+                            few(names), file_.path());
+            }
+        if (std::ranges::any_of(tensors_, [&](const NetTensor& each) { return takes(each.name); })) return {};
+        return fail(Code::invalid, "net.{}: the net takes no tensor of {}: leave start out",
+                    choice_.skip.empty() ? "start_only" : "start_skip", file_.path());
+    }
+
+    /// For people: "conv1.weight, conv1.bias, fc.weight and 3 others".
+    static std::string few(std::span<const std::string> names) {
+        constexpr size_t most = 3;
+        std::string text;
+        for (size_t i = 0; i < std::min(names.size(), most); ++i)
+            text += fmt::format("{}{}", i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", one_line(names[i]));
+        return names.size() > most ? fmt::format("{} and {} others", text, names.size() - most) : text;
     }
 
     Status parse() {
         const Json& root = file_.root();
         const uint64_t data_bytes = file_.data_bytes();
-        for (const auto& [name, value] : root.items())
-            if (name != "__metadata__") GC_TRY(known(name.substr(prefix_.size())));
+        for (const auto& [full, value] : root.items()) {
+            if (full == "__metadata__") continue;
+            const std::string name = full.substr(prefix_.size());
+            if (takes(name)) GC_TRY(known(name));
+            else GC_TRY(entry(name, value, nullptr, data_bytes));
+            if (!takes(name)) unread_.push_back(name);
+        }
         for (const NetTensor& tensor : tensors_) {
             auto found = root.find(prefix_ + tensor.name);
-            if (found == root.end())
-                return wrong(fmt::format("it has no tensor {} of shape {}, which the net needs", tensor.name, text(tensor.shape)));
-            GC_TRY(entry(tensor.name, *found, &tensor, data_bytes));
-            if (auto counts = root.find(prefix_ + batches_of(tensor)); counts != root.end())
+            if (!takes(tensor.name)) left_.push_back(tensor.name);
+            else if (found == root.end())
+                return wrong(fmt::format("it has no tensor {} of shape {}, which the net needs{}", tensor.name, text(tensor.shape),
+                                         file_.starts() ? ": net.start_skip can leave it out" : ""));
+            else GC_TRY(entry(tensor.name, *found, &tensor, data_bytes));
+            if (auto counts = root.find(prefix_ + batches_of(tensor)); counts != root.end() && takes(batches_of(tensor)))
                 GC_TRY(entry(batches_of(tensor), *counts, nullptr, data_bytes));
         }
         for (const NetExtra& extra : extras_)
-            if (auto found = root.find(prefix_ + extra.name); found != root.end() && extra.kind != NetExtra::Kind::batches)
+            if (auto found = root.find(prefix_ + extra.name);
+                found != root.end() && extra.kind != NetExtra::Kind::batches && takes(extra.name))
                 GC_TRY(entry(extra.name, *found, nullptr, data_bytes, &extra));
         // Every byte of the data belongs to one tensor.
         std::sort(entries_.begin(), entries_.end(),
@@ -226,6 +280,7 @@ private:
         return {};
     }
 
+    static std::string mean_of(const NetTensor& variance) { return variance.name.substr(0, variance.name.rfind('.')) + ".running_mean"; }
     /// What PyTorch keeps beside a variance; "" beside anything else.
     static std::string batches_of(const NetTensor& tensor) {
         return tensor.variance ? tensor.name.substr(0, tensor.name.rfind('.')) + ".num_batches_tracked" : "";
@@ -361,10 +416,12 @@ private:
     File& file_;
     const NetSpec& net_;
     const std::span<float> parameters_;
+    const TensorChoice choice_;
     const Layout* const own_;
     const std::vector<Layout::Run> runs_;   // of own_
     std::vector<float> passing_;            // the last tensor that `parameters_` do not have, or a part of it alone
     std::string prefix_;
+    std::vector<std::string> left_, unread_;   // that the choice leaves out, of the net and of the file
     std::vector<NetTensor> tensors_;
     std::vector<NetExtra> extras_;
     std::vector<Constant> constants_;
@@ -454,10 +511,10 @@ private:
 }   // namespace
 
 Status safetensors_read(const std::string& path, const NetSpec& net, std::span<float> parameters, std::string* digest, std::string* notes,
-                        const Layout* own) {
+                        const Layout* own, const TensorChoice& choice) {
     File file(path, "start from");
     GC_TRY(file.open());
-    GC_TRY(Reader(file, net, parameters, own).read(notes));
+    GC_TRY(Reader(file, net, parameters, own, choice).read(notes));
     *digest = file.digest();
     return {};
 }
