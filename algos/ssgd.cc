@@ -2,6 +2,7 @@
 // same optimiser step.
 // The smallest algorithm, and the template for others.  Where one device computes whole steps, WholeSteps takes the place of the exchange.
 #include <algorithm>
+#include <optional>
 
 #include "algos/algorithm.h"
 #include "algos/cells.h"
@@ -9,12 +10,17 @@
 #include "algos/pipeline.h"
 #include "algos/synchronous.h"
 #include "algos/whole_steps.h"
+#include "nn/clip.h"
 
 namespace gradcast {
 namespace {
 
 class Ssgd final : public Algorithm {
 public:
+    Status plan(const AlgorithmPlan& plan) override {
+        if (plan.optimiser.clip_norm > 0) clip_.emplace(plan.optimiser);
+        return {};
+    }
     Status round(Context& context) override {
         if (context.profile) context.profile->on(context.step == context.profile->step);
         StepRecord record;
@@ -86,6 +92,7 @@ private:
         for (const Sum* sum : sums_) whole_.push_back({context.codec->whole(*sum), context.codec->units(sum->bucket)});
         {
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
+            if (clip_) clip_->apply(context.lanes, context.net->layout(), whole_);
             GC_TRY(context.net->apply(context.lanes, *context.optimiser, whole_, digest));
         }
         context.shared = context.net->shared_digest();
@@ -108,6 +115,7 @@ private:
     std::vector<const Sum*> sums_;   // by bucket
     bool taken_ = false;             // they are those of the present step
     std::vector<BucketSum> whole_;   // the same, as the net takes them
+    std::optional<NormClip> clip_;   // of whole nets on CPUs alone
     WholeSteps whole_steps_;
 };
 

@@ -11,25 +11,71 @@ namespace {
 
 constexpr OptimiserKey lr_key{.name = "lr", .member = &OptimiserConfig::lr, .above = true, .help = "learning rate"};
 
+enum class Treatment : uint8_t { plain, exempt, frozen };
+/// Elements of this node's vector.
+struct Part {
+    uint64_t offset, count;
+    Treatment how;
+    uint64_t end() const { return offset + count; }
+};
+
+/// All elements of the layout, ascending.
+std::vector<Part> parts_of(const std::vector<OptimiserRange>& ranges, const Layout& layout) {
+    std::vector<Part> parts;
+    for (const Layout::Run& run : layout.runs()) {
+        uint64_t at = run.place;
+        const uint64_t end = run.place + run.count;
+        const auto up_to = [&](uint64_t place, Treatment how) {
+            place = std::clamp(place, at, end);
+            if (place > at && !parts.empty() && parts.back().how == how) parts.back().count += place - at;
+            else if (place > at) parts.push_back({run.offset + (at - run.place), place - at, how});
+            at = place;
+        };
+        for (const OptimiserRange& range : ranges) {
+            up_to(range.place, Treatment::plain);
+            up_to(range.place + range.count, !range.learns ? Treatment::frozen : range.decays ? Treatment::plain : Treatment::exempt);
+        }
+        up_to(end, Treatment::plain);
+    }
+    return parts;
+}
+
+OptimiserConfig without_decay(OptimiserConfig config) {
+    config.weight_decay = 0;
+    return config;
+}
+
 class HostOptimiser final : public Optimiser {
 public:
     HostOptimiser(const OptimiserKind& kind, const OptimiserConfig& config, const Layout& layout, Arena& arena)
         : kind_(kind),
           config_(config),
+          undecayed_(without_decay(config)),
           elements_(layout.elements),
           whole_(layout.whole()),
           runs_(layout.runs()),
           answered_(layout.runs(false)),
+          parts_(parts_of(config.ranges, layout)),
           vectors_(kind.vectors(config)) {
         if (vectors_ > 0) arena.plan("optimiser", vectors_ * elements_ * sizeof(float), &state_);
         step(0);
     }
-    void step(StepId step) override { now_ = kind_.rates(config_, step); }
+    void step(StepId step) override {
+        now_ = kind_.rates(config_, step);
+        exempt_ = kind_.rates(undecayed_, step);
+    }
     uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
         GC_ASSERT(w.size() == gradient.size());
         float* state[optimiser_vectors_max] = {};
+        auto part = std::ranges::upper_bound(parts_, offset, {}, &Part::end);
+        for (uint64_t at = offset, count; at < offset + w.size(); at += count, ++part) {
+            count = std::min(part->end(), offset + w.size()) - at;
+            if (part->how == Treatment::frozen) continue;
+            for (uint32_t i = 0; i < vectors_; ++i) state[i] = state_.as<float>() + i * elements_ + at;
+            kind_.update(kernels_, part->how == Treatment::exempt ? exempt_ : now_, w.data() + (at - offset), state,
+                         gradient.data() + (at - offset), count);
+        }
         for (uint32_t i = 0; i < vectors_; ++i) state[i] = state_.as<float>() + i * elements_ + offset;
-        kind_.update(kernels_, now_, w.data(), state, gradient.data(), w.size());
         const auto run = std::ranges::find_if(runs_, [offset](const Layout::Run& each) { return offset - each.offset < each.count; });
         GC_ASSERT(run != runs_.end());
         const uint64_t place = run->place + (offset - run->offset);
@@ -49,11 +95,12 @@ public:
 private:
     const FloatKernels& kernels_ = float_kernels(isa_best());
     const OptimiserKind& kind_;
-    const OptimiserConfig config_;
+    const OptimiserConfig config_, undecayed_;   // undecayed_: for what is exempt
     const uint64_t elements_, whole_;
     const std::vector<Layout::Run> runs_, answered_;   // answered_: of what this node stands for
+    const std::vector<Part> parts_;
     const uint32_t vectors_;
-    StepRates now_{};
+    StepRates now_{}, exempt_{};
     Buffer state_;
 };
 

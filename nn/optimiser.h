@@ -18,6 +18,15 @@
 
 namespace gradcast {
 
+struct Layer;   // nn/graph/layers.h
+
+/// Elements that a step treats in another way than the others, by their places in the vector of the whole net.
+struct OptimiserRange {
+    uint64_t place, count;
+    bool decays;   // false: weight_decay is 0 for them
+    bool learns;   // false: neither they nor their state change
+};
+
 /// The initial value of a member is the default of its key.
 struct OptimiserConfig {
     std::string kind = "sgd";   // OptimiserKind::name
@@ -28,7 +37,12 @@ struct OptimiserConfig {
     uint32_t warm_up = 0;                                // steps in which the rate grows to the schedule's
     uint32_t decay_every = 0;                            // step: steps after which the rate is multiplied by `decay`
     double decay = 0.1, lr_end = 0;                      // cosine: ends at lr_end
-    uint64_t steps = 0;                                  // of the whole job; no key
+    bool decay_exempt = false;                           // tensors of fewer than 2 dimensions do not decay
+    // Names of tensors, of layers, or of what holds layers: "layer1" has "layer1.0.conv1.weight".
+    std::vector<std::string> decay_exempt_names = {}, freeze = {};
+    double clip_norm = 0;                     // the largest norm of a step's gradient (nn/clip.h); 0: any
+    uint64_t steps = 0;                       // of the whole job; no key
+    std::vector<OptimiserRange> ranges = {};   // ascending; optimiser_ranges() sets them; no key
 };
 
 /// One key of [optimiser] in a job file that has a number, a whole number or a flag.
@@ -125,6 +139,10 @@ struct Optimiser {
 };
 /// All values, each in its range, that do not go together.  The kind and the schedule must be known.
 std::vector<OptimiserMistake> optimiser_mistakes(const OptimiserConfig& config);
+/// Sets config->ranges to what decay_exempt and freeze name in that net.  A layer's running statistics are no range: they follow the
+/// mini-batches of a frozen layer too, as those of a PyTorch module with requires_grad = False do in training.  Error: begins with the key,
+/// "optimiser.freeze: ...", and lists what can be named; or freeze leaves nothing that learns.
+Status optimiser_ranges(const std::vector<Layer>& layers, OptimiserConfig* config);
 /// Error: names the key whose value is wrong.
 Status optimiser_check(const OptimiserConfig& config);
 Status optimiser_plan(const OptimiserConfig& config, const Layout& layout, Arena& arena, std::unique_ptr<Optimiser>* optimiser);

@@ -46,6 +46,18 @@ TEST(Stages, GiveTheBitsOfTheWholeNetInReplicas) {
         }
 }
 
+// Some layers of each stage are frozen, or do not decay.
+TEST(Stages, FreezeTheLayersOfTheWholeNet) {
+    StagesJob job;
+    job.preset = "cnn-norm", job.steps = 2, job.blocks = 2, job.batch = 4;
+    job.optimiser = "lr = 0.05\nmomentum = 0.9\nweight_decay = 0.01\ndecay_exempt = true\nfreeze = [\"conv1\", \"norm2\", \"fc1.bias\"]\n";
+    job.parallel = "stages = 3\n";
+    job.sim.ranks = 3;
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_wanted(job);
+}
+
 // Of a net with batch norm: a stage's statistics are apart from its weights.
 TEST(Stages, BeginWithParametersOfAFile) {
     StagesJob first;

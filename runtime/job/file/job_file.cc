@@ -109,9 +109,16 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
             }
             break;
         }
+        case Kind::flag_or_texts:
         case Kind::texts: {
+            const bool flag = option.kind == Kind::flag_or_texts;
+            if (flag && node.is_boolean()) {
+                value.integer = **node.as_boolean();
+                break;
+            }
             const toml::array* array = node.as_array();
-            if (!array) return fmt::format("is {}, not a list of texts, as [\"conv2\", \"fc1\"]", type_name(node));
+            if (!array)
+                return fmt::format("is {}, not {}a list of texts, as [\"conv2\", \"fc1\"]", type_name(node), flag ? "true, false or " : "");
             for (const toml::node& each : *array) {
                 if (!each.is_string()) return fmt::format("holds {}, not texts alone", type_name(each));
                 value.texts.push_back(**each.as_string());

@@ -57,6 +57,7 @@ struct JobConfig {
     bool resident = true;         // false: GPUs keep no copy of the data set
     bool deterministic = true;    // see NetConfig
     std::string start;            // absolute path of the parameters to begin with; empty: the seed's
+    std::vector<std::string> start_only, start_skip;   // see TensorChoice
     OptimiserConfig optimiser;
     std::string algorithm = "ssgd", exchange = "ring";
     AlgorithmSettings settings;

@@ -216,6 +216,12 @@ constexpr JobOption rows[] = {
     {"net", "start", Kind::text, "\"\"", 0, 0, false, nullptr,
      "safetensors file with the initial parameters, as gradcastctl export or PyTorch writes it, of F32, F16, BF16 or F64; a prefix that all its names share is left out; empty: drawn with the seed",
      field<&JobConfig::start, Identity::no>},
+    {"net", "start_only", Kind::texts, "[]", 0, 0, false, nullptr,
+     "patterns of names of tensors, as [\"layer?.*\", \"conv1.weight\"]: start gives the net these alone; []: all",
+     field<&JobConfig::start_only, Identity::changed>},
+    {"net", "start_skip", Kind::texts, "[]", 0, 0, false, nullptr,
+     "likewise, as [\"fc.*\"]: start does not give the net these, which are drawn with the seed; the file may have them in other shapes, or not at all",
+     field<&JobConfig::start_skip, Identity::changed>},
     {"net.layers", "kind", Kind::name, "", 0, 0, false, layer_kind_names, "kind of the layer", set<&LayerSpec::kind>},
     {"net.layers", "name", Kind::text, "\"\"", 0, 0, false, nullptr,
      "by which messages, `from` and the tensors of state_dicts (conv1.weight) name the layer; empty: kind and number", set<&LayerSpec::name>},
@@ -224,6 +230,22 @@ constexpr JobOption rows[] = {
     {"optimiser", "kind", Kind::name, "\"sgd\"", 0, 0, false, optimiser_names, "update rule", field<&OptimiserConfig::kind, Identity::yes>},
     {"optimiser", "schedule", Kind::name, "\"constant\"", 0, 0, false, schedule_names,
      "how lr changes over the job", field<&OptimiserConfig::schedule, Identity::yes>},
+    {"optimiser", "decay_exempt", Kind::flag_or_texts, "false", 0, 1, false, nullptr,
+     "true: weight_decay leaves out tensors of fewer than 2 dimensions, which are biases and weights of norms; or [\"fc1\", \"conv1.bias\"]: it leaves out the tensors of these layers, and these tensors",
+     {[](Target target, const Value& value) {
+          target.job->optimiser.decay_exempt = value.integer != 0;
+          target.job->optimiser.decay_exempt_names = value.texts;
+      },
+      [](const JobConfig& job) {
+          return job.optimiser.decay_exempt_names.empty() ? print(job.optimiser.decay_exempt) : print(job.optimiser.decay_exempt_names);
+      },
+      Identity::changed}},
+    {"optimiser", "freeze", Kind::texts, "[]", 0, 0, false, nullptr,
+     "names of layers, or of tensors, that keep their initial weights bit for bit: no update, no momentum, no decay.  \"layer1\" names layer1.0.conv1 too.  Running statistics of batch norm go on",
+     field<&OptimiserConfig::freeze, Identity::changed>},
+    {"optimiser", "clip_norm", Kind::number, "0", 0, 1e30, false, nullptr,
+     "a step whose gradient has a larger norm, over all layers, is scaled to this norm; 0: none is",
+     field<&OptimiserConfig::clip_norm, Identity::changed>},
     {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names,
      "training algorithm", field<&JobConfig::algorithm, Identity::yes>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,

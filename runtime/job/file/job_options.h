@@ -38,8 +38,9 @@ struct JobOption {
         flag,
         numbers,
         texts,
+        flag_or_texts,
         table
-    };   // name: one of names(); table: texts by name, "NAME=value"
+    };   // name: one of names(); flag_or_texts: JobValue::integer, or texts; table: texts by name, "NAME=value"
     /// Whether the value changes the bits of the training: see job_identity().
     /// length: with a schedule that ends with the job (ScheduleKind::ends); changed: where it is not the default.
     enum class Identity : uint8_t { no, yes, length, changed };

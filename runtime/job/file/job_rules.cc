@@ -58,6 +58,9 @@ bool weights_later(Keys keys) {
 }
 bool sliced(Keys keys) { return keys.job.slices > 1; }
 bool grouped(Keys keys) { return keys.job.slice_groups > 1; }   // nodes share slices
+bool exempts(Keys keys) { return keys.job.optimiser.decay_exempt || !keys.job.optimiser.decay_exempt_names.empty(); }
+bool freezes(Keys keys) { return !keys.job.optimiser.freeze.empty(); }
+bool clips(Keys keys) { return keys.job.optimiser.clip_norm > 0; }
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
 // clang-format off
@@ -140,6 +143,30 @@ constexpr JobRule rules[] = {
      "false is for GPUs: it goes with device = \"cuda\""},
     {"net.device", [](Keys keys) { return learns_alone(keys) && keys.job.device == "cuda"; },
      "workers of {algorithm.kind} compute on CPUs in this version: take cpu"},
+
+    {"net.start_only", [](Keys keys) { return !keys.job.start_only.empty() && keys.job.start.empty(); },
+     "goes with start, the file whose tensors it chooses"},
+    {"net.start_skip", [](Keys keys) { return !keys.job.start_skip.empty() && keys.job.start.empty(); },
+     "goes with start, the file whose tensors it leaves out"},
+
+    {"optimiser.decay_exempt", [](Keys keys) {
+         return exempts(keys) && keys.job.optimiser.weight_decay == 0 && !keys.wrong.contains("optimiser.weight_decay");
+     },
+     "goes with a weight_decay above 0"},
+    {"optimiser.decay_exempt", [](Keys keys) { return exempts(keys) && learns_alone(keys); },
+     "goes with ssgd, not {algorithm.kind}"},
+    {"optimiser.decay_exempt", [](Keys keys) { return exempts(keys) && !on_cpus(keys); },
+     "computes on CPUs in this version: take device = \"cpu\""},
+    {"optimiser.freeze", [](Keys keys) { return freezes(keys) && learns_alone(keys); },
+     "goes with ssgd, not {algorithm.kind}"},
+    {"optimiser.freeze", [](Keys keys) { return freezes(keys) && !on_cpus(keys); },
+     "computes on CPUs in this version: take device = \"cpu\""},
+    {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && learns_alone(keys); },
+     "goes with ssgd, not {algorithm.kind}"},
+    {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && !on_cpus(keys); },
+     "computes on CPUs in this version: take device = \"cpu\""},
+    {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && (staged(keys) || grouped(keys)); },
+     "is of a whole net in this version, whose sums one node has: take stages = 1 and slice_groups = 1, or leave it out"},
 
     {"algorithm.exchange", [](Keys keys) { return keys.has("algorithm.exchange") && !keys.algorithm->sends_by(keys.job.exchange); },
      "{algorithm.kind} sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to all nodes"},

@@ -79,7 +79,8 @@ Status BuddyParts::ready(const EngineConfig& config) {
         Net& net = *other.computer.net;
         GC_TRY(net_cpu_ready(net));
         if (config.job.start.empty()) continue;
-        GC_TRY(safetensors_read(config.job.start, net.spec(), net.parameters(), &digest, &notes, &net.layout()));
+        GC_TRY(safetensors_read(config.job.start, net.spec(), net.parameters(), &digest, &notes, &net.layout(),
+                                {config.job.start_only, config.job.start_skip}));
         net.refresh();
     }
     return {};

@@ -72,7 +72,10 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
         parts.about = "net.start";
         std::vector<float> parameters(layers_layout(parts.layers, 1).elements);
         std::string digest, note;
-        if (const Status status = safetensors_read(job.start, parts.spec, parameters, &digest, &note); !status.ok()) return mistake(status);
+        if (const Status status =
+                safetensors_read(job.start, parts.spec, parameters, &digest, &note, nullptr, {job.start_only, job.start_skip});
+            !status.ok())
+            return mistake(status);
     }
     if (job.device == "cpu" && job.precision == Precision::f32 && !job.attached()) {
         parts.about = "algorithm.kind";

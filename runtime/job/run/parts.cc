@@ -327,6 +327,9 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
         of_layer(static_cast<size_t>(&layer - layers.data()));
         return fail(Code::invalid, "layer {}: it draws what it drops, and dane needs gradients without that", layer_name(layer));
     }
+    about = "optimiser";
+    OptimiserConfig optimiser = job.optimiser;
+    GC_TRY(optimiser_ranges(layers, &optimiser));
     about = "job.blocks";
     const std::vector<uint32_t> sizes = sizes_computed();
     return blocks_check(layers, *std::min_element(sizes.begin(), sizes.end()));
@@ -416,6 +419,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;
+    GC_TRY(optimiser_ranges(layers, &schedule));
     if (pipeline) runs = state_runs_of(pipeline->own_cell());
     compute.processes = processes.get();
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
@@ -507,7 +511,8 @@ void JobParts::refresh() {
 Status JobParts::start(const JobConfig& job, const Log& log) {
     if (job.start.empty()) return {};
     std::string notes;
-    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &notes, &compute.net->layout()));
+    GC_TRY(safetensors_read(job.start, compute.net->spec(), compute.net->parameters(), &start_digest, &notes, &compute.net->layout(),
+                            {job.start_only, job.start_skip}));
     compute.net->refresh();
     log.info("begins with the parameters of {}, digest {}{}{}", job.start, start_digest, notes.empty() ? "" : "; ", notes);
     return {};

@@ -1,0 +1,110 @@
+#include "nn/clip.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "nn/sums.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t piece_most = 64 * 1024;   // elements that a lane squares at a time
+constexpr double norm_least = 1e-6;          // added to the norm, as PyTorch does
+
+/// Of words of 32 bits at most: halves of the squares are added apart, so that no sum overflows and the loop has no carries.
+template <typename T>
+void square(const T* words, uint64_t count, unsigned __int128* low) {
+    uint64_t lower = 0, upper = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+        const int64_t word = words[i];
+        const auto squared = static_cast<uint64_t>(word * word);
+        lower += squared & 0xffffffff;
+        upper += squared >> 32;
+    }
+    *low = (static_cast<unsigned __int128>(upper) << 32) + lower;
+}
+
+void square(const int64_t* words, uint64_t count, unsigned __int128* low, unsigned __int128* high) {
+    *low = *high = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+        const auto word = static_cast<uint64_t>(words[i] < 0 ? -static_cast<__int128>(words[i]) : words[i]);
+        const unsigned __int128 squared = static_cast<unsigned __int128>(word) * word;
+        *low += static_cast<uint64_t>(squared);
+        *high += static_cast<uint64_t>(squared >> 64);
+    }
+}
+
+/// low + 2^64 high, rounded to double once where it has 128 bits.
+double number(unsigned __int128 low, unsigned __int128 high) {
+    high += low >> 64;
+    if (high >> 64 == 0) return static_cast<double>(high << 64 | static_cast<uint64_t>(low));
+    return static_cast<double>(high) * 0x1p64;
+}
+
+}   // namespace
+
+void NormClip::plan(const Layout& layout) {
+    units_.resize(layout.groups.size());
+    std::vector<uint32_t> bucket_of(layout.groups.size());
+    for (uint32_t b = 0; b < layout.buckets.size(); ++b)
+        for (uint32_t g = 0; g < layout.buckets[b].group_count; ++g) bucket_of[layout.buckets[b].group + g] = b;
+    for (uint32_t g = 0; g < layout.groups.size(); ++g) {
+        const Group& group = layout.groups[g];
+        if (group.statistics) continue;
+        uint64_t at = group.place();
+        const uint64_t end = at + group.count;
+        const auto learns_up_to = [&](uint64_t place) {
+            place = std::min(place, end);
+            for (uint64_t count; at < place; at += count) {
+                count = std::min(piece_most, place - at);
+                pieces_.push_back({bucket_of[g], g, at - group.before, count});
+            }
+        };
+        for (const OptimiserRange& range : ranges_) {
+            if (range.learns) continue;
+            learns_up_to(range.place);
+            at = std::clamp(range.place + range.count, at, std::max(at, end));
+        }
+        learns_up_to(end);
+    }
+}
+
+void NormClip::apply(Lanes& lanes, const Layout& layout, std::span<BucketSum> sums) {
+    GC_ASSERT(sums.size() == layout.buckets.size());
+    if (units_.empty()) plan(layout);
+    struct All {   // behind one pointer: a std::function of it allocates nothing
+        std::vector<Piece>& pieces;
+        const Layout& layout;
+        const std::span<BucketSum> sums;
+    } const all{pieces_, layout, sums};
+    pieces_run(lanes, layout.elements, pieces_.size(), [&all](uint32_t, uint32_t i) {
+        Piece& piece = all.pieces[i];
+        const Sum& sum = all.sums[piece.bucket].sum;
+        const uint64_t first = piece.offset - all.layout.buckets[piece.bucket].offset;
+        piece.high = 0;
+        switch (sum.word) {
+            case Word::i16: square(sum.words.as<int16_t>() + first, piece.count, &piece.low); break;
+            case Word::i32: square(sum.words.as<int32_t>() + first, piece.count, &piece.low); break;
+            case Word::i64: square(sum.words.as<int64_t>() + first, piece.count, &piece.low, &piece.high); break;
+        }
+    });
+    const auto unit = [&](uint32_t bucket, uint32_t group) { return sums[bucket].units[group - layout.buckets[bucket].group]; };
+    double squares = 0;
+    for (size_t i = 0; i < pieces_.size();) {
+        const auto [bucket, group] = std::pair(pieces_[i].bucket, pieces_[i].group);
+        unsigned __int128 low = 0, high = 0;
+        for (; i < pieces_.size() && pieces_[i].group == group; ++i) low += pieces_[i].low, high += pieces_[i].high;
+        const double of_one = unit(bucket, group);
+        squares += number(low, high) * (of_one * of_one);
+    }
+    norm_ = std::sqrt(squares);
+    const double factor = std::min(1.0, most_ / (norm_ + norm_least));
+    for (uint32_t b = 0; b < sums.size(); ++b) {
+        const Bucket& bucket = layout.buckets[b];
+        for (uint32_t g = bucket.group; g < bucket.group + bucket.group_count; ++g)
+            units_[g] = unit(b, g) * (layout.groups[g].statistics ? 1.0 : factor);
+        sums[b].units = std::span(units_).subspan(bucket.group, bucket.group_count);
+    }
+}
+
+}   // namespace gradcast

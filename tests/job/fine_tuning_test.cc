@@ -1,0 +1,108 @@
+// Jobs that fine-tune: frozen layers, tensors without decay, a clipped gradient, and parts of a file to start from.
+#include "nn/graph/layers.h"
+#include "runtime/job/model/safetensors.h"
+#include "tests/job/runs.h"
+
+namespace gradcast {
+namespace {
+
+class FineTuning : public RunsTest {
+protected:
+    std::string text(const std::string& optimiser, const std::string& more = "") {
+        return replaced(job_text_of_all(more), "momentum = 0.9\n", "momentum = 0.9\nweight_decay = 0.01\n" + optimiser);
+    }
+    /// That one rank gives, and any number of them by any exchange.
+    std::string digest_of(const std::string& optimiser) {
+        const std::string wanted = run(text(optimiser), 1).digest();
+        EXPECT_EQ(wanted.size(), 64u) << wanted;
+        for (const uint32_t n : {2u, 4u}) {
+            for (const char* algorithm : {"exchange = \"ring\"\n", "exchange = \"coded-rs\"\nm = 2\n"})
+                EXPECT_EQ(run(text(optimiser, fmt::format("[algorithm]\n{}", algorithm)), n).digest(), wanted) << n << algorithm;
+            EXPECT_EQ(run(text(optimiser, "[algorithm]\nexchange = \"ring\"\n"), {.ranks = n, .jitter_us = 500}, {}).digest(), wanted) << n;
+        }
+        return wanted;
+    }
+    /// Of the model that rank 0 has written.
+    static std::vector<float> parameters_of(const Run& run, Model* model) {
+        std::vector<float> parameters;
+        const Status status = model_read(run.folders[0] + "/final.h5", model, &parameters);
+        EXPECT_TRUE(status.ok()) << status.what;
+        return parameters;
+    }
+    std::string refused(const std::string& text) {
+        std::unique_ptr<Engine> engine;
+        return Engine::open(config(text), Log(), &engine).what;
+    }
+};
+
+TEST_F(FineTuning, OneDigestForAnyNumberOfNodes) {
+    const std::string plain = digest_of(""), exempt = digest_of("decay_exempt = true\n"), named = digest_of("decay_exempt = [\"fc1\"]\n"),
+                      frozen = digest_of("freeze = [\"fc1\", \"norm1.bias\"]\n"), clipped = digest_of("clip_norm = 0.5\n"),
+                      all = digest_of("decay_exempt = true\nfreeze = [\"norm1\"]\nclip_norm = 0.5\n");
+    EXPECT_EQ((std::set<std::string>{plain, exempt, named, frozen, clipped, all}).size(), 6u);
+    EXPECT_EQ(digest_of("decay_exempt = false\nfreeze = []\nclip_norm = 0\n"), plain);
+    EXPECT_EQ(digest_of("clip_norm = 1e30\n"), plain);   // a factor of 1 changes no bit
+}
+
+TEST_F(FineTuning, FrozenLayersKeepTheirBitsAndTheirStatisticsGoOn) {
+    Model model;
+    const std::vector<float> trained = parameters_of(run(text("freeze = [\"fc1\", \"norm1\"]\n"), 2), &model);
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(model.net, &layers).ok());
+    std::vector<float> initial(trained.size());
+    weights_initial(model.net, layers_layout(layers, 1), 1, initial);
+    for (const Layer& layer : layers)
+        for (uint64_t i = 0; i < layer.parameters() + layer.statistics; ++i) {
+            const bool statistics = i >= layer.parameters(), frozen = layer.spec.name == "fc1" || layer.spec.name == "norm1";
+            const uint64_t at = statistics ? layer.statistics_offset + i - layer.parameters() : layer.offset + i;
+            if (frozen && !statistics) ASSERT_EQ(trained[at], initial[at]) << layer.spec.name << i;
+            else ASSERT_NE(trained[at], initial[at]) << layer.spec.name << i;
+        }
+}
+
+TEST_F(FineTuning, AResumedJobEndsWithTheSameBits) {
+    const std::string job = text("decay_exempt = true\nfreeze = [\"fc1\"]\nclip_norm = 0.5\n");
+    const Run whole = run(with_job(job, "checkpoint_every = 10\ncheckpoint_keep = 100\n"), 1);
+    const auto all = checkpoints(whole);
+    ASSERT_TRUE(all.contains(20));
+    EXPECT_EQ(run(job, 2, from(all.at(20))).digest(), whole.digest());
+    // Another value of one of the keys is another training.
+    for (const char* other : {"decay_exempt = true\nfreeze = [\"fc2\"]\nclip_norm = 0.5\n", "freeze = [\"fc1\"]\nclip_norm = 0.5\n",
+                              "decay_exempt = true\nfreeze = [\"fc1\"]\nclip_norm = 0.25\n"})
+        EXPECT_NE(run(text(other), 1, from(all.at(20))).status.code, Code::ok) << other;
+}
+
+TEST_F(FineTuning, NamesThatTheNetDoesNotHaveAreRefused) {
+    EXPECT_EQ(refused(text("freeze = [\"conv1\"]\n")),
+              "optimiser.freeze: \"conv1\" names no layer with weights: one of fc1, norm1, fc2, fc3, or one of their tensors, as fc1.weight");
+    EXPECT_EQ(refused(text("decay_exempt = [\"fc9\"]\n")).find("optimiser.decay_exempt: \"fc9\" names no layer with weights (did you mean fc1?)"),
+              0u);
+}
+
+// A trained net of 4 classes gives another of 3 all but its head.
+TEST_F(FineTuning, BeginsWithAllButTheHeadOfAFile) {
+    Model model;
+    const std::vector<float> trained = parameters_of(run(text(""), 1), &model);
+    ASSERT_TRUE(safetensors_write(folder_ + "/four.safetensors", model, trained).ok());
+    const auto of = [&](const std::string& net, const std::string& optimiser) {
+        const std::string job = replaced(replaced(text(optimiser), "[net]\n", "[net]\nstart = \"four.safetensors\"\n" + net), "outputs = 4", "outputs = 3");
+        return replaced(job, "[data]\n", "[data]\nclasses = 3\n");
+    };
+    const Run tuned = run(of("start_skip = [\"fc3.*\"]\n", "freeze = [\"fc1\", \"norm1\", \"fc2\"]\n"), 1);
+    ASSERT_TRUE(tuned.status.ok()) << tuned.status.what;
+    EXPECT_EQ(run(of("start_only = [\"fc[12].*\", \"norm?.*\"]\n", "freeze = [\"fc1\", \"norm1\", \"fc2\"]\n"), 2).digest(), tuned.digest());
+    Model other;
+    const std::vector<float> found = parameters_of(tuned, &other);
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(other.net, &layers).ok());
+    for (const Layer& layer : layers)
+        for (uint64_t i = layer.offset; layer.spec.name != "fc3" && i < layer.offset + layer.parameters(); ++i) ASSERT_EQ(found[i], trained[i]);
+    EXPECT_NE(refused(of("", "")).find("tensor fc3.weight: its shape is [4,16], the net's is [3,16]"), std::string::npos) << refused(of("", ""));
+    EXPECT_EQ(refused(of("start_skip = [\"fc3.*\", \"head.*\"]\n", "")).find("net.start_skip: \"head.*\" matches no tensor of the net, which has "
+                                                                             "fc1.weight, fc1.bias, norm1.weight and "),
+              0u);
+    EXPECT_EQ(refused(of("start_skip = [\"*\"]\n", "")).find("net.start_skip: the net takes no tensor of "), 0u);
+}
+
+}   // namespace
+}   // namespace gradcast
