@@ -3,9 +3,9 @@
 //     norm = sqrt(sum over groups of  Q_g u_g^2),   Q_g = sum of S^2 over the group's elements,   u_g: the group's unit
 //     u_g <- u_g c,   c = min(1, most / (norm + 1e-6))              as torch.nn.utils.clip_grad_norm_
 //
-// Q_g is exact: the squares are added as integers.  Products and the sum over groups are double, in the order of the groups.  So the bits of
-// c depend neither on lanes nor on the number of nodes.  Statistics of a mini-batch are no gradient: they are not counted, and keep their
-// units.  Frozen tensors do not count.  Optimisers add weight decay later, to the clipped gradient.
+// Q_g is exact: the squares are added as integers.  Products and the sum over groups are double, in the order of the groups.  So the bits
+// of c depend neither on lanes nor on the number of nodes.  Statistics of a mini-batch are no gradient: they are not counted, and keep
+// their units.  Frozen tensors do not count.  Optimisers add weight decay later, to the clipped gradient.
 #pragma once
 #include <span>
 #include <vector>

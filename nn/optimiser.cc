@@ -11,6 +11,8 @@ namespace {
 
 constexpr OptimiserKey lr_key{.name = "lr", .member = &OptimiserConfig::lr, .above = true, .help = "learning rate"};
 
+constexpr uint64_t piece_most = 64 * 1024;   // elements of a tensor whose squares are added one after the other
+
 enum class Treatment : uint8_t { plain, exempt, frozen };
 /// Elements of this node's vector.
 struct Part {
@@ -19,15 +21,19 @@ struct Part {
     uint64_t end() const { return offset + count; }
 };
 
-/// All elements of the layout, ascending.
-std::vector<Part> parts_of(const std::vector<OptimiserRange>& ranges, const Layout& layout) {
+/// All elements of the layout, ascending.  by_range: each range is a part of its own, and no part has elements of two groups.
+std::vector<Part> parts_of(const std::vector<OptimiserRange>& ranges, const Layout& layout, bool by_range) {
     std::vector<Part> parts;
-    for (const Layout::Run& run : layout.runs()) {
+    std::vector<Layout::Run> runs = layout.runs();
+    if (by_range) runs.clear();
+    for (const Group& group : layout.groups)
+        if (by_range) runs.push_back({group.offset, group.count, group.place()});
+    for (const Layout::Run& run : runs) {
         uint64_t at = run.place;
         const uint64_t end = run.place + run.count;
         const auto up_to = [&](uint64_t place, Treatment how) {
             place = std::clamp(place, at, end);
-            if (place > at && !parts.empty() && parts.back().how == how) parts.back().count += place - at;
+            if (place > at && !by_range && !parts.empty() && parts.back().how == how) parts.back().count += place - at;
             else if (place > at) parts.push_back({run.offset + (at - run.place), place - at, how});
             at = place;
         };
@@ -55,14 +61,34 @@ public:
           whole_(layout.whole()),
           runs_(layout.runs()),
           answered_(layout.runs(false)),
-          parts_(parts_of(config.ranges, layout)),
-          vectors_(kind.vectors(config)) {
-        if (vectors_ > 0) arena.plan("optimiser", vectors_ * elements_ * sizeof(float), &state_);
+          parts_(parts_of(config.ranges, layout, kind.look != nullptr)),
+          vectors_(kind.vectors(config)),
+          vectors_in_all_(optimiser_vectors(config)) {
+        if (vectors_in_all_ > 0) arena.plan("optimiser", vectors_in_all_ * elements_ * sizeof(float), &state_);
+        for (size_t i = 0; i < parts_.size() && kind.look; ++i)
+            for (uint64_t at = 0; at < parts_[i].count && parts_[i].how == Treatment::plain; at += piece_most)
+                pieces_.push_back({i, parts_[i].offset + at, std::min(piece_most, parts_[i].count - at)});
+        norms_.resize(kind.look ? parts_.size() : 0);
         step(0);
     }
     void step(StepId step) override {
         now_ = kind_.rates(config_, step);
         exempt_ = kind_.rates(undecayed_, step);
+        fresh_ = step == 0 ? 1 : static_cast<float>(1 - config_.ema);   // averages begin with the weights after the first step
+    }
+    std::span<Piece> pieces() override { return pieces_; }
+    void look(Piece& piece, uint64_t offset, std::span<const float> w, std::span<const float> gradient) override {
+        const float* state[optimiser_vectors_max] = {};
+        for (uint32_t i = 0; i < vectors_; ++i) state[i] = state_.as<float>() + i * elements_ + offset;
+        kind_.look(now_, w.data(), state, gradient.data(), w.size(), &piece.norms);
+    }
+    void looked() override {
+        std::ranges::fill(norms_, TensorNorms{});
+        for (Piece& piece : pieces_) {
+            norms_[piece.tensor].w += piece.norms.w;
+            norms_[piece.tensor].step += piece.norms.step;
+            piece.norms = {};
+        }
     }
     uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
         GC_ASSERT(w.size() == gradient.size());
@@ -72,25 +98,30 @@ public:
             count = std::min(part->end(), offset + w.size()) - at;
             if (part->how == Treatment::frozen) continue;
             for (uint32_t i = 0; i < vectors_; ++i) state[i] = state_.as<float>() + i * elements_ + at;
-            kind_.update(kernels_, part->how == Treatment::exempt ? exempt_ : now_, w.data() + (at - offset), state,
-                         gradient.data() + (at - offset), count);
+            StepRates rates = part->how == Treatment::exempt ? exempt_ : now_;
+            if (kind_.scale && part->how == Treatment::plain) kind_.scale(&rates, norms_[static_cast<size_t>(part - parts_.begin())]);
+            kind_.update(kernels_, rates, w.data() + (at - offset), state, gradient.data() + (at - offset), count);
         }
-        for (uint32_t i = 0; i < vectors_; ++i) state[i] = state_.as<float>() + i * elements_ + offset;
+        if (config_.ema > 0) {
+            float* const mean = state_.as<float>() + vectors_ * elements_ + offset;
+            for (uint64_t i = 0; i < w.size(); ++i) mean[i] += fresh_ * (w[i] - mean[i]);
+        }
         const auto run = std::ranges::find_if(runs_, [offset](const Layout::Run& each) { return offset - each.offset < each.count; });
         GC_ASSERT(run != runs_.end());
         const uint64_t place = run->place + (offset - run->offset);
         uint64_t digest = digest64(w, place);
-        for (uint32_t i = 0; i < vectors_; ++i) digest += digest64({state[i], w.size()}, (i + 1) * whole_ + place);
+        for (uint32_t i = 0; i < vectors_in_all_; ++i)
+            digest += digest64({state_.as<float>() + i * elements_ + offset, w.size()}, (i + 1) * whole_ + place);
         return digest;
     }
     uint64_t digest(uint64_t first) override {
         uint64_t sum = 0;
-        for (uint32_t i = 0; i < vectors_; ++i)
+        for (uint32_t i = 0; i < vectors_in_all_; ++i)
             for (const Layout::Run& run : answered_)
                 sum += digest64(state().subspan(i * elements_ + run.offset, run.count), first + i * whole_ + run.place);
         return sum;
     }
-    std::span<float> state() override { return {state_.as<float>(), vectors_ * elements_}; }
+    std::span<float> state() override { return {state_.as<float>(), vectors_in_all_ * elements_}; }
 
 private:
     const FloatKernels& kernels_ = float_kernels(isa_best());
@@ -99,8 +130,11 @@ private:
     const uint64_t elements_, whole_;
     const std::vector<Layout::Run> runs_, answered_;   // answered_: of what this node stands for
     const std::vector<Part> parts_;
-    const uint32_t vectors_;
+    const uint32_t vectors_, vectors_in_all_;   // of the kind; with the averaged weights
+    std::vector<Piece> pieces_;
+    std::vector<TensorNorms> norms_;   // by part, where the kind looks at norms
     StepRates now_{}, exempt_{};
+    float fresh_ = 1;   // share of the new weights in the averaged ones
     Buffer state_;
 };
 
@@ -155,10 +189,13 @@ const OptimiserKind* optimiser_find(std::string_view name) {
     return nullptr;
 }
 
-const OptimiserKey weight_decay_key{
-    .name = "weight_decay",
-    .member = &OptimiserConfig::weight_decay,
-    .help = "factor of the weights that is added to the gradient; adamw instead subtracts lr * weight_decay * w from each weight"};
+uint32_t optimiser_vectors(const OptimiserConfig& config) { return optimiser_find(config.kind)->vectors(config) + (config.ema > 0); }
+
+const OptimiserKey weight_decay_key{.name = "weight_decay",
+                                    .member = &OptimiserConfig::weight_decay,
+                                    .help =
+                                        "factor of the weights that is added to the gradient; adamw instead subtracts lr * weight_decay * "
+                                        "w from each weight, and lamb adds it to the step before it scales that"};
 
 double OptimiserKey::value(const OptimiserConfig& config) const {
     return std::visit([&](auto at) { return static_cast<double>(config.*at); }, member);

@@ -20,7 +20,8 @@ namespace gradcast {
 
 struct Layer;   // nn/graph/layers.h
 
-/// Elements that a step treats in another way than the others, by their places in the vector of the whole net.
+/// Elements that a step treats in another way than the others, by their places in the vector of the whole net; of optimisers that look at
+/// the norms of tensors, each tensor.
 struct OptimiserRange {
     uint64_t place, count;
     bool decays;   // false: weight_decay is 0 for them
@@ -32,7 +33,7 @@ struct OptimiserConfig {
     std::string kind = "sgd";   // OptimiserKind::name
     double lr = 0.05, momentum = 0, weight_decay = 0;
     bool nesterov = false;                               // sgd
-    double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;   // adam, adamw
+    double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;   // adam, adamw, lamb
     std::string schedule = "constant";                   // ScheduleKind::name
     uint32_t warm_up = 0;                                // steps in which the rate grows to the schedule's
     uint32_t decay_every = 0;                            // step: steps after which the rate is multiplied by `decay`
@@ -40,8 +41,9 @@ struct OptimiserConfig {
     bool decay_exempt = false;                           // tensors of fewer than 2 dimensions do not decay
     // Names of tensors, of layers, or of what holds layers: "layer1" has "layer1.0.conv1.weight".
     std::vector<std::string> decay_exempt_names = {}, freeze = {};
-    double clip_norm = 0;                     // the largest norm of a step's gradient (nn/clip.h); 0: any
-    uint64_t steps = 0;                       // of the whole job; no key
+    double clip_norm = 0;                      // the largest norm of a step's gradient (nn/clip.h); 0: any
+    double ema = 0;                            // share of the past in the averaged weights; 0: there are none
+    uint64_t steps = 0;                        // of the whole job; no key
     std::vector<OptimiserRange> ranges = {};   // ascending; optimiser_ranges() sets them; no key
 };
 
@@ -73,6 +75,11 @@ struct StepRates {
     float at[8];
 };
 
+/// Sums of squares over a tensor.
+struct TensorNorms {
+    double w = 0, step = 0;
+};
+
 /// All that is known of an optimiser beside its kernel on a GPU.
 /// To add one: its name in GC_OPTIMISERS and members for its keys above, nn/optimisers/KIND.cc with its row, and nn/cuda/KIND.cu.
 struct OptimiserKind {
@@ -84,13 +91,22 @@ struct OptimiserKind {
     StepRates (*rates)(const OptimiserConfig&, StepId);
     /// Updates `count` elements of w, and of its vectors of state; state[i] is null where there are no more.
     void (*update)(const FloatKernels&, const StepRates&, float* w, float* const* state, const float* gradient, uint64_t count);
+    /// Of optimisers that scale the step of each tensor by its norms, else null.  Adds to *norms those of w and of its step, from what
+    /// update() would get; nothing is written.
+    void (*look)(const StepRates&, const float* w, const float* const* state, const float* gradient, uint64_t count,
+                 TensorNorms* norms) = nullptr;
+    void (*scale)(StepRates*, const TensorNorms&) = nullptr;   // the rates of that tensor
 };
 constexpr uint32_t optimiser_vectors_max = 2;
+/// float32 vectors of an optimiser's state [elements]: its kind's, and behind them with `ema` the averaged weights.  These are 0 where
+/// there are running statistics, which are means already.
+uint32_t optimiser_vectors(const OptimiserConfig& config);
 
 #define GC_OPTIMISERS(GC_OPTIMISER) \
     GC_OPTIMISER(sgd)               \
     GC_OPTIMISER(adam)              \
-    GC_OPTIMISER(adamw)
+    GC_OPTIMISER(adamw)             \
+    GC_OPTIMISER(lamb)
 #define GC_OPTIMISER(kind) extern const OptimiserKind kind##_optimiser;
 GC_OPTIMISERS(GC_OPTIMISER)
 #undef GC_OPTIMISER
@@ -126,11 +142,24 @@ struct Optimiser {
     virtual ~Optimiser() = default;
     /// Before the buckets of a step.  Rates and corrections depend on its number alone.
     virtual void step(StepId step) = 0;
+    /// Before update() of the step's elements, where pieces() are not empty: adds to a piece's norms, from that element on.  Any thread;
+    /// several at a time on disjoint pieces.
+    struct Piece {
+        size_t tensor;
+        uint64_t offset, count;
+        TensorNorms norms = {};
+    };
+    virtual std::span<Piece> pieces() { return {}; }
+    virtual void look(Piece& piece, uint64_t offset, std::span<const float> w, std::span<const float> gradient) {
+        (void)piece, (void)offset, (void)w, (void)gradient;
+    }
+    /// The norms of all pieces are there.
+    virtual void looked() {}
     /// Updates w[i] and its state from gradient[i], i in [offset, offset + count), element by element.  Any thread; several at a time in
     /// disjoint ranges, which are neighbours in the whole net's vector too.  Returns the digest of what it has written: of w by places, and
     /// its part of digest(layout.whole()).
     virtual uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) = 0;
-    /// All state: float32 [OptimiserKind::vectors, elements].  Trainer thread; a copy where the state is on a device.
+    /// All state: float32 [optimiser_vectors(), elements].  Trainer thread; a copy where the state is on a device.
     virtual std::span<float> state() = 0;
     virtual uint64_t state_size() { return state().size(); }   // elements
     virtual void refresh() {}                                  // state() was written: it goes where the state is
@@ -139,9 +168,9 @@ struct Optimiser {
 };
 /// All values, each in its range, that do not go together.  The kind and the schedule must be known.
 std::vector<OptimiserMistake> optimiser_mistakes(const OptimiserConfig& config);
-/// Sets config->ranges to what decay_exempt and freeze name in that net.  A layer's running statistics are no range: they follow the
-/// mini-batches of a frozen layer too, as those of a PyTorch module with requires_grad = False do in training.  Error: begins with the key,
-/// "optimiser.freeze: ...", and lists what can be named; or freeze leaves nothing that learns.
+/// Sets config->ranges to what decay_exempt and freeze name in that net.  The kind must be known.  A layer's running statistics are no
+/// range: they follow the mini-batches of a frozen layer too, as those of a PyTorch module with requires_grad = False do in training.
+/// Error: begins with the key, "optimiser.freeze: ...", and lists what can be named; or freeze leaves nothing that learns.
 Status optimiser_ranges(const std::vector<Layer>& layers, OptimiserConfig* config);
 /// Error: names the key whose value is wrong.
 Status optimiser_check(const OptimiserConfig& config);

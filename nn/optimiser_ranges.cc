@@ -24,7 +24,8 @@ std::vector<Tensor> learning_tensors(const std::vector<Layer>& layers) {
     std::vector<Tensor> all;
     for (const Layer& layer : layers) {
         const std::string& name = layer.spec.name;
-        if (layer.weights) all.push_back({layer.kind->tensor ? name : name + ".weight", layer.offset, layer.weights, layer.weight_shape.size()});
+        if (layer.weights)
+            all.push_back({layer.kind->tensor ? name : name + ".weight", layer.offset, layer.weights, layer.weight_shape.size()});
         if (layer.biases) all.push_back({name + ".bias", layer.offset + layer.weights, layer.biases, 1});
     }
     return all;
@@ -46,8 +47,8 @@ Status mark(const char* key, const std::vector<std::string>& given, const std::v
         if (found) continue;
         const std::vector<std::string> names = names_of(layers);
         const std::string near = nearest(name, names);
-        return fail(Code::invalid, "optimiser.{}: \"{}\" names no layer with weights{}: one of {}, or one of their tensors, as {}", key, name,
-                    near.empty() ? "" : fmt::format(" (did you mean {}?)", near), fmt::join(names, ", "),
+        return fail(Code::invalid, "optimiser.{}: \"{}\" names no layer with weights{}: one of {}, or one of their tensors, as {}", key,
+                    name, near.empty() ? "" : fmt::format(" (did you mean {}?)", near), fmt::join(names, ", "),
                     tensors->empty() ? "" : tensors->front().name);
     }
     return {};
@@ -62,9 +63,10 @@ Status optimiser_ranges(const std::vector<Layer>& layers, OptimiserConfig* confi
     GC_TRY(mark("freeze", config->freeze, layers, &Tensor::frozen, &tensors));
     if (!config->freeze.empty() && std::ranges::all_of(tensors, &Tensor::frozen))
         return fail(Code::invalid, "optimiser.freeze: it names all of the net, and nothing would learn");
+    const bool all = optimiser_find(config->kind)->look != nullptr;   // each tensor has norms of its own
     for (const Tensor& tensor : tensors) {
         const bool exempt = tensor.exempt || (config->decay_exempt && tensor.axes < 2);
-        if (exempt || tensor.frozen) config->ranges.push_back({tensor.place, tensor.count, !exempt, !tensor.frozen});
+        if (exempt || tensor.frozen || all) config->ranges.push_back({tensor.place, tensor.count, !exempt, !tensor.frozen});
     }
     return {};
 }

@@ -12,6 +12,34 @@ constexpr uint64_t piece_most = 64 * 1024;    // elements that a lane updates at
 constexpr uint64_t alone_most = 128 * 1024;   // elements that one thread updates
 constexpr uint64_t chunk = 512;               // elements that become float at a time, in the first-level cache
 
+/// (float)((double)S * unit) of elements of one group, from that offset of the layout on.
+void dequantise(float* gradient, const Layout& layout, uint32_t group, const BucketSum& from, uint64_t offset, uint64_t count) {
+    static const FloatKernels& kernels = float_kernels(isa_best());
+    const Sum& sum = from.sum;
+    const Bucket& bucket = layout.buckets[sum.bucket];
+    const uint64_t word = offset - bucket.offset;
+    const double unit = from.units[group - bucket.group];
+    switch (sum.word) {
+        case Word::i16: kernels.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, unit); break;
+        case Word::i32: kernels.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, unit); break;
+        case Word::i64: kernels.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, unit); break;
+    }
+}
+
+/// The norms of one of the optimiser's pieces, in chunks that the piece alone determines.
+void piece_look(Optimiser::Piece& piece, const Layout& layout, std::span<const BucketSum> sums, Optimiser& optimiser,
+                std::span<const float> values) {
+    const uint32_t b = layout.bucket_of(piece.offset);
+    uint32_t group = layout.buckets[b].group;
+    while (piece.offset - layout.groups[group].offset >= layout.groups[group].count) ++group;
+    float gradient[chunk];
+    for (uint64_t i = 0, count = 0; i < piece.count; i += count) {
+        count = std::min(chunk, piece.count - i);
+        dequantise(gradient, layout, group, sums[b], piece.offset + i, count);
+        optimiser.look(piece, piece.offset + i, values.subspan(piece.offset + i, count), {gradient, count});
+    }
+}
+
 }   // namespace
 
 std::vector<SumPiece> sum_pieces(const Layout& layout) {
@@ -24,23 +52,17 @@ std::vector<SumPiece> sum_pieces(const Layout& layout) {
 }
 
 void sum_apply(SumPiece& piece, const Layout& layout, const BucketSum& from, Optimiser& optimiser, std::span<float> values, uint64_t at) {
-    static const FloatKernels& kernels = float_kernels(isa_best());
     const Bucket& bucket = layout.buckets[piece.bucket];
     const Sum& sum = from.sum;
     GC_ASSERT(sum.bucket == piece.bucket && from.units.size() == bucket.group_count && values.size() == piece.count);
     GC_ASSERT(sum.words.bytes >= bucket.count * word_bytes(sum.word));
     const Group& group = layout.groups[piece.group];
-    const double unit = from.units[piece.group - bucket.group];
     float gradient[chunk];
     piece.digest = 0;
     for (uint64_t i = 0, count = 0; i < piece.count; i += count) {
-        const uint64_t offset = piece.offset + i, word = offset - bucket.offset, place = offset + group.before;
+        const uint64_t offset = piece.offset + i, place = offset + group.before;
         count = std::min(chunk - place % digest_row, piece.count - i);   // whole rows of the digest
-        switch (sum.word) {
-            case Word::i16: kernels.dequantise_i16(gradient, sum.words.as<int16_t>() + word, count, unit); break;
-            case Word::i32: kernels.dequantise_i32(gradient, sum.words.as<int32_t>() + word, count, unit); break;
-            case Word::i64: kernels.dequantise_i64(gradient, sum.words.as<int64_t>() + word, count, unit); break;
-        }
+        dequantise(gradient, layout, piece.group, from, offset, count);
         const std::span<float> now = values.subspan(i, count);
         if (group.statistics) {
             for (uint64_t j = 0; j < count; ++j) now[j] += statistics_share * (gradient[j] - now[j]);
@@ -66,6 +88,12 @@ void sums_apply(Lanes& lanes, std::span<SumPiece> pieces, const Layout& layout, 
         Optimiser& optimiser;
         const std::span<float> values;
     } const all{pieces, layout, sums, optimiser, values};
+    if (const std::span<Optimiser::Piece> looks = optimiser.pieces(); !looks.empty()) {
+        pieces_run(lanes, layout.elements, looks.size(), [&all](uint32_t, uint32_t i) {
+            piece_look(all.optimiser.pieces()[i], all.layout, all.sums, all.optimiser, all.values);
+        });
+        optimiser.looked();
+    }
     pieces_run(lanes, layout.elements, pieces.size(), [&all](uint32_t, uint32_t i) {
         SumPiece& piece = all.pieces[i];
         sum_apply(piece, all.layout, all.sums[piece.bucket], all.optimiser, all.values.subspan(piece.offset, piece.count), piece.offset);

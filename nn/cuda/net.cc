@@ -127,8 +127,9 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
 
 Status CudaNet::plan(const OptimiserConfig& config, std::unique_ptr<Optimiser>* optimiser) {
     GC_TRY(optimiser_check(config));
-    if (!config.ranges.empty() || config.clip_norm > 0)   // not yet
-        return fail(Code::unsupported, "optimiser: GPUs do not compute decay_exempt, freeze and clip_norm in this version: take device cpu");
+    if (!config.ranges.empty() || config.clip_norm > 0 || config.ema > 0 || optimiser_find(config.kind)->look)   // not yet
+        return fail(Code::unsupported,
+                    "optimiser: GPUs do not compute lamb, decay_exempt, freeze, clip_norm and ema in this version: take device cpu");
     auto made = std::make_unique<CudaOptimiser>(config, layout_, device_);
     optimiser_ = made.get();
     *optimiser = std::move(made);

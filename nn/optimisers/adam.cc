@@ -1,21 +1,24 @@
 // Adam (Kingma and Ba 2015), weight_decay added to the gradient; AdamW (Loshchilov, Hutter 2019), where it is apart:  w = w - lr
 // weight_decay w before Adam's step.
+#include "nn/optimisers/adam.h"
+
 #include <bit>
 #include <cmath>
 #include <utility>
 
-#include "nn/optimiser.h"
 #include "runtime/core/elementary.h"
 
 namespace gradcast {
+
+const OptimiserKey beta1_key{
+    .name = "beta1", .member = &OptimiserConfig::beta1, .max = 1, .below = true, .help = "decay rate of the first moment"};
+const OptimiserKey beta2_key{
+    .name = "beta2", .member = &OptimiserConfig::beta2, .max = 1, .below = true, .help = "decay rate of the second moment"};
+const OptimiserKey epsilon_key{
+    .name = "epsilon", .member = &OptimiserConfig::epsilon, .above = true, .help = "added to the root of the second moment"};
+
 namespace {
 
-constexpr OptimiserKey beta1_key{
-    .name = "beta1", .member = &OptimiserConfig::beta1, .max = 1, .below = true, .help = "decay rate of the first moment"};
-constexpr OptimiserKey beta2_key{
-    .name = "beta2", .member = &OptimiserConfig::beta2, .max = 1, .below = true, .help = "decay rate of the second moment"};
-constexpr OptimiserKey epsilon_key{
-    .name = "epsilon", .member = &OptimiserConfig::epsilon, .above = true, .help = "added to the root of the second moment"};
 constexpr const OptimiserKey* keys[] = {&weight_decay_key, &beta1_key, &beta2_key, &epsilon_key};
 
 uint32_t vectors(const OptimiserConfig&) { return 2; }   // m, v

@@ -133,6 +133,18 @@ const std::vector<Case> cases = {
      "optimiser.clip_norm: computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "clip_norm = 1\n", .parallel = "stages = 2\n"},
      "optimiser.clip_norm: is of a whole net in this version, whose sums one node has: take stages = 1 and slice_groups = 1, or leave it out"},
+    {{.optimiser = "ema = 0.9\n", .algorithm = "kind = \"ma\"\n"},
+     "optimiser.ema: goes with ssgd, not ma"},
+    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "ema = 0.9\n"},
+     "optimiser.ema: computes on CPUs in this version: take device = \"cpu\""},
+    {{.optimiser = "evaluate = \"ema\"\n"},
+     "optimiser.evaluate: there are no averaged weights: ema goes with optimiser.ema above 0"},
+    {{.optimiser = "kind = \"lamb\"\n", .algorithm = "kind = \"ma\"\n"},
+     "optimiser.kind: lamb goes with ssgd, not ma"},
+    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "kind = \"lamb\"\n"},
+     "optimiser.kind: lamb computes on CPUs in this version: take device = \"cpu\""},
+    {{.optimiser = "kind = \"lamb\"\n", .parallel = "slices = 2\n"},
+     "optimiser.kind: lamb takes norms of whole tensors in this version: leave slices and buddy out"},
 
     {{.algorithm = "kind = \"asgd\"\nexchange = \"ring\"\n"},
      "algorithm.exchange: asgd sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to all nodes"},
@@ -285,9 +297,9 @@ TEST(JobRules, AKeyOfOtherOptimisers) {
                      "optimiser.nesterov: goes with kind = \"sgd\", not \"adam\""}));
     EXPECT_EQ(mistakes("nesterov = true\n"), Texts{"optimiser.nesterov: goes with a momentum above 0"});
     EXPECT_EQ(mistakes("beta1 = 0.5\nbeta2 = 0.5\nepsilon = 0.5\n"),
-              (Texts{"optimiser.beta1: goes with kind = \"adam\" or \"adamw\", not \"sgd\"",
-                     "optimiser.beta2: goes with kind = \"adam\" or \"adamw\", not \"sgd\"",
-                     "optimiser.epsilon: goes with kind = \"adam\" or \"adamw\", not \"sgd\""}));
+              (Texts{"optimiser.beta1: goes with kind = \"adam\" or \"adamw\" or \"lamb\", not \"sgd\"",
+                     "optimiser.beta2: goes with kind = \"adam\" or \"adamw\" or \"lamb\", not \"sgd\"",
+                     "optimiser.epsilon: goes with kind = \"adam\" or \"adamw\" or \"lamb\", not \"sgd\""}));
     EXPECT_EQ(mistakes("decay_every = 5\n"), Texts{"optimiser.decay_every: goes with schedule = \"step\", not \"constant\""});
     EXPECT_EQ(mistakes("schedule = \"cosine\"\ndecay = 0.5\n"), Texts{"optimiser.decay: goes with schedule = \"step\", not \"cosine\""});
     EXPECT_EQ(mistakes("lr_end = 0.01\n"), Texts{"optimiser.lr_end: goes with schedule = \"cosine\", not \"constant\""});

@@ -18,7 +18,7 @@ const char* mistake(const OptimiserConfig& config) {
 }
 
 TEST(Optimiser, RefusesWhatMakesNoSense) {
-    EXPECT_STREQ(mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam, adamw");
+    EXPECT_STREQ(mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam, adamw, lamb");
     EXPECT_STREQ(mistake({.schedule = "steps"}), "optimiser.schedule \"steps\" is unknown: one of constant, step, cosine");
     EXPECT_STREQ(mistake({.nesterov = true}), "optimiser.nesterov goes with a momentum above 0");
     EXPECT_STREQ(mistake({.beta2 = 1}), "optimiser.beta2 1 must be at least 0 and below 1");
@@ -171,7 +171,8 @@ TEST(Apply, GivesTheSameBitsWhateverTheLanes) {
     const NetSpec spec{
         .C = 3, .H = 12, .W = 12, .classes = 3, .layers = {conv(9, 3), norm(), relu(), conv(16, 3), fc(200), relu(), fc(3), loss()}};
     for (const OptimiserConfig& optimiser : {OptimiserConfig{.momentum = 0.9}, OptimiserConfig{.kind = "adam", .lr = 0.01},
-                                             OptimiserConfig{.kind = "adamw", .lr = 0.01, .weight_decay = 0.1}}) {
+                                             OptimiserConfig{.kind = "adamw", .lr = 0.01, .weight_decay = 0.1},
+                                             OptimiserConfig{.kind = "lamb", .lr = 0.01, .weight_decay = 0.1, .ema = 0.5}}) {
         Rig one(spec, sizes({4}, 3), optimiser), three(spec, sizes({4}, 3), optimiser);
         ASSERT_GT(one.net->layout().elements, 200'000u);
         ASSERT_TRUE(three.lanes.open(3).ok());

@@ -50,7 +50,21 @@ TEST(Stages, GiveTheBitsOfTheWholeNetInReplicas) {
 TEST(Stages, FreezeTheLayersOfTheWholeNet) {
     StagesJob job;
     job.preset = "cnn-norm", job.steps = 2, job.blocks = 2, job.batch = 4;
-    job.optimiser = "lr = 0.05\nmomentum = 0.9\nweight_decay = 0.01\ndecay_exempt = true\nfreeze = [\"conv1\", \"norm2\", \"fc1.bias\"]\n";
+    job.optimiser =
+        "lr = 0.05\nmomentum = 0.9\nweight_decay = 0.01\nema = 0.75\nevaluate = \"ema\"\ndecay_exempt = true\nfreeze = [\"conv1\", "
+        "\"norm2\", \"fc1.bias\"]\n";
+    job.parallel = "stages = 3\n";
+    job.sim.ranks = 3;
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_wanted(job);
+}
+
+// The norms of a tensor are those of the whole net's.
+TEST(Stages, TakeTheNormsOfLamb) {
+    StagesJob job;
+    job.preset = "cnn-norm", job.steps = 2, job.blocks = 2, job.batch = 4;
+    job.optimiser = "kind = \"lamb\"\nlr = 0.01\nweight_decay = 0.01\ndecay_exempt = true\n";
     job.parallel = "stages = 3\n";
     job.sim.ranks = 3;
     const Status status = job.run();

@@ -232,7 +232,8 @@ static int command_predict(const Options& options, const std::string& which, con
     return printer.failed ? exit_failed : exit_done;
 }
 
-static int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format, bool force) {
+static int command_export(const Options& options, const std::string& which, const std::string& out, const std::string& format,
+                          bool averaged, bool force) {
     const std::string name = format.empty() ? format_of(out) : format;
     auto found = std::find_if(std::begin(formats), std::end(formats), [&](const Format& each) { return each.name == name; });
     if (found == std::end(formats))
@@ -242,7 +243,7 @@ static int command_export(const Options& options, const std::string& which, cons
     if (int exit = out_check(out, {path}, force); exit != exit_done) return exit;
     Model model;
     std::vector<float> parameters;
-    Status status = model_read(path, &model, &parameters);
+    Status status = (averaged ? model_averaged : model_read)(path, &model, &parameters);
     const size_t slash = path.rfind('/');
     if (status.ok()) status = found->write(out, model, parameters, slash == path.npos ? "." : path.substr(0, std::max<size_t>(slash, 1)));
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
@@ -300,15 +301,16 @@ void add_predict(Cli& cli) {
 void add_export(Cli& cli) {
     struct Flags {
         std::string model, out, format;
-        bool force = false;
+        bool averaged = false, force = false;
     };
     Flags& f = cli.keep<Flags>();
     CLI::App* command = cli.add(models_group, "export", "write a model for other programs",
-                                [&] { return command_export(cli.options, f.model, f.out, f.format, f.force); });
+                                [&] { return command_export(cli.options, f.model, f.out, f.format, f.averaged, f.force); });
     model_argument(command, f.model, "");
     command->add_option("FILE", f.out, fmt::format("output file; its ending is the format, one of {}", fmt::join(export_formats(), ", ")))
         ->required();
     command->add_option("--format", f.format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
+    command->add_flag("--ema", f.averaged, "the averaged weights of a job with optimiser.ema in place of the weights");
     cli.force(command, f.force);
 }
 

@@ -53,12 +53,13 @@ struct JobConfig {
     /// Of `environment`: name and value.
     std::vector<std::pair<std::string, std::string>> variables() const;
     Precision precision = Precision::f32;
-    std::string device = "cpu";   // see Computer::open()
-    bool resident = true;         // false: GPUs keep no copy of the data set
-    bool deterministic = true;    // see NetConfig
-    std::string start;            // absolute path of the parameters to begin with; empty: the seed's
+    std::string device = "cpu";                        // see Computer::open()
+    bool resident = true;                              // false: GPUs keep no copy of the data set
+    bool deterministic = true;                         // see NetConfig
+    std::string start;                                 // absolute path of the parameters to begin with; empty: the seed's
     std::vector<std::string> start_only, start_skip;   // see TensorChoice
     OptimiserConfig optimiser;
+    bool evaluate_ema = false;   // evaluations are of the averaged weights
     std::string algorithm = "ssgd", exchange = "ring";
     AlgorithmSettings settings;
     Quantiser quantiser = Quantiser::auto32;

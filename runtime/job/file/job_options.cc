@@ -38,6 +38,7 @@ std::vector<std::string> precisions() { return {precision_names().begin(), preci
 std::vector<std::string> devices() { return {device_names.begin(), device_names.end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
 std::vector<std::string> stage_schedules() { return {pipeline_schedule_names().begin(), pipeline_schedule_names().end()}; }
+std::vector<std::string> evaluated() { return {"weights", "ema"}; }
 std::vector<std::string> auto_name() { return {"auto"}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
 std::vector<std::string> anchors() { return {"full", "batch"}; }
@@ -246,6 +247,13 @@ constexpr JobOption rows[] = {
     {"optimiser", "clip_norm", Kind::number, "0", 0, 1e30, false, nullptr,
      "a step whose gradient has a larger norm, over all layers, is scaled to this norm; 0: none is",
      field<&OptimiserConfig::clip_norm, Identity::changed>},
+    {"optimiser", "ema", Kind::number, "0", 0, 1, false, nullptr,
+     "averaged weights are kept beside the weights: after each step ema times the average before it and 1 - ema times the weights; they are part of checkpoints, of final.h5 and of the step's digest; 0: none",
+     field<&OptimiserConfig::ema, Identity::changed>, true},
+    {"optimiser", "evaluate", Kind::name, "\"weights\"", 0, 0, false, evaluated,
+     "ema: evaluations during the job are of the averaged weights, with the running statistics of the net",
+     {[](Target target, const Value& value) { target.job->evaluate_ema = value.text == "ema"; },
+      [](const JobConfig& job) -> std::string { return job.evaluate_ema ? "ema" : "weights"; }, Identity::no}},
     {"algorithm", "kind", Kind::name, "\"ssgd\"", 0, 0, false, algorithm_names,
      "training algorithm", field<&JobConfig::algorithm, Identity::yes>},
     {"algorithm", "exchange", Kind::name, "\"ring\"", 0, 0, false, exchange_names,

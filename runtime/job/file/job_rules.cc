@@ -61,6 +61,8 @@ bool grouped(Keys keys) { return keys.job.slice_groups > 1; }   // nodes share s
 bool exempts(Keys keys) { return keys.job.optimiser.decay_exempt || !keys.job.optimiser.decay_exempt_names.empty(); }
 bool freezes(Keys keys) { return !keys.job.optimiser.freeze.empty(); }
 bool clips(Keys keys) { return keys.job.optimiser.clip_norm > 0; }
+bool averages(Keys keys) { return keys.job.optimiser.ema > 0; }
+bool by_tensor(Keys keys) { return optimiser_find(keys.job.optimiser.kind)->look; }
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
 
 // clang-format off
@@ -167,6 +169,18 @@ constexpr JobRule rules[] = {
      "computes on CPUs in this version: take device = \"cpu\""},
     {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && (staged(keys) || grouped(keys)); },
      "is of a whole net in this version, whose sums one node has: take stages = 1 and slice_groups = 1, or leave it out"},
+    {"optimiser.ema", [](Keys keys) { return averages(keys) && learns_alone(keys); },
+     "goes with ssgd, not {algorithm.kind}"},
+    {"optimiser.ema", [](Keys keys) { return averages(keys) && !on_cpus(keys); },
+     "computes on CPUs in this version: take device = \"cpu\""},
+    {"optimiser.evaluate", [](Keys keys) { return keys.job.evaluate_ema && !averages(keys) && !keys.wrong.contains("optimiser.ema"); },
+     "there are no averaged weights: ema goes with optimiser.ema above 0"},
+    {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && learns_alone(keys); },
+     "{optimiser.kind} goes with ssgd, not {algorithm.kind}"},
+    {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && !on_cpus(keys); },
+     "{optimiser.kind} computes on CPUs in this version: take device = \"cpu\""},
+    {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && (sliced(keys) || keys.job.buddy); },
+     "{optimiser.kind} takes norms of whole tensors in this version: leave slices and buddy out"},
 
     {"algorithm.exchange", [](Keys keys) { return keys.has("algorithm.exchange") && !keys.algorithm->sends_by(keys.job.exchange); },
      "{algorithm.kind} sends by no exchange: leave it out, or take multicast, by which one copy of the parameters goes to all nodes"},

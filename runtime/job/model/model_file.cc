@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
+#include "nn/graph/layers.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
+#include "runtime/job/file/job_file.h"
 #include "runtime/job/model/model_format.h"
 #include "runtime/job/model/model_reader.h"
 #include "runtime/job/model/model_writer.h"
@@ -88,6 +91,28 @@ Status model_read(const std::string& path, Model* model, std::vector<float>* par
     *model = reader.model();
     if (model->digest.empty()) model->digest = sha256_hex(std::as_bytes(std::span(values)));   // of several parts
     *parameters = std::move(values);
+    return {};
+}
+
+Status model_averaged(const std::string& path, Model* model, std::vector<float>* parameters) {
+    Model read;
+    ModelVectors state;
+    GC_TRY(checkpoint_read(path, &read, &state));
+    JobConfig job;
+    GC_TRY(job_parse(read.job, path, read.base, &job));
+    if (!(job.optimiser.ema > 0)) return fail(Code::invalid, "{}: its job kept no averaged weights (optimiser.ema)", path);
+    std::vector<Layer> layers;
+    GC_TRY(layers_check(read.net, &layers));
+    const Layout layout = layers_layout(layers, 1);
+    if (state.parameters.size() != layout.elements || state.optimiser.size() != optimiser_vectors(job.optimiser) * layout.elements)
+        return fail(Code::data, "{}: its optimiser state has {} values, which is not that of its job", path, state.optimiser.size());
+    const std::span<const float> averaged = std::span<const float>(state.optimiser).last(layout.elements);
+    for (const Group& group : layout.groups)
+        if (!group.statistics)
+            std::ranges::copy(averaged.subspan(group.offset, group.count), state.parameters.begin() + static_cast<ptrdiff_t>(group.offset));
+    read.digest = sha256_hex(std::as_bytes(std::span(state.parameters)));
+    *model = std::move(read);
+    *parameters = std::move(state.parameters);
     return {};
 }
 

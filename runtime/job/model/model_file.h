@@ -51,6 +51,8 @@ Status model_write(const std::string& path, const Model& model, const ModelState
 std::string model_kept(const std::string& folder);
 /// Errors name the file and the thing: not a model, damaged.  The parameters are as many as the net's layers have.
 Status model_read(const std::string& path, Model* model, std::vector<float>* parameters);
+/// The same with the averaged weights in place of the weights (optimiser.ema), and their digest.  Error: the job keeps none.
+Status model_averaged(const std::string& path, Model* model, std::vector<float>* parameters);
 /// The same of a checkpoint, with all of its state.  Error also where it is of version 1.
 Status checkpoint_read(const std::string& path, Model* model, ModelVectors* state);
 /// The same without the vectors: a piece of them at a time is in memory.

@@ -584,7 +584,12 @@ private:
     }
     Status evaluate(StepId steps) {
         BatchResult sum;
-        GC_TRY(evaluation([&] { return session_->evaluate(&sum); }));
+        GC_TRY(evaluation([&] {
+            if (job_.evaluate_ema) parts_.swap_averaged();
+            const Status status = session_->evaluate(&sum);
+            if (job_.evaluate_ema) parts_.swap_averaged();
+            return status;
+        }));
         const auto samples = static_cast<double>(parts_.test->info().count);
         const bool classes = sum.has_accuracy();
         if (!classes && job_.stop_at > 0)

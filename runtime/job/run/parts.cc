@@ -495,6 +495,16 @@ void JobParts::restore(const ModelState& state) {
     refresh();
 }
 
+void JobParts::swap_averaged() {
+    GC_ASSERT(schedule.ema > 0);
+    const Layout& layout = compute.net->layout();
+    const std::span<float> weights = compute.net->parameters(), averaged = compute.optimiser->state().last(layout.elements);
+    for (const Group& group : layout.groups)
+        if (!group.statistics)
+            std::ranges::swap_ranges(weights.subspan(group.offset, group.count), averaged.subspan(group.offset, group.count));
+    compute.net->refresh();
+}
+
 void JobParts::give(Context& context) const {
     context.net = compute.net.get();
     context.optimiser = compute.optimiser.get();

@@ -59,11 +59,13 @@ struct JobParts {
     void restore(const ModelState& state);
     /// After parameters or optimiser state were written.
     void refresh();
+    /// Exchanges the net's weights for the averaged ones, or back; running statistics stay.  The optimiser keeps averages.
+    void swap_averaged();
     /// Tells the algorithm what computes in the present view.
     void give(Context& context) const;
 
     /// Of the optimiser's state; it has none before the memory is taken.
-    uint32_t optimiser_vectors() const { return optimiser_find(schedule.kind)->vectors(schedule); }
+    uint32_t optimiser_vectors() const { return gradcast::optimiser_vectors(schedule); }
     /// What the nodes of a cell of the present view stand for of a state: each element is one cell's.
     StateRuns state_runs_of(uint32_t cell) const { return runs_of(pipeline->cell(cell), false); }
     /// What the nodes have that compute a run of stages of `cut`, of sliced layers the slices of one slice group.
