@@ -71,6 +71,8 @@ struct FloatKernels {
     void (*dropout)(float* x, uint64_t count, const DropoutKey& key);
     /// y = a + b; y may be one of them.
     void (*add)(float* y, const float* a, const float* b, uint64_t count);
+    /// y = a b; y may be one of them.
+    void (*multiply)(float* y, const float* a, const float* b, uint64_t count);
     /// dst = (float)((double)words * unit).
     void (*dequantise_i16)(float* dst, const int16_t* words, uint64_t count, double unit);
     void (*dequantise_i32)(float* dst, const int32_t* words, uint64_t count, double unit);

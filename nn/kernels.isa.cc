@@ -342,6 +342,10 @@ void add(float* y, const float* a, const float* b, uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
 }
 
+void multiply(float* y, const float* a, const float* b, uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) y[i] = a[i] * b[i];
+}
+
 // Elements to prefetch ahead, across pages; no multiple of cpu/net.cc's apply_chunk, so that prefetches are spread evenly.  Lines to be
 // written are prefetched for writing (PREFETCHW): other cores have read them.
 constexpr uint64_t fetch_ahead = 704;
@@ -422,6 +426,7 @@ extern const FloatKernels float_kernels = {normalise,
                                            channel_affine_backward,
                                            dropout,
                                            add,
+                                           multiply,
                                            dequantise<int16_t>,
                                            dequantise<int32_t>,
                                            dequantise<int64_t>,

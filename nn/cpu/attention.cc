@@ -10,6 +10,7 @@
 
 #include "nn/cpu/build.h"
 #include "nn/cpu/inner.h"
+#include "nn/graph/attention.h"
 #include "runtime/core/isa_build.h"
 
 namespace gradcast::cpu {
@@ -35,12 +36,13 @@ constexpr uint32_t block_rows = 64;   // queries
 /// One head of one sample, in scratch memory.
 class Head {
 public:
-    Head(const InnerKernels& products, uint32_t positions, uint32_t width, bool causal)
+    Head(const InnerKernels& products, uint32_t positions, uint32_t width, bool causal, RotaryTurns turns)
         : products_(products),
           positions_(positions),
           width_(width),
           rows_(std::min(block_rows, positions)),
           causal_(causal),
+          turns_(std::make_shared<RotaryTurns>(std::move(turns))),
           scale_(static_cast<float>(1 / std::sqrt(static_cast<double>(width)))) {}
     /// Floats of scratch memory.
     uint64_t scratch() const {
@@ -72,8 +74,10 @@ public:
             attention_kernels().slope(m.dp, m.p, scale_, shape);
             add_transposed(m, m.dk, m.dp, queries, of);
             products_.backward_data(m.out, m.dp, m.k, m.work, of);
+            turn(m.out, first, shape.rows, -1);
             give(dx + first * apart, apart, m.out, shape.rows);
         });
+        turn(m.dk, 0, positions_, -1);
         give(dx + channels, apart, m.dk, positions_);
         give(dx + 2 * uint64_t{channels}, apart, m.dv, positions_);
     }
@@ -101,6 +105,23 @@ private:
         copy_rows(m.q, width_, x, apart, positions_);
         copy_rows(m.k, width_, x + channels, apart, positions_);
         copy_rows(m.v, width_, x + 2 * uint64_t{channels}, apart, positions_);
+        turn(m.q, 0, positions_, 1);
+        turn(m.k, 0, positions_, 1);
+    }
+    /// Turns rows of positions from `first` on; way: 1, or -1 back.
+    void turn(float* rows, uint32_t first, uint32_t count, float way) const {
+        if (turns_->cosines.empty()) return;
+        const uint32_t half = width_ / 2;
+        for (uint64_t row = 0; row < count; ++row) {
+            const float *cosines = turns_->cosines.data() + (first + row) * half, *sines = turns_->sines.data() + (first + row) * half;
+            float *x = rows + row * width_, *y = x + half;
+#pragma GCC ivdep
+            for (uint32_t i = 0; i < half; ++i) {
+                const float of_x = x[i], of_y = y[i], sine = way * sines[i];
+                x[i] = of_x * cosines[i] - of_y * sine;
+                y[i] = of_y * cosines[i] + of_x * sine;
+            }
+        }
     }
     void give(float* to, uint64_t apart, const float* from, uint32_t rows) const { copy_rows(to, apart, from, width_, rows); }
     /// Calls f(first query, its shape).  Causal: the block's queries see no key behind its last one.
@@ -125,6 +146,7 @@ private:
     const InnerKernels& products_;
     uint32_t positions_, width_, rows_;
     bool causal_;
+    std::shared_ptr<const RotaryTurns> turns_;   // of all copies
     float scale_;
 };
 
@@ -135,7 +157,7 @@ Status attention(Build& b) {
     b.operations->unit = 1;
     const auto heads = static_cast<uint32_t>(l.value("heads"));
     const uint32_t channels = l.out.C, positions = l.in.H * l.in.W, width = channels / heads;
-    const Head head(inner_kernels(b.level(false)), positions, width, l.value("causal") != 0);
+    const Head head(inner_kernels(b.level(false)), positions, width, l.value("causal") != 0, rotary_turns(l));
     const Activation before = b.activation;
     Operations& list = *b.operations;
     Tensor x, dx;

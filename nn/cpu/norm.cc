@@ -1,6 +1,7 @@
 // layer_norm: y = w z + b by channel, z = (x - mean) / sqrt(variance + epsilon) with both over the channels of a position.
-// group_norm: the same with both over the channels of a group and all positions.
-//     dx = inverse (g - mean of g - z mean of g z),  g = dy w
+// rms_norm: y = w z by channel, z = x / sqrt(mean of x^2 + epsilon), with the mean over the channels of a position.
+// group_norm: y = w z + b, with mean and variance over the channels of a group and all positions.
+//     dx = inverse (g - mean of g - z mean of g z),  g = dy w;  of rms_norm without the mean of g
 #include "nn/cpu/norm.h"
 
 #include <algorithm>
@@ -29,6 +30,7 @@ struct Norm {
     Tensor x, dx, scales;   // scales: RowScale [rows]
     Activation y;
     Tensor weight, bias, dweight, dbias;
+    bool biased = true;
     std::vector<Operation> after;   // brings dx where it belongs
 };
 
@@ -41,9 +43,12 @@ Status begin(Build& b, const dnnl_memory_desc_t& order, uint64_t rows, Norm* nor
     norm->y = b.activation = b.flows(order, true);
     norm->scales = b.kept(Build::plain({b.samples * rows, sizeof(RowScale) / sizeof(float)}));
     norm->weight = b.weight(Place::parameters, Build::plain({channels}));
-    norm->bias = b.bias(Place::parameters);
     norm->dweight = b.weight(Place::gradient, Build::plain({channels}));
-    norm->dbias = b.bias(Place::gradient);
+    norm->biased = b.layer->biases > 0;
+    if (norm->biased) {
+        norm->bias = b.bias(Place::parameters);
+        norm->dbias = b.bias(Place::gradient);
+    }
     if (b.training && before.learns) GC_TRY(b.produce(before.gradient, order, norm->after, &norm->dx));
     return {};
 }
@@ -51,12 +56,11 @@ Status begin(Build& b, const dnnl_memory_desc_t& order, uint64_t rows, Norm* nor
 /// Sums of doubles by channel as the gradients of weight and bias.
 void hand_in(const Frame& frame, const Norm& norm, const double* dweight, const double* dbias, uint32_t channels) {
     std::transform(dweight, dweight + channels, frame.at(norm.dweight), [](double sum) { return static_cast<float>(sum); });
-    std::transform(dbias, dbias + channels, frame.at(norm.dbias), [](double sum) { return static_cast<float>(sum); });
+    if (norm.biased) std::transform(dbias, dbias + channels, frame.at(norm.dbias), [](double sum) { return static_cast<float>(sum); });
 }
 
-}   // namespace
-
-Status layer_norm(Build& b) {
+/// layer_norm, or rms_norm, which does not centre.
+Status row_norm(Build& b, bool centred) {
     const Layer& l = *b.layer;
     const NormKernels& kernels = norm_kernels();
     const uint64_t rows = uint64_t{l.in.H} * l.in.W;
@@ -66,12 +70,14 @@ Status layer_norm(Build& b) {
     Operations& list = *b.operations;
     Norm norm;
     GC_TRY(begin(b, b.position_rows(l.in), rows, &norm));
+    const auto scale = centred ? kernels.scale : kernels.rms_scale;
     list.forward.emplace_back([=, &kernels](Frame& frame) {
         auto* scales = reinterpret_cast<RowScale*>(frame.at(norm.scales));
         for (uint64_t row = 0; row < frame.samples * rows; ++row) {
             const float* x = frame.at(norm.x) + row * channels;
-            scales[row] = kernels.scale(x, channels, epsilon);
-            kernels.forward(frame.at(norm.y.value) + row * channels, x, channels, scales[row], frame.at(norm.weight), frame.at(norm.bias));
+            scales[row] = scale(x, channels, epsilon);
+            kernels.forward(frame.at(norm.y.value) + row * channels, x, channels, scales[row], frame.at(norm.weight),
+                            norm.biased ? frame.at(norm.bias) : nullptr);
         }
         return Status{};
     });
@@ -82,8 +88,8 @@ Status layer_norm(Build& b) {
         std::fill_n(dweight, 2 * channels, 0.0);
         const auto* scales = reinterpret_cast<const RowScale*>(frame.at(norm.scales));
         for (uint64_t row = frame.first * rows; row < (frame.first + frame.count) * rows; ++row)
-            kernels.weights(dweight, dweight + channels, frame.at(norm.y.gradient) + row * channels, frame.at(norm.x) + row * channels,
-                            channels, scales[row]);
+            kernels.weights(dweight, norm.biased ? dweight + channels : nullptr, frame.at(norm.y.gradient) + row * channels,
+                            frame.at(norm.x) + row * channels, channels, scales[row]);
         hand_in(frame, norm, dweight, dweight + channels, channels);
         return Status{};
     });
@@ -95,13 +101,18 @@ Status layer_norm(Build& b) {
             double g, gz;
             kernels.sums(dy, x, channels, scales[row], frame.at(norm.weight), &g, &gz);
             kernels.backward(frame.at(norm.dx) + row * channels, dy, x, channels, scales[row], frame.at(norm.weight),
-                             static_cast<float>(g / channels), static_cast<float>(gz / channels));
+                             centred ? static_cast<float>(g / channels) : 0.0f, static_cast<float>(gz / channels));
         }
         return Status{};
     });
     list.data.insert(list.data.end(), norm.after.begin(), norm.after.end());
     return {};
 }
+
+}   // namespace
+
+Status layer_norm(Build& b) { return row_norm(b, true); }
+Status rms_norm(Build& b) { return row_norm(b, false); }
 
 Status group_norm(Build& b) {
     const Layer& l = *b.layer;

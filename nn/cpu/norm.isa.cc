@@ -20,11 +20,16 @@ RowScale scale(const float* x, uint64_t count, double epsilon) {
     return {static_cast<float>(mean), static_cast<float>(1 / std::sqrt(variance + epsilon))};
 }
 
+RowScale rms_scale(const float* x, uint64_t count, double epsilon) {
+    const double squares = lane_sum<double>(count, [=](uint64_t i) { return static_cast<double>(x[i]) * static_cast<double>(x[i]); });
+    return {0, static_cast<float>(1 / std::sqrt(squares / static_cast<double>(count) + epsilon))};
+}
+
 float z(float x, RowScale by) { return (x - by.mean) * by.inverse; }
 
 /// value(i): of one element, or the same for all.
-template <typename Value>
-void forward_by(float* y, const float* x, uint64_t count, RowScale by, Value weight, Value bias) {
+template <typename Weight, typename Bias>
+void forward_by(float* y, const float* x, uint64_t count, RowScale by, Weight weight, Bias bias) {
 #pragma GCC ivdep
     for (uint64_t i = 0; i < count; ++i) y[i] = z(x[i], by) * weight(i) + bias(i);
 }
@@ -37,7 +42,8 @@ struct All {
     float operator()(uint64_t) const { return value; }
 };
 void forward(float* y, const float* x, uint64_t count, RowScale by, const float* weight, const float* bias) {
-    forward_by(y, x, count, by, Each{weight}, Each{bias});
+    if (bias) forward_by(y, x, count, by, Each{weight}, Each{bias});
+    else forward_by(y, x, count, by, Each{weight}, All{0});
 }
 void forward_all(float* y, const float* x, uint64_t count, RowScale by, float weight, float bias) {
     forward_by(y, x, count, by, All{weight}, All{bias});
@@ -67,16 +73,16 @@ void backward_all(float* dx, const float* dy, const float* x, uint64_t count, Ro
 
 void weights(double* dweight, double* dbias, const float* dy, const float* x, uint64_t count, RowScale by) {
 #pragma GCC ivdep
-    for (uint64_t i = 0; i < count; ++i) {
-        dweight[i] += static_cast<double>(dy[i]) * static_cast<double>(z(x[i], by));
-        dbias[i] += static_cast<double>(dy[i]);
-    }
+    for (uint64_t i = 0; i < count; ++i) dweight[i] += static_cast<double>(dy[i]) * static_cast<double>(z(x[i], by));
+    if (!dbias) return;
+#pragma GCC ivdep
+    for (uint64_t i = 0; i < count; ++i) dbias[i] += static_cast<double>(dy[i]);
 }
 
 }   // namespace
 
 extern const NormKernels norm_kernels;
-const NormKernels norm_kernels = {scale, forward, forward_all, sums, backward, backward_all, weights};
+const NormKernels norm_kernels = {scale, rms_scale, forward, forward_all, sums, backward, backward_all, weights};
 
 }   // namespace GC_ISA
 }   // namespace gradcast::cpu

@@ -2,6 +2,7 @@
 
 namespace gradcast {
 
-const LayerKind add_kind{.name = "add", .short_name = "add", .shape = same_shape, .two_inputs = true, .onnx = {.type = "Add"}};
+const LayerKind add_kind{
+    .name = "add", .short_name = "add", .shape = same_shape, .second_input = "adds", .causal = by_position, .onnx = {.type = "Add"}};
 
 }   // namespace gradcast

@@ -30,6 +30,6 @@ const LayerKind batch_norm_kind{.name = "batch_norm",
                                 .shape = shape,
                                 .block = block,
                                 .initial_weight = 1,
-                                .onnx = {.type = "BatchNormalization", .attributes = attributes}};
+                                .onnx = {.type = "BatchNormalization", .form = OnnxOperator::Form::planes, .attributes = attributes}};
 
 }   // namespace gradcast

@@ -17,8 +17,8 @@ constexpr OnnxOperator::Attribute channels[] = {{"axis", false, 1}};
 const LayerKind concat_kind{.name = "concat",
                             .short_name = "concat",
                             .shape = shape,
-                            .two_inputs = true,
+                            .second_input = "appends",
                             .joins = true,
-                            .onnx = {.type = "Concat", .attributes = channels}};
+                            .onnx = {.type = "Concat", .form = OnnxOperator::Form::planes, .attributes = channels}};
 
 }   // namespace gradcast

@@ -59,12 +59,12 @@ const LayerKind conv_kind{.name = "conv",
                           .shape = shape,
                           .multiplies = true,
                           .slice_unit = 16,
-                          .onnx = {.type = "Conv", .input = OnnxOperator::Input::spatial, .windowed = true}};
+                          .onnx = {.type = "Conv", .form = OnnxOperator::Form::planes, .windowed = true}};
 const LayerKind conv_transposed_kind{.name = "conv_transposed",
                                      .short_name = "conv_transposed",
                                      .keys = transposed_keys,
                                      .shape = transposed_shape,
                                      .multiplies = true,
-                                     .onnx = {.type = "ConvTranspose", .input = OnnxOperator::Input::spatial, .windowed = true}};
+                                     .onnx = {.type = "ConvTranspose", .form = OnnxOperator::Form::planes, .windowed = true}};
 
 }   // namespace gradcast

@@ -1,6 +1,8 @@
 // gelu, silu, sigmoid and tanh: functions of each element (nn/curves.h).
 #include "nn/graph/curves.h"
 
+#include "nn/graph/onnx_nodes.h"
+
 namespace gradcast {
 namespace {
 
@@ -15,35 +17,30 @@ constexpr LayerKey approximate{.name = "approximate",
                                }};
 constexpr const LayerKey* gelu_keys[] = {&approximate};
 
-using Step = OnnxOperator::Step;
-constexpr Step x_sigmoid[] = {{"Sigmoid", Step::input}, {"Mul", Step::input, 0}};
-// x (1 + erf(x / sqrt(2))) / 2
-constexpr Step x_share[] = {{"Mul", Step::input, Step::constant, 0x1.6a09e6p-1f},
-                            {"Erf", 0},
-                            {"Add", 1, Step::constant, 1},
-                            {"Mul", Step::input, 2},
-                            {"Mul", 3, Step::constant, 0.5f}};
-constexpr float root = curves::root_2_by_pi;
-constexpr Step x_tanh[] = {{"Mul", Step::input, Step::input},
-                           {"Mul", 0, Step::constant, root * 0.044715f},
-                           {"Add", 1, Step::constant, root},
-                           {"Mul", Step::input, 2},
-                           {"Tanh", 3},
-                           {"Add", 4, Step::constant, 1},
-                           {"Mul", Step::input, 5},
-                           {"Mul", 6, Step::constant, 0.5f}};
-std::span<const Step> silu_steps(const Layer&) { return x_sigmoid; }
-std::span<const Step> gelu_steps(const Layer& layer) {
-    if (curve_of(layer) == Curve::gelu_tanh) return x_tanh;
-    return x_share;
+std::string silu_onnx(OnnxNodes& nodes, const Layer&, const std::string& x) { return nodes.node("Mul", {x, nodes.node("Sigmoid", {x})}); }
+
+std::string gelu_onnx(OnnxNodes& nodes, const Layer& layer, const std::string& x) {
+    auto times = [&](const std::string& a, const std::string& b) { return nodes.node("Mul", {a, b}); };
+    auto plus = [&](const std::string& a, float b) { return nodes.node("Add", {a, nodes.real(b)}); };
+    std::string curve;
+    if (curve_of(layer) == Curve::gelu_tanh) {
+        constexpr float root = curves::root_2_by_pi;   // tanh(root (x + 0.044715 x^3))
+        const std::string slope = plus(times(times(x, x), nodes.real(root * 0.044715f)), root);
+        curve = nodes.node("Tanh", {times(x, slope)});
+    } else {
+        curve = nodes.node("Erf", {times(x, nodes.real(0x1.6a09e6p-1f))});   // 1 / sqrt(2)
+    }
+    return times(times(x, plus(curve, 1)), nodes.real(0.5f));
 }
 
 }   // namespace
 
-const LayerKind gelu_kind{.name = "gelu", .short_name = "gelu", .keys = gelu_keys, .shape = same_shape, .onnx = {.steps = gelu_steps}};
-const LayerKind silu_kind{.name = "silu", .short_name = "silu", .shape = same_shape, .onnx = {.steps = silu_steps}};
-const LayerKind sigmoid_kind{.name = "sigmoid", .short_name = "sigmoid", .shape = same_shape, .onnx = {.type = "Sigmoid"}};
-const LayerKind tanh_kind{.name = "tanh", .short_name = "tanh", .shape = same_shape, .onnx = {.type = "Tanh"}};
+const LayerKind gelu_kind{
+    .name = "gelu", .short_name = "gelu", .keys = gelu_keys, .shape = same_shape, .causal = by_position, .onnx = {.make = gelu_onnx}};
+const LayerKind silu_kind{.name = "silu", .short_name = "silu", .shape = same_shape, .causal = by_position, .onnx = {.make = silu_onnx}};
+const LayerKind sigmoid_kind{
+    .name = "sigmoid", .short_name = "sigmoid", .shape = same_shape, .causal = by_position, .onnx = {.type = "Sigmoid"}};
+const LayerKind tanh_kind{.name = "tanh", .short_name = "tanh", .shape = same_shape, .causal = by_position, .onnx = {.type = "Tanh"}};
 
 Curve curve_of(const Layer& layer) {
     if (layer.is(gelu_kind)) return layer.value(approximate.name) != 0 ? Curve::gelu_tanh : Curve::gelu;

@@ -11,7 +11,12 @@ static constexpr LayerKey rate{.name = "rate",
                                .help = "the share of elements that becomes 0, in units of 2^-16"};
 static constexpr const LayerKey* keys[] = {&rate};
 
-const LayerKind dropout_kind{
-    .name = "dropout", .short_name = "dropout", .keys = keys, .shape = same_shape, .draws = true, .onnx = {.passes = true}};
+const LayerKind dropout_kind{.name = "dropout",
+                             .short_name = "dropout",
+                             .keys = keys,
+                             .shape = same_shape,
+                             .draws = true,
+                             .causal = by_position,
+                             .onnx = {.passes = true}};
 
 }   // namespace gradcast

@@ -1,4 +1,5 @@
 // embedding and positions: learnt vectors, of a token and of a place.
+#include "nn/graph/onnx_nodes.h"
 #include "nn/graph/weights.h"
 
 namespace gradcast {
@@ -22,12 +23,30 @@ Status positions_shape(const NetSpec&, Layer& layer) {
     return {};
 }
 
+std::string embedding_onnx(OnnxNodes& nodes, const Layer&, const std::string& tokens) {
+    return nodes.node("Gather", {nodes.weight(), tokens});
+}
+
+std::string positions_onnx(OnnxNodes& nodes, const Layer&, const std::string& x) { return nodes.node("Add", {x, nodes.weight()}); }
+
 constexpr LayerKey spread = initial_std_key(0.02);
 constexpr const LayerKey *embedding_keys[] = {&outputs_key, &spread}, *positions_keys[] = {&spread};
 
 }   // namespace
 
-const LayerKind embedding_kind{.name = "embedding", .short_name = "embedding", .keys = embedding_keys, .shape = embedding_shape};
-const LayerKind positions_kind{.name = "positions", .short_name = "positions", .keys = positions_keys, .shape = positions_shape};
+const LayerKind embedding_kind{.name = "embedding",
+                               .short_name = "embedding",
+                               .keys = embedding_keys,
+                               .shape = embedding_shape,
+                               .causal = by_position,
+                               .initial_std = &spread,
+                               .onnx = {.form = OnnxOperator::Form::rows, .make = embedding_onnx}};
+const LayerKind positions_kind{.name = "positions",
+                               .short_name = "positions",
+                               .keys = positions_keys,
+                               .shape = positions_shape,
+                               .causal = by_position,
+                               .initial_std = &spread,
+                               .onnx = {.form = OnnxOperator::Form::rows, .make = positions_onnx}};
 
 }   // namespace gradcast

@@ -7,8 +7,6 @@
 
 namespace gradcast {
 
-using namespace std::literals;
-
 // He, Zhang, Ren, Sun 2015 ("Delving deep into rectifiers"): std = sqrt(2 / fan-in), the fan-in as PyTorch counts it: weights by index of
 // the first dimension.  Normal numbers by Box and Muller 1958, four from one draw of Philox: element i of a layer takes number i % 4 of
 // draw i / 4.
@@ -27,8 +25,7 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
             std::fill_n(statistics, layer.in.C, 0.0f);
             std::fill_n(statistics + layer.in.C, layer.in.C, 1.0f);
         }
-        const bool given = std::ranges::any_of(layer.kind->keys, [](const LayerKey* key) { return key->name == "initial_std"sv; });
-        double std = given ? layer.value("initial_std") : 0;
+        double std = layer.kind->initial_std ? layer.value(layer.kind->initial_std->name) : 0;
         if (std == 0) std = std::sqrt(2.0 / (static_cast<double>(layer.weights) / static_cast<double>(layer.weight_shape[0])));
         for (const Layer& part : layer.slices.empty() ? std::span(&layer, 1) : std::span(layer.slices)) {
             float* const weight = owned(part.offset);

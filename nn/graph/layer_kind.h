@@ -12,6 +12,7 @@
 namespace gradcast {
 
 struct Layer;
+class OnnxNodes;
 
 /// One key of a layer in a job file or a model file.
 struct LayerKey {
@@ -28,30 +29,26 @@ struct LayerKey {
     bool in_range(double is) const { return is >= min && is <= max && !(below && is == max); }
 };
 
-/// How ONNX (operator set 13) writes a layer.  Inputs are the layer's inputs and its tensors, in their order.
+/// How ONNX (operator set 17) writes a layer: by one operator, whose inputs are the layer's inputs and its tensors in their order, or by
+/// `make`.
 struct OnnxOperator {
-    enum class Input : uint8_t { any, spatial, flat };   // [N, C, H, W], [N, features]
+    /// The form of a value.  planes: [N, C, H, W].  rows: [N, positions, C], a position is a pixel.  flat: [N, C H W].  any: that of the
+    /// input.
+    enum class Form : uint8_t { any, planes, rows, flat };
     struct Attribute {
         const char* name;
         bool real;   // else an integer
         float value;
         const LayerKey* key = nullptr;   // its value in the layer, in place of `value`
     };
-    /// One of several operators that compute a layer.  An operand is the number of an earlier step, whose result it is, or one of these.
-    struct Step {
-        static constexpr int input = -1, constant = -2, none = -3;   // of the layer; `value`; no second operand
-        const char* type;
-        int first, second = none;
-        float value = 0;
-    };
-    const char* type = nullptr;   // null: `steps`, or there is none and a net with the layer is not exported
+    const char* type = nullptr;   // null: `make`, or there is none and a net with the layer is not exported
     bool passes = false;          // evaluations leave the value as it is, so it needs none
-    Input input = Input::any;     // the output has the same form
+    Form form = Form::any;        // of the inputs and of the output
     bool windowed = false;        // kernel_shape, strides and pads, of convolutions also group and dilations
-    bool resizes = false;         // by LayerKey `scale` and in the way of `mode` (nn/graph/upsample.cc)
     std::span<const Attribute> attributes = {};
-    std::span<const Step> (*steps)(const Layer& layer) = nullptr;   // the last one's result is the layer's
-    bool exists() const { return type || steps || passes; }
+    /// Returns the name of the layer's output, made of the input x.
+    std::string (*make)(OnnxNodes& nodes, const Layer& layer, const std::string& x) = nullptr;
+    bool exists() const { return type || make || passes; }
 };
 
 struct LayerKind {
@@ -60,22 +57,29 @@ struct LayerKind {
     std::span<const LayerKey* const> keys = {};
     /// From Layer::in: sets `out`, the numbers of parameters and statistics, and the window.  Error: names the layer and the shapes.
     Status (*shape)(const NetSpec& spec, Layer& layer);
-    bool two_inputs = false;   // the second one is that of `from`, of the same shape
-    bool joins = false;        // of two_inputs: along C, so H and W alone are alike
-    bool loss = false;         // ends a net
+    const char* second_input = nullptr;   // it takes one, by `from`, of the same shape, and "adds" it; null: it has one input
+    bool joins = false;                   // the second input along C, so H and W alone are alike
+    bool loss = false;                    // ends a net
     bool regression = false;   // loss: compares with targets, which may be those of a regression; else the outputs are probabilities
     bool kinks = false;        // its slope jumps, so finite differences are a test of the gradient only away from the jumps
     bool draws = false;        // draws random numbers in each step of training (dropout_mixed())
     bool multiplies = false;   // weights by inputs: most of a net's work
     bool computed = true;      // by gradcast; false: of a net that a process computes (nn/graph/process.cc)
     bool tensor = false;       // its parameters are one tensor with the layer's name
+    /// Whether a position of the output depends on no later position of the inputs (by_position, or of attention its key); null: no.
+    bool (*causal)(const Layer& layer) = nullptr;
     uint32_t slice_unit = 0;   // of outputs: a slice has a multiple of it (nn/graph/slices.h); 0: the kind is not sliced
     /// Whether it can be trained in blocks of so many samples; null: in all.
     Status (*block)(const Layer& layer, uint32_t samples) = nullptr;
-    /// Every weight begins with it; 0: weights are drawn, with the deviation of the layer's initial_std (weights_initial()).
+    /// Every weight begins with it; 0: weights are drawn (weights_initial()).
     float initial_weight = 0;
+    /// Of `keys`: the standard deviation of drawn weights.  Null, or of value 0: by He's rule.
+    const LayerKey* initial_std = nullptr;
     OnnxOperator onnx = {};
 };
+
+/// LayerKind::causal of kinds whose outputs at a position depend on the inputs at that position alone.
+inline bool by_position(const Layer&) { return true; }
 
 #define GC_LAYER_KINDS(GC_LAYER)    \
     GC_LAYER(conv)                  \
@@ -98,7 +102,9 @@ struct LayerKind {
     GC_LAYER(batch_norm)            \
     GC_LAYER(layer_norm)            \
     GC_LAYER(group_norm)            \
+    GC_LAYER(rms_norm)              \
     GC_LAYER(add)                   \
+    GC_LAYER(multiply)              \
     GC_LAYER(concat)                \
     GC_LAYER(softmax_cross_entropy) \
     GC_LAYER(squared_loss)

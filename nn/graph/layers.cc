@@ -59,10 +59,10 @@ Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
                     near.empty() ? "" : fmt::format(": did you mean {}?", near));
     }
     layer.input = before.empty() ? Layer::none : static_cast<uint32_t>(before.size() - 1);
-    if (layer.kind->two_inputs) {
+    if (layer.kind->second_input) {
         if (named == Layer::none)
             return fail(Code::invalid, "layer {}: it needs `from`, the earlier layer whose output it {}", layer.spec.name,
-                        layer.kind->joins ? "appends" : "adds");
+                        layer.kind->second_input);
         layer.other = named;
     } else if (named != Layer::none) {
         layer.input = named;

@@ -50,8 +50,13 @@ constexpr const LayerKey* softmax_keys[] = {&label_smoothing};
 
 }   // namespace
 
-const LayerKind softmax_cross_entropy_kind{
-    .name = "softmax_cross_entropy", .short_name = "loss", .keys = softmax_keys, .shape = shape, .loss = true, .onnx = {.passes = true}};
+const LayerKind softmax_cross_entropy_kind{.name = "softmax_cross_entropy",
+                                           .short_name = "loss",
+                                           .keys = softmax_keys,
+                                           .shape = shape,
+                                           .loss = true,
+                                           .causal = by_position,
+                                           .onnx = {.passes = true}};
 const LayerKind squared_loss_kind{
     .name = "squared_loss", .short_name = "loss", .shape = shape, .loss = true, .regression = true, .onnx = {.passes = true}};
 

@@ -37,16 +37,16 @@ const LayerKind max_pool_kind{.name = "max_pool",
                               .keys = keys,
                               .shape = shape,
                               .kinks = true,
-                              .onnx = {.type = "MaxPool", .input = OnnxOperator::Input::spatial, .windowed = true}};
+                              .onnx = {.type = "MaxPool", .form = OnnxOperator::Form::planes, .windowed = true}};
 const LayerKind average_pool_kind{
     .name = "average_pool",
     .short_name = "average",
     .keys = keys,
     .shape = shape,
-    .onnx = {.type = "AveragePool", .input = OnnxOperator::Input::spatial, .windowed = true, .attributes = inside}};
+    .onnx = {.type = "AveragePool", .form = OnnxOperator::Form::planes, .windowed = true, .attributes = inside}};
 const LayerKind global_average_pool_kind{.name = "global_average_pool",
                                          .short_name = "global",
                                          .shape = global_shape,
-                                         .onnx = {.type = "GlobalAveragePool", .input = OnnxOperator::Input::spatial}};
+                                         .onnx = {.type = "GlobalAveragePool", .form = OnnxOperator::Form::planes}};
 
 }   // namespace gradcast

@@ -105,7 +105,7 @@ const LayerKind tensor_kind{
 const LayerKind running_kind{.name = "running", .short_name = "running", .keys = running_keys, .shape = running_shape, .computed = false};
 const LayerKind constant_kind{
     .name = "constant", .short_name = "constant", .keys = constant_keys, .shape = constant_shape, .computed = false};
-const LayerKind alias_kind{.name = "alias", .short_name = "alias", .shape = alias_shape, .two_inputs = true, .computed = false};
+const LayerKind alias_kind{.name = "alias", .short_name = "alias", .shape = alias_shape, .second_input = "repeats", .computed = false};
 const LayerKind process_kind{
     .name = "process", .short_name = "process", .shape = process_shape, .loss = true, .regression = true, .computed = false};
 

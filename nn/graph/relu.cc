@@ -2,6 +2,7 @@
 
 namespace gradcast {
 
-const LayerKind relu_kind{.name = "relu", .short_name = "relu", .shape = same_shape, .kinks = true, .onnx = {.type = "Relu"}};
+const LayerKind relu_kind{
+    .name = "relu", .short_name = "relu", .shape = same_shape, .kinks = true, .causal = by_position, .onnx = {.type = "Relu"}};
 
 }   // namespace gradcast

@@ -1,4 +1,7 @@
+#include <array>
+
 #include "nn/graph/layers.h"
+#include "nn/graph/onnx_nodes.h"
 
 namespace gradcast {
 namespace {
@@ -30,12 +33,19 @@ Status shape(const NetSpec&, Layer& layer) {
     return {};
 }
 
+std::string onnx(OnnxNodes& nodes, const Layer& layer, const std::string& x) {
+    const auto times = static_cast<float>(layer.value(scale.name));
+    const std::array scales = {1.0f, 1.0f, times, times};
+    const uint64_t sides[] = {scales.size()};
+    const std::vector<std::string> inputs = {x, "", nodes.reals(sides, scales)};   // no region of interest
+    if (layer.value(mode.name) != 0)
+        return nodes.node("Resize", inputs, {{"mode", "linear"}, {"coordinate_transformation_mode", "half_pixel"}});
+    return nodes.node("Resize", inputs, {{"mode", "nearest"}, {"coordinate_transformation_mode", "asymmetric"}, {"nearest_mode", "floor"}});
+}
+
 }   // namespace
 
-const LayerKind upsample_kind{.name = "upsample",
-                              .short_name = "upsample",
-                              .keys = keys,
-                              .shape = shape,
-                              .onnx = {.type = "Resize", .input = OnnxOperator::Input::spatial, .resizes = true}};
+const LayerKind upsample_kind{
+    .name = "upsample", .short_name = "upsample", .keys = keys, .shape = shape, .onnx = {.form = OnnxOperator::Form::planes, .make = onnx}};
 
 }   // namespace gradcast

@@ -49,6 +49,17 @@ std::vector<Difference> image_differences() {
         Difference{"concat_of_what_does_not_learn",
                    of(3, 6, 5, 0, 4, {named(relu(), "x"), conv(5, 3, 1, 1), concat("x"), conv(4, 3, 1, 1), concat("x"), fc(4), loss()}), 5,
                    true},
+        Difference{"multiply",
+                   of(3, 6, 5, 0, 4,
+                      {named(conv(7, 3, 1, 1), "a"), relu(), conv(7, 3, 1, 1), named({.kind = "sigmoid"}, "s"), multiply("a"), conv(16, 3),
+                       named(norm(), "b"), conv(16, 1), multiply("b"), fc(4), loss()}),
+                   7, true, true},
+        Difference{"multiply_with_itself", of(1, 6, 5, 0, 4, {conv(3, 2), multiply("conv1"), fc(4), loss()}), 5, false},
+        Difference{"multiply_by_what_does_not_learn",
+                   of(3, 6, 5, 0, 4, {named(relu(), "x"), conv(3, 3, 1, 1), multiply("x"), conv(4, 3, 1, 1), fc(4), loss()}), 5, false},
+        Difference{"rms_norm",
+                   of(5, 6, 5, 0, 4, {conv(19, 3), {.kind = "rms_norm"}, conv(6, 2), fc(9), {.kind = "rms_norm"}, fc(4), loss()}), 7,
+                   false},
         Difference{"concat_with_itself", of(1, 6, 5, 0, 4, {conv(3, 2), concat("conv1"), fc(4), loss()}), 5, false},
         Difference{"encoder_decoder", encoder_decoder(), 6, true, true}};
 }
@@ -69,6 +80,8 @@ TEST(Images, MistakesNameTheLayer) {
               "layer concat1: its inputs conv2 8x3x4 and conv1 7x4x5 must be alike in height and width");
     EXPECT_EQ(mistake({conv(7, 1), {.kind = "concat"}, fc(10)}),
               "layer concat1: it needs `from`, the earlier layer whose output it appends");
+    EXPECT_EQ(mistake({conv(7, 1), {.kind = "multiply"}, fc(10)}),
+              "layer multiply1: it needs `from`, the earlier layer whose output it multiplies by");
     EXPECT_EQ(mistake({conv_transposed(0, 2), fc(10)}), "layer conv_transposed1: outputs must be at least 1 for its input 6x4x5");
     EXPECT_EQ(mistake({conv_transposed(3, 2, 2, 2), fc(10)}), "layer conv_transposed1: pad 2 must be below its kernel 2x2");
     EXPECT_EQ(mistake({max_pool(4), conv_transposed(3, 2, 1, 1), fc(10)}),

@@ -139,8 +139,8 @@ TEST(Layers, MistakesNameTheLayerAndBothShapes) {
     const std::string kinds =
         "one of conv, conv_transposed, upsample, inner_product, linear, embedding, positions, attention, max_pool, average_pool, "
         "global_average_pool, relu, gelu, silu, sigmoid, tanh, dropout, batch_norm, "
-        "layer_norm, group_norm, "
-        "add, concat, softmax_cross_entropy, "
+        "layer_norm, group_norm, rms_norm, "
+        "add, multiply, concat, softmax_cross_entropy, "
         "squared_loss";
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "tangent"}, loss()}), "layer 2 has the unknown kind \"tangent\": " + kinds);
     EXPECT_EQ(mistake({conv(4, 1), {.kind = "max_pol"}, loss()}),

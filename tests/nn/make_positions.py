@@ -20,12 +20,21 @@ def gpt(vocabulary, width, heads, blocks, causal):
     return layers + ["layer_norm", f"linear outputs={vocabulary} bias=0", "softmax_cross_entropy"]
 
 
+def gated(vocabulary, width, heads):
+    """A block as Llama has it, all of it on one residual stream."""
+    return [f"embedding name=b0 outputs={width}", "rms_norm", f"linear outputs={3 * width} bias=0", f"attention heads={heads} causal=1 rotary=10000",
+            f"linear outputs={width} bias=0", "add name=a1 from=b0", "rms_norm name=n1", f"linear outputs={2 * width} bias=0", "silu name=g1",
+            f"linear outputs={2 * width} bias=0 from=n1", "multiply from=g1", f"linear outputs={width} bias=0", "add from=a1",
+            "rms_norm epsilon=0.0009765625", f"linear outputs={vocabulary} bias=0", "softmax_cross_entropy"]
+
+
 CASES = {
     # name: (C, H, W, classes, vocabulary, ignore, samples), layers
     "gpt": ((1, 1, 10, 1, 11, -1, 5), gpt(11, 12, 3, 2, True)),
     "long": ((1, 1, 151, 1, 5, -1, 2), gpt(5, 8, 2, 1, False)),
     "masks": ((3, 6, 7, 4, 0, 255, 4), ["conv outputs=9 kernel=3 pad=1 name=c", "relu", "positions name=p", "attention heads=1 name=t", "conv outputs=4 kernel=1 from=t",
                                         "softmax_cross_entropy label_smoothing=0.125"]),
+    "gated": ((1, 1, 70, 1, 9, -1, 3), gated(9, 24, 3)),
 }
 STEPS, LR, MOMENTUM, WEIGHT_DECAY = 5, 0.125, 0.875, 0.015625   # exact in float
 
@@ -40,7 +49,7 @@ def forward(layers, parameters, x):
     parameters, outputs = iter(parameters), {}
     for text in layers:
         kind, o = parsed(text)
-        if "from" in o and kind != "add":
+        if "from" in o and kind not in ("add", "multiply"):
             x = outputs[o["from"]]
         if kind == "embedding":
             x = F.embedding(x, next(parameters)).movedim(-1, 1)
@@ -50,11 +59,19 @@ def forward(layers, parameters, x):
             x = F.linear(x.movedim(1, -1), next(parameters), next(parameters) if o.get("bias") != "0" else None).movedim(-1, 1)
         elif kind == "layer_norm":
             x = F.layer_norm(x.movedim(1, -1), (x.shape[1],), next(parameters), next(parameters), eps=1e-5).movedim(-1, 1)
+        elif kind == "rms_norm":
+            rows = x.movedim(1, -1)
+            x = (rows / (rows.square().mean(-1, keepdim=True) + float(o.get("epsilon", 1e-5))).sqrt() * next(parameters)).movedim(-1, 1)
         elif kind == "conv":
             x = F.conv2d(x, next(parameters), next(parameters), padding=int(o.get("pad", 0)))
         elif kind == "attention":
             n, channels, *places = x.shape
             q, k, v = (part.reshape(n, int(o["heads"]), -1, int(np.prod(places))).transpose(2, 3) for part in x.chunk(3, 1))
+            if "rotary" in o:
+                half = q.shape[-1] // 2
+                angles = torch.arange(q.shape[2], dtype=x.dtype)[:, None] * float(o["rotary"]) ** (-torch.arange(half, dtype=x.dtype) / half)
+                cosines, sines = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+                q, k = (each * cosines + torch.cat((-each[..., half:], each[..., :half]), -1) * sines for each in (q, k))
             scores = q @ k.transpose(2, 3) / np.sqrt(q.shape[-1])
             if o.get("causal") == "1":
                 scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -np.inf)
@@ -63,8 +80,12 @@ def forward(layers, parameters, x):
             x = F.gelu(x, approximate=o["approximate"])
         elif kind == "relu":
             x = F.relu(x)
+        elif kind == "silu":
+            x = F.silu(x)
         elif kind == "add":
             x = x + outputs[o["from"]]
+        elif kind == "multiply":
+            x = x * outputs[o["from"]]
         outputs[o.get("name", "")] = x
     return x
 
@@ -86,10 +107,11 @@ def make(name, folder, random):
         smoothing = float(parsed(layers[-1])[1].get("label_smoothing", 0))
         return F.cross_entropy(outputs, target, ignore_index=ignore, label_smoothing=smoothing, reduction="none").sum() / positions
 
-    parameters = []
+    parameters, widths = [], {}
     for text in layers:
         kind, o = parsed(text)
         outputs, made = int(o.get("outputs", 0)), []
+        channels = widths[o["from"]] if "from" in o else channels
         if kind == "embedding":
             made = [random.standard_normal((vocabulary, outputs)) * 0.5]
         elif kind == "positions":
@@ -99,9 +121,12 @@ def make(name, folder, random):
         elif kind == "conv":
             kernel = int(o["kernel"])
             made = [random.standard_normal((outputs, channels, kernel, kernel)) / np.sqrt(channels * kernel), random.standard_normal(outputs) * 0.1]
+        elif kind == "rms_norm":
+            made = [random.uniform(0.5, 1.5, channels)]
         elif kind == "layer_norm":
             made = [random.uniform(0.5, 1.5, channels), random.standard_normal(channels) * 0.1]
         channels = outputs or (channels // 3 if kind == "attention" else channels)
+        widths[o.get("name")] = channels
         parameters += [torch.tensor(value.astype(np.float32).astype(np.float64)).requires_grad_() for value in made]
 
     def flat(tensors):

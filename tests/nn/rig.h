@@ -67,6 +67,9 @@ inline LayerSpec grouped(LayerSpec layer, uint32_t groups, uint32_t dilation = 1
     layer.values.set("dilation", dilation);
     return layer;
 }
+inline LayerSpec multiply(const char* by) { return {.kind = "multiply", .from = by}; }
+inline LayerSpec linear(uint32_t outputs) { return {.kind = "linear", .values = {{"outputs", outputs}}}; }
+inline LayerSpec attention(uint32_t heads) { return {.kind = "attention", .values = {{"heads", heads}}}; }
 inline LayerSpec squared_loss() { return {.kind = "squared_loss"}; }
 inline LayerSpec named(LayerSpec layer, const char* name, const char* from = "") {
     layer.name = name;

@@ -26,13 +26,10 @@ std::vector<std::string> characters_of(const std::string& text) {
     return all;
 }
 
-/// Whether the outputs of a position depend on later ones.
+/// Error: outputs at a position depend on later tokens.
 Status causal_check(const std::string& path, const std::vector<Layer>& layers) {
     for (const Layer& layer : layers) {
-        const bool alone = layer.is(embedding_kind) || layer.is(positions_kind) || layer.is(linear_kind) || layer.is(layer_norm_kind) ||
-                           layer.is(add_kind) || layer.is(dropout_kind) || layer.is(softmax_cross_entropy_kind) || layer.is(relu_kind) ||
-                           layer.is(gelu_kind) || layer.is(silu_kind) || layer.is(sigmoid_kind) || layer.is(tanh_kind);
-        if (alone || (layer.is(attention_kind) && layer.value("causal") != 0)) continue;
+        if (layer.kind->causal && layer.kind->causal(layer)) continue;
         return fail(Code::data, "the model {} cannot continue a text: its layer {} ({}) sees later tokens{}", path, layer.spec.name,
                     layer.spec.kind, layer.is(attention_kind) ? "; train it with causal = true" : "");
     }

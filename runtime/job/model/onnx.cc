@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "nn/graph/onnx_nodes.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/version.h"
 #include "runtime/job/model/tensors.h"
@@ -14,7 +15,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t file_bytes_max = (uint64_t{1} << 31) - 1;   // of a protobuf
-constexpr int64_t operator_set = 13, ir_version = 7;
+constexpr int64_t operator_set = 17, ir_version = 8;
 
 /// A message in the making.
 class Message {
@@ -51,10 +52,13 @@ Message tensor_of(std::string_view name, DataType type, std::span<const uint64_t
     return tensor;
 }
 
-/// A value of the graph; flat: [N, C] instead of [N, C, H, W].
+using Form = OnnxOperator::Form;
+
+/// A value of the graph: a layer's output, or the net's input.
 struct Value {
     std::string name;
-    bool flat = false;
+    Form form = Form::planes;
+    Shape shape{};
 };
 
 class Graph {
@@ -63,25 +67,25 @@ public:
         : net_(model.net), layers_(layers), parameters_(parameters) {}
 
     Message make() {
-        Value image{"image"};
-        input(image.name, {net_.C, net_.H, net_.W}, 11);
+        const bool text = net_.vocabulary > 0;
+        Value in{text ? "tokens" : "image", text ? Form::rows : Form::planes};
+        if (text) end(11, in.name, type_int64, {net_.positions()});
+        else end(11, in.name, type_float, {net_.C, net_.H, net_.W});
         if (net_.pad) {
             const int64_t pad = net_.pad, pads[] = {0, 0, pad, pad, 0, 0, pad, pad};
-            constant("image.pads", pads);
-            image.name = node("Pad", {"image", "image.pads"}, "image.padded");
+            integers("image.pads", pads);
+            in.name = node("Pad", {"image", "image.pads"}, {"image.padded"}, {});
         }
         for (const Layer& layer : layers_) {
-            const Value& x = layer.input == Layer::none ? image : values_[layer.input];
-            values_.push_back(value(layer, x));
+            if (layer.input == Layer::none) in.shape = layer.in;
+            values_.push_back(value(layer, layer.input == Layer::none ? in : values_[layer.input]));
         }
         const Shape& out = layers_.back().out;
-        if (layers_.back().by_position) {
-            node("Identity", {spatial(values_.back(), layers_.back()).name}, "logits", {});
-            input("logits", {out.C, out.H, out.W}, 12);
-        } else {
-            node("Flatten", {values_.back().name}, "logits", {number("axis", 1)});
-            input("logits", {out.C}, 12);
-        }
+        const Form form = text ? Form::rows : layers_.back().by_position ? Form::planes : Form::flat;
+        node("Identity", {formed(values_.back(), form).name}, {"logits"}, {});
+        if (form == Form::rows) end(12, "logits", type_float, {out.H, out.C});
+        else if (form == Form::planes) end(12, "logits", type_float, {out.C, out.H, out.W});
+        else end(12, "logits", type_float, {out.C});
         graph_.text(2, "gradcast");
         for (const NetTensor& tensor : net_tensors(layers_))
             graph_.message(5, tensor_of<float>(tensor.name, type_float, tensor.shape, tensor.values(parameters_)));
@@ -89,130 +93,134 @@ public:
     }
 
 private:
+    /// Nodes of one layer.  The last one's output is the layer's.
+    class Nodes : public OnnxNodes {
+    public:
+        Nodes(Graph& graph, const Layer& layer) : graph_(graph), layer_(layer) {}
+        std::string node(const char* type, const std::vector<std::string>& inputs, const std::vector<Attribute>& attributes,
+                         uint32_t outputs) override {
+            const std::string name = next();
+            std::vector<std::string> names;
+            for (uint32_t k = 0; k < outputs; ++k) names.push_back(output(name, k));
+            return graph_.node(type, inputs, names, attributes);
+        }
+        std::string reals(std::span<const uint64_t> shape, std::span<const float> values) override {
+            std::string name = next();
+            graph_.graph_.message(5, tensor_of<float>(name, type_float, shape, values));
+            return name;
+        }
+        std::string integers(const std::vector<int64_t>& values) override {
+            std::string name = next();
+            graph_.integers(name, values);
+            return name;
+        }
+        std::string weight() const override { return layer_.spec.name + ".weight"; }
+        std::string bias() const override { return layer_.spec.name + ".bias"; }
+
+    private:
+        std::string next() { return fmt::format("{}.value{}", layer_.spec.name, count_++); }
+        Graph& graph_;
+        const Layer& layer_;
+        uint32_t count_ = 0;
+    };
+
     /// The value that a layer makes of x.
     Value value(const Layer& layer, const Value& x) {
         const OnnxOperator& op = layer.kind->onnx;
         const std::string& name = layer.spec.name;
         if (op.passes) return x;
-        bool flattened = op.input == OnnxOperator::Input::flat || (op.input == OnnxOperator::Input::any && x.flat);
-        if (layer.other != Layer::none) flattened |= values_[layer.other].flat;   // of one pixel
-        auto as_input = [&](const Value& from) {
-            if (op.input == OnnxOperator::Input::spatial) return spatial(from, layer).name;
-            return flattened ? flat(from, layer).name : from.name;
-        };
-        std::vector<std::string> inputs = {as_input(x)};
-        if (layer.other != Layer::none) inputs.push_back(as_input(values_[layer.other]));
-        if (layer.weights) inputs.push_back(name + ".weight");
-        if (layer.biases) inputs.push_back(name + ".bias");
+        const Value* other = layer.other == Layer::none ? nullptr : &values_[layer.other];
+        Form form = op.form;
+        if (form == Form::any) form = other && other->form != x.form ? Form::planes : x.form;
+        std::vector<std::string> inputs = {formed(x, form).name};
+        if (other) inputs.push_back(formed(*other, form).name);
+        Nodes nodes(*this, layer);
+        if (op.make) return {op.make(nodes, layer, inputs[0]), form, layer.out};
+        if (layer.weights) inputs.push_back(nodes.weight());
+        if (layer.biases) inputs.push_back(nodes.bias());
         if (layer.statistics) inputs.insert(inputs.end(), {name + ".running_mean", name + ".running_var"});
-        std::vector<Message> attributes = op.windowed ? window(layer) : std::vector<Message>();
+        std::vector<OnnxNodes::Attribute> attributes = op.windowed ? window(layer) : std::vector<OnnxNodes::Attribute>();
         for (const OnnxOperator::Attribute& each : op.attributes) {
             const double is = each.key ? layer.value(each.key->name) : static_cast<double>(each.value);
-            attributes.push_back(each.real ? real(each.name, static_cast<float>(is)) : number(each.name, static_cast<int64_t>(is)));
+            if (each.real) attributes.push_back({each.name, static_cast<float>(is)});
+            else attributes.push_back({each.name, static_cast<int64_t>(is)});
         }
-        if (op.resizes) resize(layer, inputs, attributes);
-        if (op.steps) return {steps(op.steps(layer), inputs[0], name), flattened};
-        return {node(op.type, inputs, name + ".output", attributes), flattened};
+        return {node(op.type, inputs, {name + ".output"}, attributes), form, layer.out};
     }
 
-    std::string steps(std::span<const OnnxOperator::Step> all, const std::string& x, const std::string& name) {
-        auto output = [&](size_t step) { return step + 1 == all.size() ? name + ".output" : fmt::format("{}.step{}", name, step); };
-        for (size_t i = 0; i < all.size(); ++i) {
-            const OnnxOperator::Step& step = all[i];
-            std::vector<std::string> inputs;
-            for (const int operand : {step.first, step.second}) {
-                if (operand == OnnxOperator::Step::none) continue;
-                inputs.push_back(operand == OnnxOperator::Step::input      ? x
-                                 : operand == OnnxOperator::Step::constant ? fmt::format("{}.constant{}", name, i)
-                                                                           : output(static_cast<size_t>(operand)));
-                if (operand == OnnxOperator::Step::constant)
-                    graph_.message(5, tensor_of<float>(inputs.back(), type_float, std::vector<uint64_t>{}, std::span(&step.value, 1)));
-            }
-            node(step.type, inputs, output(i));
-        }
-        return output(all.size() - 1);
-    }
-
-    /// What makes a Resize of upsample.
-    void resize(const Layer& layer, std::vector<std::string>& inputs, std::vector<Message>& attributes) {
-        const bool bilinear = layer.value("mode") != 0;
-        const auto scale = static_cast<float>(layer.value("scale"));
-        const float scales[] = {1, 1, scale, scale};
-        inputs.insert(inputs.end(), {"", layer.spec.name + ".scales"});   // no region of interest
-        graph_.message(5, tensor_of<float>(inputs.back(), type_float, std::vector<uint64_t>{std::size(scales)}, scales));
-        attributes.push_back(text("mode", bilinear ? "linear" : "nearest"));
-        attributes.push_back(text("coordinate_transformation_mode", bilinear ? "half_pixel" : "asymmetric"));
-        if (!bilinear) attributes.push_back(text("nearest_mode", "floor"));
-    }
-
-    Value flat(const Value& x, const Layer& layer) {
-        return x.flat ? x : Value{node("Flatten", {x.name}, layer.spec.name + ".flat", {number("axis", 1)}), true};
-    }
-    Value spatial(const Value& x, const Layer& layer) {
-        if (!x.flat) return x;
-        const std::string shape = layer.spec.name + ".shape";
-        const int64_t sides[] = {0, layer.in.C, layer.in.H, layer.in.W};   // 0: as it is
-        constant(shape, sides);
-        return {node("Reshape", {x.name, shape}, layer.spec.name + ".spatial")};
+    /// The same value in that form.
+    Value formed(const Value& x, Form form) {
+        if (x.form == form) return x;
+        const int64_t C = x.shape.C, H = x.shape.H, W = x.shape.W;
+        auto reshaped = [&](const std::string& from, const char* as, std::vector<int64_t> sides) {
+            const std::string name = fmt::format("{}.{}{}", x.name, as, forms_++);
+            integers(name + ".shape", sides);
+            return node("Reshape", {from, name + ".shape"}, {name}, {});
+        };
+        auto turned = [&](const std::string& from, const char* as) {   // the last two of three sides
+            return node("Transpose", {from}, {fmt::format("{}.{}{}", x.name, as, forms_++)}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+        };
+        // Any form becomes [N, C, positions] or planes on its way to another.
+        std::string name = x.name;
+        if (x.form == Form::rows) name = turned(name, "channels");
+        if (form == Form::rows) name = turned(reshaped(name, "channels", {0, C, H * W}), "rows");
+        else if (form == Form::flat) name = node("Flatten", {name}, {fmt::format("{}.flat{}", x.name, forms_++)}, {{"axis", 1}});
+        else name = reshaped(name, "planes", {0, C, H, W});
+        return {name, form, x.shape};
     }
 
     /// A window that begins inside but is partly outside counts where `ceil` is set.  Runtimes do not agree on what their own ceil_mode
     /// does at the end, so the padding there is what such windows need, and the rounding is always down.
-    static std::vector<Message> window(const Layer& layer) {
+    static std::vector<OnnxNodes::Attribute> window(const Layer& layer) {
         const Window& of = layer.window;
         const int64_t kernel = of.kernel, stride = of.stride, pad = of.pad, dilation = of.dilation;
         auto end = [&, rounds_up = of.ceil](uint32_t side, uint32_t windows) {
             return rounds_up ? std::max<int64_t>((int64_t{windows} - 1) * stride + kernel - side - pad, 0) : pad;
         };
-        std::vector<Message> all = {numbers("kernel_shape", {kernel, kernel}), numbers("strides", {stride, stride}),
-                                    numbers("pads", {pad, pad, end(layer.in.H, layer.out.H), end(layer.in.W, layer.out.W)})};
-        if (dilation > 1) all.push_back(numbers("dilations", {dilation, dilation}));
-        if (layer.groups > 1) all.push_back(number("group", layer.groups));
+        using Numbers = std::vector<int64_t>;
+        std::vector<OnnxNodes::Attribute> all = {{"kernel_shape", Numbers{kernel, kernel}},
+                                                 {"strides", Numbers{stride, stride}},
+                                                 {"pads", Numbers{pad, pad, end(layer.in.H, layer.out.H), end(layer.in.W, layer.out.W)}}};
+        if (dilation > 1) all.push_back({"dilations", Numbers{dilation, dilation}});
+        if (layer.groups > 1) all.push_back({"group", layer.groups});
         return all;
     }
 
-    std::string node(const char* kind, const std::vector<std::string>& inputs, const std::string& output,
-                     const std::vector<Message>& attributes = {}) {
+    /// Returns the name of its first output.
+    std::string node(const char* type, const std::vector<std::string>& inputs, const std::vector<std::string>& outputs,
+                     const std::vector<OnnxNodes::Attribute>& attributes) {
         Message made;
         for (const std::string& name : inputs) made.text(1, name);
-        made.text(2, output);
-        made.text(3, output);
-        made.text(4, kind);
-        for (const Message& attribute : attributes) made.message(5, attribute);
+        for (const std::string& name : outputs) made.text(2, name);
+        made.text(3, outputs[0]);
+        made.text(4, type);
+        for (const OnnxNodes::Attribute& each : attributes) {
+            Message attribute;
+            attribute.text(1, each.name);
+            attribute.number(20, attribute_types[each.value.index()]);
+            std::visit(Fields{attribute}, each.value);
+            made.message(5, attribute);
+        }
         graph_.message(1, made);
-        return output;
+        return outputs[0];
     }
-
-    static Message attribute(const char* name, int64_t type) {
-        Message made;
-        made.text(1, name), made.number(20, type);
-        return made;
+    /// By the alternative of OnnxNodes::Attribute::value.
+    static constexpr int64_t attribute_types[] = {2, 1, 3, 7};
+    struct Fields {
+        Message& to;
+        void operator()(int64_t value) const { to.number(3, value); }
+        void operator()(float value) const { to.real(2, value); }
+        void operator()(const char* value) const { to.text(4, value); }
+        void operator()(const std::vector<int64_t>& values) const {
+            for (const int64_t value : values) to.number(8, value);
+        }
+    };
+    void integers(const std::string& name, std::span<const int64_t> values) {
+        const uint64_t sides[] = {values.size()};
+        graph_.message(5, tensor_of(name, type_int64, sides, values));
     }
-    static Message real(const char* name, float value) {
-        Message made = attribute(name, 1);
-        made.real(2, value);
-        return made;
-    }
-    static Message number(const char* name, int64_t value) {
-        Message made = attribute(name, 2);
-        made.number(3, value);
-        return made;
-    }
-    static Message text(const char* name, std::string_view value) {
-        Message made = attribute(name, 3);
-        made.text(4, value);
-        return made;
-    }
-    static Message numbers(const char* name, const std::vector<int64_t>& values) {
-        Message made = attribute(name, 7);
-        for (int64_t value : values) made.number(8, value);
-        return made;
-    }
-    void constant(const std::string& name, std::span<const int64_t> values) {
-        graph_.message(5, tensor_of(name, type_int64, std::vector<uint64_t>{values.size()}, values));
-    }
-    /// An input (11) or output (12) of the graph, float32 [N, sides].
-    void input(const std::string& name, const std::vector<uint32_t>& sides, uint32_t field) {
+    /// An input (11) or output (12) of the graph, [N, sides].
+    void end(uint32_t field, const std::string& name, DataType elements, const std::vector<uint32_t>& sides) {
         Message shape, dim, tensor, type, value;
         dim.text(2, "N");
         shape.message(1, dim);
@@ -221,7 +229,7 @@ private:
             fixed.number(1, side);
             shape.message(1, fixed);
         }
-        tensor.number(1, type_float), tensor.message(2, shape);
+        tensor.number(1, elements), tensor.message(2, shape);
         type.message(1, tensor);
         value.text(1, name), value.message(2, type);
         graph_.message(field, value);
@@ -231,6 +239,7 @@ private:
     const std::vector<Layer>& layers_;
     const std::span<const float> parameters_;
     std::vector<Value> values_;   // by layer
+    uint32_t forms_ = 0;          // changes of form, for names
     Message graph_;
 };
 
