@@ -93,19 +93,35 @@ std::vector<float> logits_of(const Trained& trained, const Samples& samples) {
     return logits;
 }
 
+/// Of a net with labels by position: its own probabilities [n, positions, classes].
+std::vector<float> probabilities_of(const Trained& trained, const Samples& samples) {
+    const NetSpec& spec = trained.model.net;
+    Rig rig(spec, sizes({samples.count}));
+    std::ranges::copy(trained.parameters, rig.net->parameters().begin());
+    rig.net->refresh();
+    std::vector<int32_t> predicted(uint64_t{samples.count} * spec.positions());
+    std::vector<float> outputs(predicted.size() * spec.label_classes());
+    uint32_t right = 0;
+    double loss = 0;
+    const Status status = rig.net->evaluate(0, samples, &right, &loss, predicted.data(), outputs.data());
+    EXPECT_TRUE(status.ok()) << status.what;
+    return outputs;
+}
+
 template <typename T>
 void write_values(const std::string& path, const std::vector<T>& values) {
     write_file(path, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
 }
 
-/// The samples as a net reads them, and their shape.
+/// The samples as a net reads them, a text as its tokens, and their shape.
 void write_input(const Data& data, const std::string& input, const std::string& shape) {
     const Samples& of = data.samples;
     std::vector<float> values;
     const uint64_t plane = uint64_t{of.H} * of.W;
     for (size_t i = 0; i < data.images.size(); ++i) {
         const uint64_t c = i / plane % of.C;
-        values.push_back((static_cast<float>(data.images[i]) / 255 - data.mean[c]) / data.std[c]);
+        if (of.element == Element::u8) values.push_back((static_cast<float>(data.images[i]) / 255 - data.mean[c]) / data.std[c]);
+        else if (i % 2 == 0) values.push_back(data.images[i]);   // tokens of 2 bytes, below 256
     }
     write_values(input, values);
     write_values(shape, std::vector<uint32_t>{of.count, of.C, of.H, of.W});
@@ -134,8 +150,8 @@ TEST(SlowModels, ResNetStartsWithPyTorchsFile) {
     for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(found[i], wanted[i], 1e-4f * std::max(1.0f, largest)) << i;
 }
 
-TEST(SlowModels, GiveTheSameLogitsElsewhere) {
-    if (std::system("/usr/bin/python3 -c 'import torch' >/dev/null 2>&1") != 0) GTEST_SKIP() << "python3-torch is missing";
+/// Exports nets of many kinds, each with its input and what this net makes of it.  Returns how many.
+size_t export_nets(const TestFolder& folder) {
     // A net whose values go from features to planes and back, which only ONNX tells apart.
     const NetSpec mixed{.C = 2,
                         .H = 6,
@@ -144,11 +160,37 @@ TEST(SlowModels, GiveTheSameLogitsElsewhere) {
                         .classes = 10,
                         .layers = {conv(8, 3), named(global_pool(), "pixel"), fc(8), named(norm(), "flat"), add("pixel"), conv(12, 1),
                                    relu(), max_pool(1), fc(8), add("flat"), average_pool(1), concat("pixel"), fc(10), squared_loss()}};
-    const std::pair<const char*, NetSpec> nets[] = {{"lenet5", preset("lenet5", 1, 28)},   {"nin", preset("nin", 3, 32)},
-                                                    {"resnet9", preset("resnet9", 3, 32)}, {"resnet18", preset("resnet18", 3, 64)},
-                                                    {"everything", everything()},          {"mixed", mixed},
-                                                    {"curves", differences()[0].spec},     {"images", encoder_decoder()}};
-    TestFolder folder;
+    // Values go from planes to rows, to features and back.
+    const NetSpec patches{.C = 3,
+                          .H = 12,
+                          .W = 8,
+                          .classes = 10,
+                          .layers = {conv(16, 4, 4),
+                                     {.kind = "positions"},
+                                     named({.kind = "layer_norm"}, "before"),
+                                     named(linear(48), "qkv"),
+                                     attention(4),
+                                     add("before"),
+                                     {.kind = "gelu"},
+                                     {.kind = "group_norm", .values = {{"groups", 4}}},
+                                     named(conv(8, 1), "less"),
+                                     {.kind = "layer_norm"},
+                                     concat("less"),
+                                     global_pool(),
+                                     {.kind = "layer_norm"},
+                                     fc(10),
+                                     loss()}};
+    const std::pair<const char*, NetSpec> nets[] = {{"gpt", small_gpt()},
+                                                    {"masks", of_masks()},
+                                                    {"patches", patches},
+                                                    {"lenet5", preset("lenet5", 1, 28)},
+                                                    {"nin", preset("nin", 3, 32)},
+                                                    {"resnet9", preset("resnet9", 3, 32)},
+                                                    {"resnet18", preset("resnet18", 3, 64)},
+                                                    {"everything", everything()},
+                                                    {"mixed", mixed},
+                                                    {"curves", differences()[0].spec},
+                                                    {"images", encoder_decoder()}};
     for (const auto& [name, spec] : nets) {
         auto file = [&, which = name](const char* end) { return folder.file(fmt::format("{}.{}", which, end)); };
         Trained trained(spec);
@@ -156,12 +198,35 @@ TEST(SlowModels, GiveTheSameLogitsElsewhere) {
         ASSERT_TRUE(safetensors_write(file("safetensors"), trained.model, trained.parameters).ok());
         ASSERT_TRUE(onnx_write(file("onnx"), trained.model, trained.parameters).ok());
         write_input(data, file("input"), file("shape"));
-        write_values(file("logits"), logits_of(trained, data.samples));
+        if (spec.by_position()) write_values(file("probabilities"), probabilities_of(trained, data.samples));
+        else write_values(file("logits"), logits_of(trained, data.samples));
     }
+    return std::size(nets);
+}
+
+/// Runs a program of this folder, which must say that so many files agree.
+void expect_agreement(const TestFolder& folder, const std::string& program, const std::string& behind, size_t files) {
     const std::string here = __FILE__, said = folder.file("said");
-    const std::string command = "/usr/bin/python3 " + here.substr(0, here.rfind('/')) + "/models.py " + folder.path.string();
-    EXPECT_EQ(std::system((command + " >" + said + " 2>&1").c_str()), 0);
-    EXPECT_NE(read_file(said).find(fmt::format("{} files agree", 2 * std::size(nets))), std::string::npos) << read_file(said);
+    const std::string command = fmt::format("{} {}/{} {} {} >{} 2>&1", program.ends_with("py") ? "/usr/bin/python3" : "node",
+                                            here.substr(0, here.rfind('/')), program, folder.path.string(), behind, said);
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    EXPECT_NE(read_file(said).find(fmt::format("{} files agree", files)), std::string::npos) << read_file(said);
+}
+
+TEST(SlowModels, GiveTheSameLogitsInPyTorch) {
+    if (std::system("/usr/bin/python3 -c 'import torch' >/dev/null 2>&1") != 0) GTEST_SKIP() << "python3-torch is missing";
+    TestFolder folder;
+    const size_t nets = export_nets(folder);
+    expect_agreement(folder, "models.py", "", 2 * nets);
+}
+
+TEST(SlowModels, GiveTheSameLogitsInOnnxRuntime) {
+    const auto module = std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "npm/node_modules/onnxruntime-web";
+    if (std::system("command -v node >/dev/null") != 0 || !std::filesystem::exists(module))
+        GTEST_SKIP() << "onnxruntime-web is missing (make deps-onnx)";
+    TestFolder folder;
+    const size_t nets = export_nets(folder);
+    expect_agreement(folder, "onnx_reader.mjs", module.string(), nets);
 }
 
 TEST(Safetensors, ComesBackAsItWas) {

@@ -26,7 +26,7 @@ PACKAGES_PAGE := chromium python3
 PACKAGES_PYTHON := python3 python3-numpy python3-pip python3-setuptools python3-wheel
 PACKAGES_RIVALS := python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev python3-h5py bible-kjv
 
-.PHONY: deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb deps-dist deps-dist-test deps-python
+.PHONY: deps deps-dev deps-lab deps-rdma deps-rivals deps-monitoring deps-page deps-slurm deps-systemd deps-deb deps-dist deps-dist-test deps-python deps-onnx
 
 # As root, or through sudo; one at a time, as apt-get does not wait for another.
 define install_packages
@@ -60,5 +60,9 @@ deps-monitoring: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_MONITORING))
 deps-python: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_PYTHON))
+# A reader of ONNX files for tests/job, from npm.
+deps-onnx: | $(BUILD)/.dir
+	$(call install_packages,nodejs npm)
+	@[ -d $(BUILD)/npm/node_modules/onnxruntime-web ] || npm install --silent --ignore-scripts --prefix $(BUILD)/npm onnxruntime-web
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
