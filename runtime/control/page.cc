@@ -66,6 +66,7 @@ Json row_of(const JobSummary& job) {
              {"test_loss", nullptr},
              {"seconds", from.seconds},
              {"samples_per_second", from.samples_per_second},
+             {"tokens", from.tokens},
              {"bytes_sent", from.bytes_sent},
              {"bytes_received", from.bytes_received},
              {"view", from.view},

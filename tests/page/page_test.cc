@@ -134,6 +134,27 @@ TEST_F(SystemPage, AJobThatHasEndedHasATimeAndNothingLeft) {
               "time,left\n2.00 s,–\ntrue\n");
 }
 
+TEST_F(SystemPage, AJobOnATextHasTokensAndAPerplexity) {
+    JobDetail* job = backend.add(std::string(32, 'a'), "first");
+    JobStatus& status = job->summary.status;
+    status.steps = status.step = 10;
+    status.tokens = 64;
+    status.samples_per_second = 1000;
+    status.test_loss = 1.5;   // perplexity e^1.5
+    backend.finish(job, JobState::done);
+    serve();
+    const std::string shown =
+        browse(port, {"wait=document.querySelector('.jobs a')", "print=document.querySelector('.jobs tbody').innerText"});
+    EXPECT_NE(shown.find("perplexity 4.482"), std::string::npos) << shown;
+    EXPECT_NE(shown.find(" tokens/s"), std::string::npos) << shown;
+    const std::string tiles = browse(port, {"go=#/job/" + job->summary.id, "wait=document.querySelector('h1 .done')",
+                                            "print=document.querySelector('.tiles').innerText"});
+    EXPECT_NE(tiles.find("perplexity"), std::string::npos) << tiles;
+    EXPECT_NE(tiles.find("4.482"), std::string::npos) << tiles;
+    EXPECT_NE(tiles.find("tokens/s"), std::string::npos) << tiles;
+    EXPECT_EQ(tiles.find("accuracy"), std::string::npos) << tiles;
+}
+
 TEST_F(SystemPage, ANodeThatCameBackIsAMarkAndNoAlarm) {
     JobDetail* job = backend.add(std::string(32, 'a'), "first");
     JobStatus& status = job->summary.status;
