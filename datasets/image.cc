@@ -299,18 +299,36 @@ Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::st
     return image.jpeg ? Jpeg(image).pixels(rows, odd) : Png(image).pixels(rows);
 }
 
-Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels) {
-    png_image image{};
+namespace {
+
+/// map: of the pixels, where they are places in it.
+Status write(const std::string& path, png_image image, const uint8_t* pixels, const uint8_t* map) {
     image.version = PNG_IMAGE_VERSION;
-    image.width = W;
-    image.height = H;
-    image.format = PNG_FORMAT_RGB;
     png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
     std::string bytes(size, '\0');
-    const bool made = png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels, 0, nullptr) != 0;
+    const bool made = png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels, 0, map) != 0;
     png_image_free(&image);
-    if (!made) return fail(Code::invalid, "cannot make a PNG of {} x {} pixels for {}: {}", H, W, path, image.message);
+    if (!made) return fail(Code::invalid, "cannot make a PNG of {} x {} pixels for {}: {}", image.height, image.width, path, image.message);
     return file_write(path, std::string_view(bytes).substr(0, size));
+}
+
+}   // namespace
+
+Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels) {
+    png_image image{};
+    image.width = W, image.height = H, image.format = PNG_FORMAT_RGB;
+    return write(path, image, pixels, nullptr);
+}
+
+Status mask_write(const std::string& path, uint32_t H, uint32_t W, uint32_t count, const uint8_t* classes) {
+    GC_ASSERT(count > 0 && count <= 256);
+    // Three bits of a class at a time, the lowest first, are the highest free bits of red, green and blue.
+    std::vector<uint8_t> map(size_t{3} * count);
+    for (uint32_t k = 0; k < count; ++k)
+        for (uint32_t bit = 0; bit < 8; ++bit) map[3 * k + bit % 3] |= static_cast<uint8_t>((k >> bit & 1) << (7 - bit / 3));
+    png_image image{};
+    image.width = W, image.height = H, image.format = PNG_FORMAT_RGB_COLORMAP, image.colormap_entries = count;
+    return write(path, image, classes, map.data());
 }
 
 }   // namespace gradcast

@@ -50,6 +50,9 @@ void image_fit(uint32_t side, Planes* planes);
 /// image_fit() of a mask: a pixel is the one whose centre is nearest, the left or upper one of two.
 void mask_fit(uint32_t side, Planes* mask);
 
+/// classes [H, W], below `count`, 256 at most.  A palette of the PASCAL VOC colours, whose places mask_decode() reads as the classes.
+Status mask_write(const std::string& path, uint32_t H, uint32_t W, uint32_t count, const uint8_t* classes);
+
 /// pixels [H, W, 3].  Writes beside the target, then renames.
 Status png_write(const std::string& path, uint32_t H, uint32_t W, const uint8_t* pixels);
 

@@ -1,4 +1,5 @@
 // Images with masks from import to the mean IoU, by a net of layers.
+#include "datasets/image.h"
 #include "tests/ctl/ctl.h"
 #include "tests/datasets/images.h"
 
@@ -68,8 +69,36 @@ TEST_F(CtlData, MasksAreLearnt) {
     EXPECT_GT(json["mean_iou"], 0.9) << json.dump();
     EXPECT_LT(json["mean_iou"], json["accuracy"]) << json.dump();
     outcome = run("predict kept1/final.h5 from/images/0.png");
-    EXPECT_NE(outcome.exit, 0);
-    EXPECT_TRUE(outcome.says("has a class for each pixel, and not one for an image")) << outcome.err;
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("kept1/final.h5 has a class for each pixel: give --masks FOLDER for a PNG")) << outcome.err;
+    // The predicted masks are masks: of 40 images they are right where the model is, and import takes them.
+    outcome = run("predict kept1/final.h5 from/images/ --masks seen/masks");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_TRUE(outcome.out.starts_with("from/images/0.png\t0\t0.8")) << outcome.out;
+    uint32_t right = 0;
+    for (uint32_t n = 0; n < count; ++n) {
+        std::vector<uint8_t> classes[2];
+        for (const char* from : {"from", "seen"}) {
+            ImageFile image;
+            ASSERT_TRUE(image_open(fmt::format("{}/{}/masks/{}.png", folder, from, n), &image).ok());
+            ASSERT_EQ(image.H * image.W, H * W);
+            std::vector<uint8_t>& to = classes[from[0] == 's'];
+            to.resize(H * W);
+            const Status status = mask_decode(image, to.data());
+            ASSERT_TRUE(status.ok()) << status.what;
+        }
+        for (uint32_t i = 0; i < H * W; ++i) right += classes[0][i] == classes[1][i];
+    }
+    EXPECT_GT(right, count * H * W * 95 / 100);
+    const Json seen = run("-o json predict kept1/final.h5 from/images/0.png --masks seen/masks --force").json();
+    EXPECT_EQ(seen["images"][0]["mask"], "seen/masks/0.png") << seen.dump();
+    EXPECT_EQ(seen["images"][0]["classes"][0]["pixels"].get<uint32_t>() + seen["images"][0]["classes"][1]["pixels"].get<uint32_t>(), H * W);
+    outcome = run("predict kept1/final.h5 from/images/0.png --masks seen/masks");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("seen/masks/0.png exists: --force replaces it")) << outcome.err;
+    outcome = run("predict kept1/final.h5 from/images/0.png seen/masks/0.png --masks other");
+    EXPECT_EQ(outcome.exit, 2);
+    EXPECT_TRUE(outcome.says("would have the same mask other/0.png")) << outcome.err;
     // Another size of images, or of outputs, is refused before anybody computes.
     std::string wrong = job;
     wrong.replace(wrong.find("pad = 1"), 7, "pad = 0");

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <map>
 
 #include "datasets/import.h"
 #include "datasets/verified.h"
@@ -75,8 +77,11 @@ std::string field(std::string text) {
 /// Predictions as text, line by line, or collected as JSON.  Bad images are named on stderr.
 class PredictionPrinter {
 public:
-    PredictionPrinter(const Predictor& predictor, bool json)
-        : labels_(labels_of(predictor.model().class_names, predictor.model().net.classes)),
+    /// masks: the folder for masks.
+    PredictionPrinter(const Predictor& predictor, bool json, std::string masks)
+        : predictor_(predictor),
+          masks_(std::move(masks)),
+          labels_(labels_of(predictor.model().class_names, predictor.model().net.classes)),
           key_(predictor.probabilities() ? "probability" : "output"),
           json_(json) {}
     void image(const std::string& path, const Prediction& of) {
@@ -86,16 +91,40 @@ public:
             if (json_) images.push_back({{"path", path}, {"error", of.error}});
             return;
         }
+        if (!of.mask.empty()) return mask(path, of.mask);
         Json classes = Json::array();
         for (const auto& [label, probability] : of.best)
             if (json_) classes.push_back({{"class", label}, {"name", labels_[label]}, {key_, probability}});
             else fmt::print("{}\t{}\t{:.4f}\n", field(path), field(labels_[label]), probability);
         if (json_) images.push_back({{"path", path}, {"classes", std::move(classes)}});
     }
+    /// The shares of classes in an image, and its mask as a file.
+    void mask(const std::string& path, const std::vector<uint8_t>& mask) {
+        const NetSpec& net = predictor_.model().net;
+        const std::string to = mask_path(path);
+        if (const Status status = mask_write(to, net.H, net.W, net.classes, mask.data()); !status.ok()) {
+            failed = true;
+            fmt::print(stderr, "gradcastctl: {}\n", status.what);
+            return;
+        }
+        std::vector<uint64_t> pixels(net.classes);
+        for (const uint8_t each : mask) ++pixels[each];
+        Json classes = Json::array();
+        for (size_t k = 0; k < pixels.size(); ++k) {
+            if (pixels[k] == 0) continue;
+            if (json_) classes.push_back({{"class", k}, {"name", labels_[k]}, {"pixels", pixels[k]}});
+            else fmt::print("{}\t{}\t{:.4f}\n", field(path), field(labels_[k]), share(pixels[k], mask.size()));
+        }
+        if (json_) images.push_back({{"path", path}, {"mask", to}, {"classes", std::move(classes)}});
+    }
+    /// Where an image's mask goes.
+    std::string mask_path(const std::string& image) const { return masks_ / std::filesystem::path(image).stem().concat(".png"); }
     bool failed = false;   // of some image
     Json images = Json::array();
 
 private:
+    const Predictor& predictor_;
+    const std::filesystem::path masks_;
     const std::vector<std::string> labels_;
     const char* key_;
     const bool json_;
@@ -203,15 +232,37 @@ static int command_evaluate(const Options& options, const std::string& which, co
     return exit_done;
 }
 
+/// Makes the folder.  Complains if two images would have one mask, or a mask is there that `force` does not allow to replace.
+static int masks_ready(const std::string& folder, const PredictionPrinter& printer, const std::vector<Named>& images, bool force) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) return complain(exit_failed, "{}: {}", folder, error.message());
+    std::map<std::string, std::string> taken;
+    for (const Named& image : images) {
+        if (!image.error.empty()) continue;
+        const std::string to = printer.mask_path(image.path);
+        if (const auto [at, is_new] = taken.emplace(to, image.path); !is_new)
+            return complain(exit_usage, "{} and {} would have the same mask {}: predict them apart", at->second, image.path, to);
+        if (const int exit = out_check(to, {image.path}, force); exit != exit_done) return exit;
+    }
+    return exit_done;
+}
+
 static int command_predict(const Options& options, const std::string& which, const std::vector<std::string>& images, uint32_t top,
-                           const ImageRules& rules) {
+                           const ImageRules& rules, const std::string& masks, bool force) {
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
     Predictor predictor;
     Status status = predictor.open(path, rules, cpu_room().threads());
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     const std::vector<Named> all = images_named(images);
-    PredictionPrinter printer(predictor, options.json);
+    if (predictor.masks() && masks.empty())
+        return complain(exit_usage, "the model {} has a class for each pixel: give --masks FOLDER for a PNG of the classes of each image",
+                        path);
+    if (!predictor.masks() && !masks.empty())
+        return complain(exit_usage, "--masks: the model {} has one class for an image, and none for each pixel", path);
+    PredictionPrinter printer(predictor, options.json, masks);
+    if (const int exit = masks.empty() ? exit_done : masks_ready(masks, printer, all, force); exit != exit_done) return exit;
     for (size_t first = 0, end; first < all.size(); first = end) {
         std::vector<std::string> paths;
         for (end = first; end < all.size() && paths.size() < predictor.images_at_once(); ++end)
@@ -279,10 +330,12 @@ void add_predict(Cli& cli) {
         std::vector<std::string> images;
         ImageRules rules;
         uint32_t top = 1;
+        std::string masks;
+        bool force = false;
     };
     Flags& f = cli.keep<Flags>();
     CLI::App* command = cli.add(models_group, "predict", "the class that a model sees in each image, with its probability; on this machine",
-                                [&] { return command_predict(cli.options, f.model, f.images, f.top, f.rules); });
+                                [&] { return command_predict(cli.options, f.model, f.images, f.top, f.rules, f.masks, f.force); });
     model_argument(command, f.model, every_file);
     command->add_option("IMAGE", f.images, "PNG and JPEG files, and folders of such")->required();
     command->add_option("--top", f.top, "how many classes of each image, the most probable ones")
@@ -291,8 +344,11 @@ void add_predict(Cli& cli) {
     command->add_option("--size", f.rules.size, size_help)->check(CLI::Range(uint32_t{1}, import_side_max));
     command->add_flag_callback(
         "--no-exif", [&] { f.rules.exif = false; }, exif_help);
+    command->add_option("--masks", f.masks, "of a model with a class for each pixel: the folder for a PNG of the classes of each image");
+    cli.force(command, f.force);
     command->footer(
         "a line for each image and class: path, class and probability, divided by tabs\n"
+        "    (of a model with a class for each pixel: a line for each class in the image, with its share of the pixels)\n"
         "    (of a net that ends with squared_loss: its output in place of the probability)\n"
         "an image becomes what gradcastctl import images makes of it, with as many planes as the model takes\n"
         "exit code 1: an image cannot be used, and is named; the others are printed");

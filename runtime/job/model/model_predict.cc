@@ -18,17 +18,20 @@ Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_
     const NetSpec& spec = net_.model.net;
     if (spec.element != Element::u8)
         return fail(Code::data, "the model {} takes samples of {}, not images", path, element_name(spec.element));
-    if (spec.by_position()) return fail(Code::data, "the model {} has a class for each pixel, and not one for an image", path);
+    if (masks() && spec.classes > 256)
+        return fail(Code::data, "the model {} has {} classes, but a PNG of classes has 256 at most", path, spec.classes);
     if (spec.regression()) return fail(Code::data, "the model {} is a regression: it has no classes", path);
     if (spec.C != 1 && spec.C != 3) return fail(Code::data, "the model {} takes samples of {} planes: an image has 1 or 3", path, spec.C);
     if (rules.size > 0 && (rules.size != spec.H || rules.size != spec.W))
         return fail(Code::invalid, "--size {}: the model {} takes images of {} x {} pixels{}", rules.size, path, spec.W, spec.H,
                     spec.H == spec.W ? fmt::format(": give --size {}", spec.H) : ": resize them before");
     rooms_.resize(net_.threads);
+    const uint64_t labels = masks() ? spec.targets_bytes() : sizeof(int32_t);
+    const uint64_t outputs = masks() ? spec.positions() * sizeof(int32_t) : spec.classes * sizeof(float);
     for (Room& room : rooms_) {
         net_.arena.plan("images", uint64_t{evaluation_batch} * spec.C * spec.H * spec.W, &room.images);
-        net_.arena.plan("images", evaluation_batch * sizeof(int32_t), &room.labels);
-        net_.arena.plan("images", uint64_t{evaluation_batch} * spec.classes * sizeof(float), &room.outputs);
+        net_.arena.plan("images", evaluation_batch * labels, &room.labels);
+        net_.arena.plan("images", evaluation_batch * outputs, &room.outputs);
     }
     return net_.ready();
 }
@@ -61,12 +64,23 @@ Status Predictor::batch(uint32_t lane, std::span<const std::string> paths, uint3
         else places[count++] = i;
     }
     if (count == 0) return {};
-    auto* outputs = room.outputs.as<float>();
+    Samples samples{images, nullptr, count, spec.C, spec.H, spec.W, net_.model.mean.data(), net_.model.std.data()};
     uint32_t right = 0;
     double loss = 0;
-    GC_TRY(net_.net->evaluate(
-        lane, {images, room.labels.as<int32_t>(), count, spec.C, spec.H, spec.W, net_.model.mean.data(), net_.model.std.data()}, &right,
-        &loss, nullptr, outputs));
+    if (masks()) {
+        samples.targets = room.labels.as<std::byte>();
+        auto* classes = room.outputs.as<int32_t>();
+        GC_TRY(net_.net->evaluate(lane, samples, &right, &loss, classes));
+        if (!std::isfinite(loss))
+            return fail(Code::data, "the model {} gives NaN or Inf for {}: its parameters are damaged", path_, paths[places[0]]);
+        for (uint32_t i = 0; i < count; ++i, classes += spec.positions())
+            std::transform(classes, classes + spec.positions(), std::back_inserter(results[places[i]].mask),
+                           [](int32_t each) { return static_cast<uint8_t>(each); });
+        return {};
+    }
+    samples.labels = room.labels.as<int32_t>();
+    auto* outputs = room.outputs.as<float>();
+    GC_TRY(net_.net->evaluate(lane, samples, &right, &loss, nullptr, outputs));
     std::vector<uint32_t> order(spec.classes);
     for (uint32_t i = 0; i < count; ++i) {
         const float* of = outputs + uint64_t{i} * spec.classes;

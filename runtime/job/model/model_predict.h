@@ -1,4 +1,4 @@
-// The classes that a saved model sees in PNG and JPEG files.
+// The classes that a saved model sees in PNG and JPEG files: of each image, or of each of its pixels.
 #pragma once
 #include <span>
 #include <string>
@@ -16,14 +16,15 @@ struct Guess {
     float probability = 0;   // where Predictor::probabilities() is false, the net's output
 };
 struct Prediction {
-    std::string error;         // of an image that cannot be used: names the file; else empty
-    std::vector<Guess> best;   // the most probable classes, the best first; of equal ones the lower label first
+    std::string error;           // of an image that cannot be used: names the file; else empty
+    std::vector<uint8_t> mask;   // of Predictor::masks(): classes [H, W]
+    std::vector<Guess> best;     // else: the most probable classes, the best first; of equal ones the lower label first
 };
 
 class Predictor {
 public:
     /// Opens a model as ModelNet does.  rules.size: 0, or the side of the model's images.  Error: a regression, a net whose samples are no
-    /// images, another size.
+    /// images, another size, masks of more than 256 classes.
     Status open(const std::string& path, const ImageRules& rules, uint32_t threads);
     /// How many images a call of run() should have, so that all threads work.
     size_t images_at_once() const { return size_t{net_.threads} * evaluation_batch; }
@@ -31,6 +32,8 @@ public:
     Status run(std::span<const std::string> paths, uint32_t top, std::span<Prediction> results);
     /// The net ends with softmax_cross_entropy, not with squared_loss.
     bool probabilities() const { return !layer_kind_find(net_.model.net.layers.back().kind)->regression; }
+    /// The net has a class for each pixel.
+    bool masks() const { return net_.model.net.by_position(); }
     const Model& model() const { return net_.model; }
     const char* kernels() const { return net_.net->kernels(); }
     /// Of all images so far that could be used.
@@ -38,7 +41,7 @@ public:
 
 private:
     struct Room {
-        Buffer images, labels, outputs;
+        Buffer images, labels, outputs;   // labels: zeros, or masks of zeros; outputs: [batch, classes], or the pixels' classes
     };
     /// An image's sample, into `to`, and what is odd about it.
     struct Read {
