@@ -132,7 +132,8 @@ Status Local::gradient_of(Context& context, uint32_t lane, BlockId id, uint32_t 
     Room& room = rooms_[lane];
     const std::span indices = std::span(room.indices).first(count);
     auto* images = room.images.as<uint8_t>();
-    GC_TRY(data_.read(indices, images, room.labels.as<int32_t>(), room.targets.host));
+    const Drawn drawn{augmented ? &config_.augment : nullptr, room.epochs.data()};
+    GC_TRY(data_.read(indices, images, room.labels.as<int32_t>(), room.targets.host, drawn));
     for (uint32_t i = 0; augmented && config_.augment.any() && i < count; ++i)
         augment(config_.augment, info, room.epochs[i], indices[i], images + i * data_.sample_bytes(),
                 room.targets.host + i * info.targets_bytes());

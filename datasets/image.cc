@@ -3,19 +3,17 @@
 
 #include <unistd.h>
 
+#include <png.h>
 #include <cerrno>
 #include <csetjmp>
 #include <cstdio>
-// jpeglib.h needs FILE.
-#include <jerror.h>
-#include <jpeglib.h>
-#include <png.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "datasets/exif.h"
+#include "datasets/jpeg_errors.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -149,27 +147,10 @@ private:
 
 // ---- JPEG ----------------------------------------------------------------------------------------------------------------------
 
-/// Warnings after which every pixel is as it was written.
-bool is_harmless(int code) {
-    constexpr std::array harmless{JWRN_EXTRANEOUS_DATA, JWRN_ADOBE_XFORM, JWRN_JFIF_MAJOR, JWRN_NOT_SEQUENTIAL};
-    return std::find(harmless.begin(), harmless.end(), code) != harmless.end();
-}
-
 class Jpeg {
 public:
     explicit Jpeg(const ImageFile& image) : image_(image) {
-        jpeg_.err = jpeg_std_error(&errors_.base);
-        errors_.base.error_exit = [](j_common_ptr jpeg) {
-            auto* errors = reinterpret_cast<Errors*>(jpeg->err);
-            errors->base.format_message(jpeg, errors->message);
-            longjmp(errors->back, 1);
-        };
-        errors_.base.emit_message = [](j_common_ptr jpeg, int level) {
-            auto* errors = reinterpret_cast<Errors*>(jpeg->err);
-            if (level >= 0) return;   // not a warning
-            if (!is_harmless(errors->base.msg_code)) errors->base.error_exit(jpeg);
-            errors->base.format_message(jpeg, errors->odd);
-        };
+        errors_.install(jpeg_.err);
         jpeg_create_decompress(&jpeg_);
     }
     Jpeg(Jpeg&&) = delete;
@@ -221,14 +202,9 @@ private:
         jpeg_finish_decompress(&jpeg_);
         return true;
     }
-    struct Errors {
-        jpeg_error_mgr base;   // first: the library gives it back as the whole
-        jmp_buf back;
-        char message[JMSG_LENGTH_MAX] = "", odd[JMSG_LENGTH_MAX] = "";
-    };
     const ImageFile& image_;
     jpeg_decompress_struct jpeg_{};
-    Errors errors_{};
+    JpegErrors errors_{};
     std::vector<uint8_t> row_;
 };
 

@@ -47,6 +47,9 @@ void image_turn(uint32_t orientation, Planes* planes);
 /// grid; rows first, then columns, each rounded to the nearest integer.  Integer arithmetic: every CPU gives the same bytes.
 void image_fit(uint32_t side, Planes* planes);
 
+/// image_fit() without the cut: the short side has `side` pixels, the long one side * long / short, rounded down.
+void image_resize(uint32_t side, Planes* planes);
+
 /// image_fit() of a mask: a pixel is the one whose centre is nearest, the left or upper one of two.
 void mask_fit(uint32_t side, Planes* mask);
 

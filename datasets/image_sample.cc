@@ -66,8 +66,11 @@ Status image_sample_header(const std::string& path, ImageFile* image) {
 }
 
 std::pair<uint32_t, uint32_t> image_sample_size(const ImageFile& image, const ImageRules& rules) {
-    if (rules.size > 0) return {rules.size, rules.size};
-    return rules.exif && image.orientation >= 5 ? std::pair{image.W, image.H} : std::pair{image.H, image.W};
+    if (rules.size > 0 && !rules.whole) return {rules.size, rules.size};
+    const auto [H, W] = rules.exif && image.orientation >= 5 ? std::pair{image.W, image.H} : std::pair{image.H, image.W};
+    if (rules.size == 0) return {H, W};
+    const uint64_t shorter = std::min(H, W);
+    return {static_cast<uint32_t>(uint64_t{rules.size} * H / shorter), static_cast<uint32_t>(uint64_t{rules.size} * W / shorter)};
 }
 
 Status image_sample(const ImageFile& image, const ImageRules& rules, uint32_t C, Planes* sample, std::string* odd) {
@@ -75,7 +78,7 @@ Status image_sample(const ImageFile& image, const ImageRules& rules, uint32_t C,
     *sample = {C, image.H, image.W, std::vector<uint8_t>(uint64_t{C} * image.H * image.W)};
     GC_TRY(image_decode(image, C, sample->pixels.data(), odd));
     if (rules.exif) image_turn(image.orientation, sample);
-    if (rules.size > 0) image_fit(rules.size, sample);
+    if (rules.size > 0) rules.whole ? image_resize(rules.size, sample) : image_fit(rules.size, sample);
     return {};
 }
 

@@ -8,8 +8,9 @@
 namespace gradcast {
 
 struct ImageRules {
-    uint32_t size = 0;   // image_fit() to this side; 0: as large as the file's
-    bool exif = true;    // turned upright as the EXIF orientation says
+    uint32_t size = 0;    // image_fit() to this side; 0: as large as the file's
+    bool exif = true;     // turned upright as the EXIF orientation says
+    bool whole = false;   // image_resize() in place of image_fit(): nothing is cut off
 };
 
 /// The names in a folder, sorted bytewise, without those that begin with a dot.  Error: names the folder.

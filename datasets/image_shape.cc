@@ -59,14 +59,15 @@ std::vector<uint8_t> axis_nearest(const std::vector<uint8_t>& from, uint64_t in,
     return to;
 }
 
-/// Resizes with `axis` so that the short side has `side` pixels, and cuts the middle out.
+/// Resizes with `axis` so that the short side has `side` pixels, and cuts the middle out where `cut`.
 template <typename Axis>
-void fit(uint32_t side, Planes* planes, Axis axis) {
+void fit(uint32_t side, bool cut, Planes* planes, Axis axis) {
     const uint64_t H = planes->H, W = planes->W, shorter = std::min(H, W);
-    const uint64_t high = side * H / shorter, wide = side * W / shorter;
-    planes->pixels = axis(planes->pixels, W, 1, wide, (wide - side) / 2, side);
-    planes->pixels = axis(planes->pixels, H, side, high, (high - side) / 2, side);
-    planes->H = planes->W = side;
+    const uint64_t high = side * H / shorter, wide = side * W / shorter, rows = cut ? side : high, columns = cut ? side : wide;
+    planes->pixels = axis(planes->pixels, W, 1, wide, (wide - columns) / 2, columns);
+    planes->pixels = axis(planes->pixels, H, columns, high, (high - rows) / 2, rows);
+    planes->H = static_cast<uint32_t>(rows);
+    planes->W = static_cast<uint32_t>(columns);
 }
 
 }   // namespace
@@ -91,7 +92,8 @@ void image_turn(uint32_t orientation, Planes* planes) {
     planes->pixels = std::move(turned);
 }
 
-void image_fit(uint32_t side, Planes* planes) { fit(side, planes, axis_fit); }
-void mask_fit(uint32_t side, Planes* mask) { fit(side, mask, axis_nearest); }
+void image_fit(uint32_t side, Planes* planes) { fit(side, true, planes, axis_fit); }
+void image_resize(uint32_t side, Planes* planes) { fit(side, false, planes, axis_fit); }
+void mask_fit(uint32_t side, Planes* mask) { fit(side, true, mask, axis_nearest); }
 
 }   // namespace gradcast

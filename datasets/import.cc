@@ -14,6 +14,7 @@
 #include <span>
 
 #include "datasets/import.h"
+#include "datasets/picture.h"
 #include "datasets/source.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/rng.h"
@@ -149,15 +150,16 @@ Status mean_and_std_pixels(Set& set, DataInfo* info) {
     return {};
 }
 
-/// The same of floats [count, C], as they are.  Sums are in the order of the samples.
+/// The same of floats [count, C, H, W], as they are.  Sums are in the order of the samples.
 Status mean_and_std_floats(Set& set, DataInfo* info) {
     const uint32_t C = info->C;
-    const auto count = static_cast<double>(set.count());
+    const uint64_t pixels = uint64_t{info->H} * info->W;
+    const auto count = static_cast<double>(set.count() * pixels);
     std::vector<double> means(C), squares(C);
     auto values = [&](auto add) {
         return pieces(set, info->sample_bytes(), [&](const uint8_t* bytes, uint64_t samples) {
             const auto* x = reinterpret_cast<const float*>(bytes);
-            for (uint64_t i = 0; i < samples * C; ++i) add(i % C, static_cast<double>(x[i]));
+            for (uint64_t i = 0; i < samples * C * pixels; ++i) add(i / pixels % C, static_cast<double>(x[i]));
         });
     };
     GC_TRY(values([&](uint64_t c, double value) { means[c] += value; }));
@@ -222,9 +224,55 @@ std::vector<std::string> shards_in(const std::string& folder, std::string_view b
     return paths;
 }
 
+/// Where the JPEGs of a set begin in its spool, and the end: each has its length before it.
+std::vector<uint64_t> places_of(const Set& set) {
+    std::vector<uint64_t> places = {sizeof(uint32_t)};
+    for (const uint32_t length : set.lengths) places.push_back(places.back() + length + sizeof(uint32_t));
+    return places;
+}
+
+/// Mean and deviation of pictures: of the middle of each, or of 10,000 of them at equal distances.
+Status mean_and_std_pictures(Set& set, const std::string& folder, DataInfo* info) {
+    constexpr uint64_t samples_max = 10'000;
+    const std::vector<uint64_t> places = places_of(set);
+    const uint64_t count = std::min(set.count(), samples_max);
+    Set middles;
+    GC_TRY(middles.images.open(folder));
+    PictureDecoder decoder;
+    std::vector<uint8_t> jpeg, planes(info->sample_bytes());
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t sample = i * set.count() / count;
+        jpeg.resize(set.lengths[sample]);
+        GC_TRY(set.images.read(places[sample], jpeg.data(), jpeg.size()));
+        uint32_t H = 0, W = 0;
+        GC_ASSERT(!decoder.open(jpeg, info->C, &H, &W) && !decoder.cut(part_centre(H, W, info->side), info->side, planes.data()));
+        GC_TRY(middles.images.append(planes.data(), planes.size()));
+        middles.labels.push_back(0);
+    }
+    return mean_and_std_pixels(middles, info);
+}
+
+/// Copies JPEGs of sample `begin` on, one after another, out of the spool.
+Status jpegs_read(Set& set, const std::vector<uint64_t>& places, uint64_t begin, uint64_t at, uint64_t bytes, uint8_t* to) {
+    // Byte `at` of them is in the sample whose place, less the lengths between, is the last one before it.
+    const auto place = [&](uint64_t sample) { return places[sample] - places[begin] - sizeof(uint32_t) * (sample - begin); };
+    uint64_t low = begin, high = set.count();
+    while (high - low > 1) (place((low + high) / 2) <= at ? low : high) = (low + high) / 2;
+    for (uint64_t within = at - place(low); bytes > 0; ++low, within = 0) {
+        const uint64_t some = std::min(bytes, set.lengths[low] - within);
+        GC_TRY(set.images.read(places[low] + within, to, some));
+        to += some;
+        bytes -= some;
+    }
+    return {};
+}
+
 /// Writes the shards of one half as .part files; appends their paths without .part.
 Status shards_write(const ImportConfig& config, const char* half, DataInfo info, Set& set, std::vector<std::string>* paths) {
-    const uint64_t sample_bytes = info.sample_bytes(), count = set.count();
+    const uint64_t count = set.count(), sample_bytes = info.pictures()
+                                                           ? std::max(set.images.bytes() / std::max(count, uint64_t{1}), uint64_t{1})
+                                                           : info.sample_bytes();
+    const std::vector<uint64_t> places = places_of(set);
     const uint64_t most = std::max(config.shard_bytes / (sample_bytes + info.targets_bytes()), uint64_t{1}),
                    shards = (count + most - 1) / most;
     if (shards > shards_max)
@@ -242,6 +290,14 @@ Status shards_write(const ImportConfig& config, const char* half, DataInfo info,
             if (set.masked) return set.masks.read(at, to, bytes);
             return std::memcpy(to, std::as_bytes(std::span(set.targets)).data() + at, bytes), Status();
         };
+        if (info.pictures()) {
+            const PicturesRead jpegs = [&](uint64_t at, uint64_t bytes, uint8_t* to) {
+                return jpegs_read(set, places, begin, at, bytes, to);
+            };
+            GC_TRY(
+                shard_write_part(paths->back(), info, std::span(set.lengths).subspan(begin, info.count), jpegs, set.labels.data() + begin));
+            continue;
+        }
         GC_TRY(info.targets > 0 || info.vocabulary > 0
                    ? shard_write_part(paths->back(), info, read, targets, config.compress)
                    : shard_write_part(paths->back(), info, read, set.labels.data() + begin, config.compress));
@@ -326,6 +382,12 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     }
     if (config.test > 0 && !splits(*kind)) return fail(Code::invalid, "--test: {} has samples to test on: leave it out", kind->name);
     if (config.test < 0 || config.test >= 1) return fail(Code::invalid, "--test: a share above 0% and below 100% is needed, as 10%");
+    if (!config.vocabulary_file.empty() && !is_text(*kind))
+        return fail(Code::invalid, "--vocabulary: {} is neither text nor tokens: leave it out", kind->name);
+    if (config.pictures && kind->read != image_sets)
+        return fail(Code::invalid, "--store jpeg: {} is no folder of images: leave it out", kind->name);
+    if (config.pictures && config.compress > 0)
+        return fail(Code::invalid, "--compress: JPEGs are compressed (--store): leave one of them out");
     if (config.compress > 9) return fail(Code::invalid, "{} is no level of compression: 1 (fast) to 9 (small)", config.compress);
     if (config.out.empty()) return fail(Code::invalid, "say into which folder to write (--out)");
     auto absent = [&] {
@@ -364,7 +426,9 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
                   .target_element = train.masked ? Element::u8 : Element::f32,
                   .ignore = import.ignore,
                   .vocabulary = import.vocabulary,
-                  .alphabet = import.alphabet};
+                  .alphabet = import.alphabet,
+                  .side = train.side,
+                  .longest = std::max(train.longest, test.longest)};
     if (info.classes == 0)
         for (const Set* set : {&train, &test})
             for (int32_t label : set->labels) info.classes = std::max(info.classes, static_cast<uint32_t>(label) + 1);
@@ -378,6 +442,8 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
     } else if (kind->std > 0) {
         info.mean.assign(info.C, kind->mean);
         info.std.assign(info.C, kind->std);
+    } else if (info.pictures()) {
+        GC_TRY(mean_and_std_pictures(train, config.out, &info));
     } else GC_TRY(info.element == Element::f32 ? mean_and_std_floats(train, &info) : mean_and_std_pixels(train, &info));
     if (!info.regression() && !info.masks() && info.vocabulary == 0) note_empty(info, train, &result->notes);
     if (test.count() == 0)

@@ -21,8 +21,10 @@ struct Set {
     uint32_t targets_each = 0;    // above 0: floats in place of the label
     std::vector<float> targets;   // [count, targets_each]
     bool masked = false;
-    Spool masks;           // where masked: [count, H, W]
-    uint64_t tokens = 0;   // of a text, which has no labels: how many are in `images`
+    Spool masks;                      // where masked: [count, H, W]
+    std::vector<uint32_t> lengths;    // of pictures: bytes of each JPEG; `images` has it before the JPEG, too, in 4 bytes
+    uint32_t side = 0, longest = 0;   // of pictures: DataInfo::side and longest
+    uint64_t tokens = 0;              // of a text, which has no labels: how many are in `images`
     uint64_t count() const { return tokens > 0 ? tokens : labels.size(); }
 };
 

@@ -11,6 +11,7 @@
 #include "datasets/image_sample.h"
 #include "datasets/import.h"
 #include "datasets/in_order.h"
+#include "datasets/picture.h"
 #include "datasets/source.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/digest.h"
@@ -159,7 +160,7 @@ constexpr uint64_t header_bytes = 8 << 20;         // of a file whose header is 
 class Reader {
 public:
     Reader(const ImportConfig& config, const std::vector<std::string>& classes)
-        : config_(config), rules_{config.size, config.exif}, classes_(classes) {}
+        : config_(config), rules_{config.size, config.exif, config.pictures}, classes_(classes) {}
     /// Finds the size and the channels of all samples, and what each image takes to decode.
     Status headers(Found& half) {
         std::vector<Header> slots(in_order_slots(config_.threads));
@@ -179,15 +180,17 @@ public:
                              }});
     }
     Status sizes_alike() const {
-        if (others_ == 0) return {};
-        return fail(Code::data, "{}{}: --size {} makes all alike (resizes the short side to so many pixels and cuts the middle out)",
+        if (others_ == 0 || config_.pictures) return {};
+        return fail(Code::data,
+                    "{}{}: --size {} makes all alike (resizes the short side to so many pixels and cuts the middle out), or --store jpeg "
+                    "with it keeps their shapes",
                     other_, others_ > 1 ? fmt::format(", and {} more differ", others_ - 1) : "", std::min(H_, W_));
     }
     /// Everything that decoded samples depend on.
     std::string what(const Found& train, const Found& test) const {
         Sha256 sha;
         auto add = [&](const std::string& text) { sha.add(std::as_bytes(std::span(text))); };
-        add(fmt::format("{} {} {} {} {} {}\n", version_text, rules_.size, rules_.exif, C_, H_, W_));
+        add(fmt::format("{} {} {} {} {} {}{}\n", version_text, rules_.size, rules_.exif, C_, H_, W_, config_.pictures ? " jpeg" : ""));
         for (const Found* half : {&train, &test}) {
             add(fmt::format("{} files\n", half->files.size()));
             for (const Found::File& file : half->files)
@@ -202,9 +205,17 @@ public:
             set->C = C_;
             set->H = H_;
             set->W = W_;
+            if (config_.pictures) {
+                set->H = set->W = set->side = rules_.size;
+                set->longest = std::max(longest_, rules_.size);
+            }
             const uint64_t count = half->files.size(), done = std::min(state.files - begin, count);
+            uint64_t at = 0;   // in the spool
             for (uint64_t i = 0; i < done; ++i)
-                if (!std::binary_search(state.bad.begin(), state.bad.end(), begin + i)) set->labels.push_back(half->files[i].label);
+                if (!std::binary_search(state.bad.begin(), state.bad.end(), begin + i)) {
+                    set->labels.push_back(half->files[i].label);
+                    if (config_.pictures) GC_TRY(length_read(&at, set));
+                }
             GC_TRY(read(std::span(half->files).subspan(done), *half, set, import));
             begin += count;
         }
@@ -229,6 +240,14 @@ private:
                              return save(import);
                          }});
     }
+    /// Of the next picture in the spool of an import that goes on.
+    static Status length_read(uint64_t* at, Set* set) {
+        uint32_t length = 0;
+        GC_TRY(set->images.read(*at, reinterpret_cast<uint8_t*>(&length), sizeof length));
+        *at += sizeof length + length;
+        set->lengths.push_back(length);
+        return {};
+    }
     /// About once a second, so that an import that is killed has lost little.
     Status save(Import* import) {
         constexpr uint64_t period_us = 1'000'000;
@@ -248,6 +267,7 @@ private:
         bool changed = false;   // since its header was read
         ImageFile image;        // without its bytes
         Planes planes;
+        std::string jpeg;   // of pictures, in place of planes
         std::string odd;
     };
 
@@ -265,20 +285,43 @@ private:
         std::tie(header->H, header->W) = image_sample_size(image, rules_);
         // What image_fit() makes of the rows, then of the columns, comes on top.
         header->decode_bytes = image.decode_bytes(3) + uint64_t{3} * rules_.size * (uint64_t{rules_.size} + std::max(image.H, image.W));
+        if (!rules_.whole) return;
+        // The resized picture, the rows of its width before, and its JPEG, which is smaller.
+        const uint64_t H = header->H, W = header->W;
+        header->decode_bytes = image.decode_bytes(3) + 3 * W * (H + std::max(image.H, image.W)) + 3 * H * W;
+        header->status = long_check(image);
     }
     void decode(const std::string& path, Decoded* decoded) const {
         ImageFile& image = decoded->image;
         decoded->status = image_sample_open(path, &image);
-        decoded->changed = decoded->status.ok() && (image.C > C_ || image_sample_size(image, rules_) != std::pair{H_, W_});
+        if (decoded->status.ok()) decoded->status = long_check(image);
+        decoded->changed = decoded->status.ok() && is_other(image);
         decoded->odd.clear();
         if (decoded->status.ok() && !decoded->changed) decoded->status = image_sample(image, rules_, C_, &decoded->planes, &decoded->odd);
         image.bytes = {};
+        if (!rules_.whole || decoded->changed || !decoded->status.ok()) return;
+        picture_encode(decoded->planes, &decoded->jpeg);
+        decoded->planes = {};
+    }
+
+    /// A picture whose long side no JPEG or shard takes.
+    Status long_check(const ImageFile& image) const {
+        const auto [H, W] = image_sample_size(image, rules_);
+        if (!rules_.whole || (std::max(H, W) <= picture_side_max && uint64_t{3} * H * W <= shard_sample_bytes_max)) return {};
+        return fail(Code::data, "{}: {} x {} pixels become {} x {} with --size {}, more than a shard takes: cut it, or take a smaller size",
+                    image.path, image.W, image.H, W, H, rules_.size);
+    }
+    /// Its header is not as it was.
+    bool is_other(const ImageFile& image) const {
+        const auto [H, W] = image_sample_size(image, rules_);
+        return image.C > C_ || (rules_.whole ? std::max(H, W) > longest_ : H != H_ || W != W_);
     }
 
     // The thread that imports.
     Status compare(const std::string& path, const Header& header) {
         if (!header.status.ok()) return go_on(header.status);
         C_ = std::max(C_, header.C);
+        longest_ = std::max({longest_, header.H, header.W});
         if (H_ == 0) {
             H_ = header.H;
             W_ = header.W;
@@ -297,7 +340,15 @@ private:
             return {};
         }
         state.oddities.add(decoded->image, rules_, decoded->odd);
-        GC_TRY(set->images.append(decoded->planes.pixels.data(), decoded->planes.pixels.size()));
+        if (rules_.whole) {
+            const auto length = static_cast<uint32_t>(decoded->jpeg.size());
+            GC_TRY(set->images.append(reinterpret_cast<const uint8_t*>(&length), sizeof length));
+            GC_TRY(set->images.append(reinterpret_cast<const uint8_t*>(decoded->jpeg.data()), length));
+            set->lengths.push_back(length);
+            decoded->jpeg = {};
+        } else {
+            GC_TRY(set->images.append(decoded->planes.pixels.data(), decoded->planes.pixels.size()));
+        }
         set->labels.push_back(label);
         decoded->planes = {};
         return {};
@@ -322,7 +373,8 @@ private:
     const ImageRules rules_;
     const std::vector<std::string>& classes_;
     const uint64_t bytes_max_ = std::min(decode_bytes_max, memory_room().bytes / 4);
-    uint32_t C_ = 1, H_ = 0, W_ = 0;   // of all samples
+    uint32_t C_ = 1, H_ = 0, W_ = 0;   // of all samples; of pictures those of the first one
+    uint32_t longest_ = 0;             // side of any sample
     std::string first_, other_;        // the image whose size that is; one of another size
     uint64_t others_ = 0;
     uint64_t files_ = 0, done_ = 0, told_us_ = 0, saved_us_ = clock_us();
@@ -332,6 +384,8 @@ private:
 }   // namespace
 
 Status image_sets(const ImportConfig& config, uint32_t, Import* import) {
+    if (config.pictures && config.size == 0)
+        return fail(Code::invalid, "--store jpeg: say how many pixels the short side of each picture is to have, as --size 256");
     std::vector<std::string> classes;
     Found train, test;
     GC_TRY(sets_find(config, &classes, &train, &test, &import->notes));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstring>
 
 #include "datasets/import.h"
@@ -94,18 +95,24 @@ Status pair_read(const ImportConfig& config, const std::string& prefix, Set* tra
     Npy npy;
     GC_TRY(npy_open(path, &npy));
     const std::vector<uint64_t>& dims = npy.dims;
-    if (npy.type != "|u1" || dims.size() < 3 || dims.size() > 4)
-        return fail(Code::data, "{}: {}: images are uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]{}", path, npy.shown(),
-                    npy.type.find('f') != npy.type.npos ? ": save (x * 255).round().astype(numpy.uint8) of values in 0 .. 1" : "");
+    const bool floats = npy.type == "<f4";
+    if ((npy.type != "|u1" && !floats) || dims.size() < (floats ? 2 : 3) || dims.size() > 4)
+        return fail(Code::data,
+                    "{}: {}: images are uint8 [N, H, W], [N, C, H, W] or [N, H, W, C], other values float32 [N, C] or as images{}", path,
+                    npy.shown(), npy.type.find('f') != npy.type.npos ? ": save x.astype(numpy.float32)" : "");
     if (dims[0] != labels.size())
         return fail(Code::data, "{} has {} labels for the {} images of {}", labels_path, labels.size(), dims[0], path);
     const auto is_channels = [](uint64_t dim) { return dim == 1 || dim == 3; };
-    const bool last = dims.size() == 4 && !is_channels(dims[1]) && is_channels(dims[3]);
-    const uint64_t C = dims.size() == 3 ? 1
-                       : last           ? dims[3]
-                                        : dims[1],
-                   H = dims[dims.size() == 3 || last ? 1 : 2], W = dims[dims.size() == 3 || last ? 2 : 3], plane = H * W, bytes = C * plane;
-    if (C > shard_side_max || H > shard_side_max || W > shard_side_max || bytes > shard_sample_bytes_max)
+    // Of floats the order is not guessed: any number of channels is common.
+    const bool last = !floats && dims.size() == 4 && !is_channels(dims[1]) && is_channels(dims[3]);
+    const uint64_t C = dims.size() == 2   ? dims[1]
+                       : dims.size() == 3 ? 1
+                       : last             ? dims[3]
+                                          : dims[1],
+                   H = dims.size() == 2 ? 1 : dims[dims.size() == 3 || last ? 1 : 2],
+                   W = dims.size() == 2 ? 1 : dims[dims.size() == 3 || last ? 2 : 3], plane = H * W, values = C * plane,
+                   bytes = values * (floats ? sizeof(float) : 1);
+    if (C > shard_side_max || H > shard_side_max || W > shard_side_max || values > shard_sample_bytes_max || bytes > shard_sample_bytes_max)
         return fail(Code::data, "{}: samples of {} x {} x {} are more than a shard takes, {} MiB each", path, C, H, W,
                     shard_sample_bytes_max >> 20);
     GC_TRY(memory_room_for(2 * bytes, path + ": an image"));
@@ -116,10 +123,17 @@ Status pair_read(const ImportConfig& config, const std::string& prefix, Set* tra
             set->C = static_cast<uint32_t>(C);
             set->H = static_cast<uint32_t>(H);
             set->W = static_cast<uint32_t>(W);
+            set->element = floats ? Element::f32 : Element::u8;
         }
     std::vector<uint8_t> image(bytes), planes(bytes);
     for (uint64_t i = 0; i < labels.size(); ++i) {
         if (!npy.source.get(image.data(), bytes)) return npy.source.ended(fmt::format("image {} of {}", i, labels.size()));
+        for (uint64_t k = 0; floats && k < values; ++k) {
+            float value;
+            std::memcpy(&value, &image[k * sizeof value], sizeof value);
+            if (!std::isfinite(value))
+                return fail(Code::data, "{}: sample {}, value {}: {} is not finite: leave the sample out", path, i, k, value);
+        }
         if (last)
             for (uint64_t c = 0; c < C; ++c)
                 for (uint64_t k = 0; k < plane; ++k) planes[c * plane + k] = image[k * C + c];
@@ -141,6 +155,9 @@ Status npy_sets(const ImportConfig& config, uint32_t, Import* import) {
     GC_TRY(pair_read(config, "", &train, has_test ? nullptr : &test, &import->notes));
     if (!has_test) return {};
     GC_TRY(pair_read(config, "test-", &test, nullptr, &import->notes));
+    if (train.element != test.element)
+        return fail(Code::data, "{}: samples for training are {}, those for testing {}: save both alike", config.from,
+                    element_name(train.element), element_name(test.element));
     if (train.C == test.C && train.H == test.H && train.W == test.W) return {};
     return fail(Code::data, "{}: images for training are {} x {} x {}, those for testing {} x {} x {}", config.from, train.C, train.H,
                 train.W, test.C, test.H, test.W);

@@ -8,6 +8,7 @@
 
 #include "datasets/import.h"
 #include "datasets/source.h"
+#include "datasets/tokeniser.h"
 
 namespace gradcast {
 namespace {
@@ -136,6 +137,73 @@ Status tokens_format(const std::string& path, const ImportConfig& config, Elemen
     return {};
 }
 
+/// The vocabulary of --vocabulary FILE, if there is one.
+Status vocabulary_open(const ImportConfig& config, Import* import, Tokeniser* tokeniser, Element* element) {
+    if (config.vocabulary_file.empty()) return {};
+    GC_TRY(Tokeniser::open(config.vocabulary_file, tokeniser));
+    import->vocabulary = tokeniser->vocabulary();
+    import->alphabet = tokeniser->text();
+    *element = import->vocabulary > 65536 ? Element::u32 : Element::u16;
+    return {};
+}
+
+/// Moves the last share of the tokens to the half to test on.
+Status tail_move(const ImportConfig& config, Import* import) {
+    Set &train = import->train, &test = import->test;
+    const uint64_t width = element_bytes(train.element), kept = train_share(config, train.tokens);
+    std::vector<uint8_t> piece(piece_bytes);
+    for (uint64_t at = kept * width, end = train.tokens * width, some = 0; at < end; at += some) {
+        some = std::min<uint64_t>(piece.size(), end - at);
+        GC_TRY(train.images.read(at, piece.data(), some));
+        GC_TRY(test.images.append(piece.data(), some));
+    }
+    test.tokens += train.tokens - kept;
+    train.tokens = kept;
+    return {};
+}
+
+/// A text whose words are encoded by merges.
+Status merged_sets(const ImportConfig& config, const std::string& train, const std::string& test, Import* import) {
+    if (config.by == "bytes")
+        return fail(Code::invalid, "--by bytes: the tokens are those of --vocabulary {}: leave one of them out", config.vocabulary_file);
+    Tokeniser tokeniser;
+    Element element = Element::u16;
+    GC_TRY(vocabulary_open(config, import, &tokeniser, &element));
+    Halves halves(import, element, UINT64_MAX);
+    for (const bool tested : {false, true}) {
+        const std::string& path = tested ? test : train;
+        if (path.empty()) continue;
+        if (tested) halves.test();
+        Characters characters(path);   // they are to be whole; words are cut from the bytes
+        std::string waiting;
+        std::vector<uint32_t> tokens;
+        uint64_t end_at = 0;
+        const auto words = [&](bool end) -> Status {
+            std::string_view left = waiting;
+            for (size_t length; (length = word_length(left, end)) > 0; left.remove_prefix(length)) {
+                tokens.clear();
+                tokeniser.encode_word(left.substr(0, length), &tokens);
+                for (const uint32_t token : tokens) GC_TRY(halves.add(token));
+            }
+            if (left.size() > Tokeniser::word_bytes_max)
+                return fail(Code::data, "{}: a word of more than {} MiB before byte {}: it is no text", path,
+                            Tokeniser::word_bytes_max >> 20, end_at);
+            waiting.erase(0, waiting.size() - left.size());
+            return {};
+        };
+        const Status status = pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
+            end_at = at + piece.size();
+            GC_TRY(characters.add(piece, at, [](uint32_t) { return Status(); }));
+            waiting.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+            return words(false);
+        });
+        GC_TRY(status);
+        GC_TRY(characters.end(end_at));
+        GC_TRY(words(true));
+    }
+    return tail_move(config, import);
+}
+
 }   // namespace
 
 Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
@@ -143,6 +211,9 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
     GC_TRY(files_find(config, ".bin", &train, &test));
     Element element = Element::u16;
     uint32_t largest = 0;
+    Tokeniser tokeniser;
+    GC_TRY(vocabulary_open(config, import, &tokeniser, &element));
+    const uint32_t vocabulary = config.vocabulary_file.empty() ? config.vocabulary : tokeniser.vocabulary();
     for (const bool second : {false, true}) {   // how many there are, then the tokens
         uint64_t train_count = 0;
         std::unique_ptr<Halves> halves;
@@ -167,9 +238,11 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
                     const auto place = static_cast<uint32_t>((at + i) % width);
                     token = (place == 0 ? 0 : token) | uint32_t{piece[i]} << (8 * place);
                     if (place + 1 < width) continue;
-                    if (config.vocabulary > 0 && token >= config.vocabulary)
+                    if (vocabulary > 0 && token >= vocabulary)
                         return fail(Code::data, "{}: token {} is {}, not below --vocabulary {}", path, (at + i - skip) / width, token,
-                                    config.vocabulary);
+                                    config.vocabulary_file.empty() ? fmt::format("{}", vocabulary)
+                                                                   : fmt::format("{}, which has {}: it is not that of these tokens",
+                                                                                 config.vocabulary_file, vocabulary));
                     largest = std::max(largest, token);
                     if (second) GC_TRY(halves->add(token));
                     else if (!tested) ++train_count;
@@ -184,7 +257,7 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
         if (!second) import->train.tokens = train_count;
     }
     if (largest == UINT32_MAX) return fail(Code::data, "{}: the token {} is too large", train, largest);
-    import->vocabulary = config.vocabulary > 0 ? config.vocabulary : largest + 1;
+    import->vocabulary = vocabulary > 0 ? vocabulary : largest + 1;
     return {};
 }
 
@@ -193,6 +266,7 @@ Status text_sets(const ImportConfig& config, uint32_t, Import* import) {
     if (!bytes && config.by != "characters") return fail(Code::invalid, "--by {}: a text is taken by characters or by bytes", config.by);
     std::string train, test;
     GC_TRY(files_find(config, ".txt", &train, &test));
+    if (!config.vocabulary_file.empty()) return merged_sets(config, train, test, import);
     std::set<uint32_t> seen;
     uint64_t count = 0;
     const auto read = [&](const std::string& path, auto each) -> Status {

@@ -38,6 +38,7 @@ public:
         target_stride_ = (block_max_ * data.info().targets_bytes() + 63) / 64 * 64;
         arena.plan("read-ahead", config.ahead * target_stride_, &targets_);
         indices_.resize(uint64_t{config.ahead} * block_max_);
+        epochs_.resize(indices_.size());
     }
 
     ~BlockLoader() override {
@@ -108,7 +109,7 @@ public:
             slot->id = id;
             lock.unlock();
             choose(*slot);
-            if (Status status = data_.read(indices(*slot), image(*slot), label(*slot), target(*slot)); !status.ok()) {
+            if (Status status = read(*slot); !status.ok()) {
                 done(id);
                 return status;
             }
@@ -162,15 +163,22 @@ private:
         slot.count = sampler_.block_size(slot.id.block);
         const std::span<uint64_t> own = indices(slot);
         sampler_.block(slot.id, own);
-        for (uint32_t i = 0; i < slot.count; ++i) own[i] = data_.in_epoch(own[i], sampler_.seed(), sampler_.epoch_of(slot.id, i));
+        uint64_t* epochs = &epochs_[index(slot) * block_max_];
+        for (uint32_t i = 0; i < slot.count; ++i) {
+            epochs[i] = sampler_.epoch_of(slot.id, i);
+            own[i] = data_.in_epoch(own[i], sampler_.seed(), epochs[i]);
+        }
+    }
+    Status read(Slot& slot) {
+        return data_.read(indices(slot), image(slot), label(slot), target(slot), {&config_.augment, &epochs_[index(slot) * block_max_]});
     }
 
     /// Augments the slot's images, once they are read.
     void change(Slot& slot) {
         if (!config_.augment.any()) return;
         for (uint32_t i = 0; i < slot.count; ++i)
-            augment(config_.augment, data_.info(), sampler_.epoch_of(slot.id, i), indices(slot)[i], image(slot) + i * data_.sample_bytes(),
-                    target(slot) + i * data_.info().targets_bytes());
+            augment(config_.augment, data_.info(), epochs_[index(slot) * block_max_ + i], indices(slot)[i],
+                    image(slot) + i * data_.sample_bytes(), target(slot) + i * data_.info().targets_bytes());
     }
 
     // ---- the thread --------------------------------------------------------------------------------------------------------------
@@ -198,7 +206,7 @@ private:
 
     void fill_by_pread() {
         while (Slot* slot = take(true)) {
-            slot->status = data_.read(indices(*slot), image(*slot), label(*slot), target(*slot));
+            slot->status = read(*slot);
             finish(*slot);
         }
     }
@@ -298,6 +306,7 @@ private:
     uint64_t image_stride_ = 0, target_stride_ = 0;
     Buffer images_, labels_, targets_;   // `ahead` blocks each
     std::vector<uint64_t> indices_;      // for `ahead` blocks
+    std::vector<uint64_t> epochs_;       // of these samples
 
     std::mutex mutex_;   // guards the members below, down to thread_
     std::condition_variable ready_, room_;

@@ -11,6 +11,7 @@
 #include <set>
 #include <tuple>
 
+#include "datasets/tokeniser.h"
 #include "runtime/core/arena.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/memory_room.h"
@@ -71,6 +72,8 @@ std::string digest_text(const Shard& shard) {
     if (info.ignore >= 0) text += fmt::format(" ignore {}", info.ignore);
     if (info.vocabulary > 0) text += fmt::format(" text {}", info.vocabulary);
     if (info.targets > 0) text += fmt::format(" {} {}", info.targets, element_name(info.target_element));
+    if (Tokeniser::is_text(info.alphabet)) text += " merges " + sha256_hex(std::as_bytes(std::span(info.alphabet)));
+    if (info.pictures()) text += fmt::format(" pictures {} {}", info.side, shard.offsets_digest);
     for (const std::string& digest : shard.sample_digests) text += " " + digest;
     for (const std::string& digest : shard.target_digests) text += " " + digest;
     return text + "\n";
@@ -127,6 +130,9 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
             return fail(Code::data,
                         "{}: samples of {} x {} x {} in {} classes, but {} has {} x {} x {} in {}: shards of one data set are alike", path,
                         its.C, its.H, its.W, its.classes, first, ours.C, ours.H, ours.W, ours.classes);
+        else if (its.side != ours.side)
+            return fail(Code::data, "{}: {}, but {} has {}: shards of one data set are alike", path, its.pictures() ? "JPEGs" : "pixels",
+                        first, ours.pictures() ? "JPEGs" : "pixels");
         else if (its.ignore != ours.ignore)
             return fail(Code::data, "{}: masks ignore {}, but those of {} {} (-1: nothing): shards of one data set are alike", path,
                         its.ignore, first, ours.ignore);
@@ -151,6 +157,9 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
                               its.count, options.context);
         if (its.vocabulary == 0 && options.context > 0)
             return fail(Code::invalid, "context = {}: {} is no text, but has samples: leave it out", options.context, path);
+        result->info_.longest = std::max(result->info_.longest, its.longest);
+        for (size_t i = 1; i < shard.offsets.size(); ++i)
+            result->jpeg_bytes_max_ = std::max(result->jpeg_bytes_max_, shard.offsets[i] - shard.offsets[i - 1]);
         result->info_.count += its.vocabulary > 0 && !options.look ? its.count / options.context - 1 : its.count;
         result->shards_.push_back(std::move(shard));
         result->fds_.push_back(std::move(fd));
@@ -166,6 +175,17 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         *to = *given;
         digests += fmt::format("{} {:a}\n", what, fmt::join(*given, " "));
     }
+    const uint32_t side = options.side > 0 ? options.side : options.side_of_pictures;
+    if (DataInfo& info = result->info_; info.pictures() && side > 0 && side != info.side) {
+        if (side > info.side)
+            return fail(Code::invalid,
+                        "side = {}: the short side of the pictures of {} has {} pixels: at most so many, or import them with --size {}",
+                        side, name, info.side, side);
+        info.H = info.W = side;
+        digests += fmt::format("side {}\n", side);
+    } else if (!info.pictures() && options.side > 0)
+        return fail(Code::invalid, "side = {}: {} has samples of one size, not pictures (import images --store jpeg): leave it out",
+                    options.side, name);
     if (const DataInfo& info = result->info_; info.vocabulary > 0 && !options.look) {
         result->context_ = options.context;
         result->info_.W = options.context + 1;
@@ -283,10 +303,47 @@ Status DataSet::targets(std::span<const uint64_t> indices, std::byte* targets) c
     return {};
 }
 
-Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out, std::byte* targets_out) const {
+std::unique_ptr<DataSet::Cut> DataSet::cut_take() const {
+    {
+        std::lock_guard lock(cuts_mutex_);
+        if (!cuts_.empty()) {
+            std::unique_ptr<Cut> cut = std::move(cuts_.back());
+            cuts_.pop_back();
+            return cut;
+        }
+    }
+    auto made = std::make_unique<Cut>();
+    made->jpeg.reserve(jpeg_bytes_max_);
+    made->decoder.reserve(info_.C, info_.longest, info_.W);
+    return made;
+}
+
+Status DataSet::pictures_read(std::span<const uint64_t> indices, uint8_t* images, Drawn drawn) const {
+    std::unique_ptr<Cut> cut = cut_take();
+    Status status;
+    for (size_t i = 0; i < indices.size() && status.ok(); ++i) {
+        const Run at = run(indices.subspan(i, 1));
+        const Shard& shard = shards_[at.shard];
+        uint32_t H = 0, W = 0;
+        status = shard_picture_read(shard, fd(at.shard), at.sample, &cut->jpeg);
+        if (status.ok()) status = shard_picture_open(shard, at.sample, cut->jpeg, &cut->decoder, &H, &W);
+        if (!status.ok()) break;
+        const bool random = drawn.how && drawn.how->area > 0;
+        const Part part =
+            random ? part_drawn(drawn.how->area, drawn.how->seed, drawn.epochs[i], indices[i], H, W) : part_centre(H, W, info_.W);
+        if (const char* wrong = cut->decoder.cut(part, info_.W, images + i * sample_bytes()))
+            status = shard_picture_error(shard, at.sample, wrong);
+    }
+    std::lock_guard lock(cuts_mutex_);
+    cuts_.push_back(std::move(cut));
+    return status;
+}
+
+Status DataSet::read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels_out, std::byte* targets_out, Drawn drawn) const {
     labels(indices, labels_out);
     if (targets_out) GC_TRY(targets(indices, targets_out));
     if (of_program_) return std::fill_n(images, indices.size(), uint8_t{0}), Status{};
+    if (info_.pictures()) return pictures_read(indices, images, drawn);
     for (size_t at = 0; at < indices.size();) {
         Run next = run(indices.subspan(at));
         GC_TRY(run_read(next, images + at * sample_bytes()));

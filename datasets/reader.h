@@ -2,11 +2,13 @@
 // of its own.
 #pragma once
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "datasets/augment.h"
 #include "datasets/chunks.h"
 #include "datasets/manifest.h"
+#include "datasets/picture.h"
 #include "datasets/sampler.h"
 #include "datasets/shard.h"
 #include "runtime/core/arena.h"
@@ -27,6 +29,8 @@ struct Run {
 struct DataOptions {
     /// Use only samples with labels 0 .. classes - 1 (8 bytes of memory a sample); 0: all.
     uint32_t classes = 0;
+    uint32_t side = 0;                        // of the samples that are cut out of pictures; 0: the short side of the pictures
+    uint32_t side_of_pictures = 0;            // the same, but nothing where there are no pictures
     uint32_t context = 0;                     // of a text: a sample is a window of so many tokens and the one behind them
     std::vector<float> mean = {}, std = {};   // [C], in place of those of the shards; empty: those
     bool look = false;                        // a text needs no context: each token is a sample
@@ -35,6 +39,12 @@ struct DataOptions {
     /// The pattern comes from a client with fewer rights: messages show nothing of the files that a wildcard matches.
     bool confidential = false;
     const std::atomic<bool>* stop = nullptr;   // set: opening ends with Code::cancelled
+};
+
+/// How training samples are drawn: from pictures, random parts are cut where `how` says so.
+struct Drawn {
+    const Augment* how = nullptr;       // null: the middle of each picture
+    const uint64_t* epochs = nullptr;   // of each sample
 };
 
 /// The samples of all shards that match a pattern, in the order of the sorted paths, or that a manifest lists (datasets/manifest.h);
@@ -56,8 +66,9 @@ public:
     const std::vector<Shard>& shards() const { return shards_; }
     uint64_t sample_bytes() const { return info_.sample_bytes(); }
     /// Reads these samples: images [n, C, H, W] of info().element; labels [n], which are 0 where samples have targets; targets
-    /// [n, info().targets_bytes()].  Blocks; thread-safe.  Errors name file, data set and chunk.
-    Status read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels, std::byte* targets = nullptr) const;
+    /// [n, info().targets_bytes()].  Of pictures: decoded, and cut as `drawn` says, which allocates for a moment.  augment() does the
+    /// rest.  Blocks; thread-safe.  Errors name file, data set and chunk.
+    Status read(std::span<const uint64_t> indices, uint8_t* images, int32_t* labels, std::byte* targets = nullptr, Drawn drawn = {}) const;
     /// Samples of that memory, which read() has filled, as a net takes them.
     Samples samples(uint32_t count, const uint8_t* images, const int32_t* labels, const std::byte* targets) const {
         return {.images = images,
@@ -78,12 +89,19 @@ public:
     void labels(std::span<const uint64_t> indices, int32_t* labels) const;
     Status targets(std::span<const uint64_t> indices, std::byte* targets) const;
     int fd(uint32_t shard) const { return fds_[shard].get(); }
-    /// Some images are in stored chunks: only read() can read them.
-    bool chunked() const { return chunks_.used(); }
+    /// Some images are in stored chunks or are JPEGs: only read() can read them.
+    bool chunked() const { return chunks_.used() || info_.pictures(); }
 
 private:
     friend Status data_open(const Manifest& manifest, const std::string& name, std::unique_ptr<DataSet>* data, const DataOptions& options);
+    /// A decoder with its memory.
+    struct Cut {
+        PictureDecoder decoder;
+        std::vector<uint8_t> jpeg;
+    };
     Status run_read(const Run& run, uint8_t* to) const;
+    Status pictures_read(std::span<const uint64_t> indices, uint8_t* images, Drawn drawn) const;
+    std::unique_ptr<Cut> cut_take() const;
     uint64_t place(uint64_t index) const { return kept_.empty() ? index : kept_[index]; }
     void keep(uint32_t classes);
     DataInfo info_;
@@ -97,6 +115,9 @@ private:
     std::vector<std::byte> targets_;   // [info_.count, info_.targets_bytes()], floats; masks stay on disk
     bool of_program_ = false;
     mutable ChunkCache chunks_;
+    uint64_t jpeg_bytes_max_ = 0;   // of pictures
+    mutable std::mutex cuts_mutex_;
+    mutable std::vector<std::unique_ptr<Cut>> cuts_;   // that no thread uses; as many as there were threads at once
 };
 /// Opens the shards of a pattern or manifest; reads and checks all labels.  Errors name file, data set and chunk.
 Status data_open(const std::string& pattern, std::unique_ptr<DataSet>* data, const DataOptions& options = {});

@@ -14,7 +14,11 @@
 #include <span>
 
 #include "datasets/hdf5.h"
+#include "datasets/picture.h"
 #include "datasets/shard_format.h"
+#include "datasets/tokeniser.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
 
 namespace gradcast {
@@ -176,13 +180,16 @@ constexpr Element pixels_alone[] = {Element::u8}, labels_alone[] = {Element::u8,
 constexpr SetRules version_1_rules[] = {
     {"images", {4, 4, 4}, "4, [N, C, H, W]", pixels_alone, "uint8: x.astype(\"uint8\") of values in 0 .. 255"},
     {"labels", {1, 1, 1}, "1, [N]", labels_alone, "uint8, or uint16 above 256 classes: labels.astype(\"uint8\")"}};
-constexpr SetRules version_2_rules[] = {
-    {"samples", {1, 4, 4}, "4, [N, C, H, W], or 1, [N] of tokens", of_samples, "uint8, uint16, uint32 or float32: x.astype(\"float32\")"},
-    {"targets",
-     {1, 2, 3},
-     "1, [N] of labels, 2, [N, K] of floats, or 3, [N, H, W] of masks",
-     of_targets,
-     "uint8 or uint16 of labels, or float32"}};
+constexpr SetRules version_2_rules[] = {{"samples",
+                                         {1, 4, 4},
+                                         "4, [N, C, H, W], or 1, [N] of tokens or [bytes] of JPEGs",
+                                         of_samples,
+                                         "uint8, uint16, uint32 or float32: x.astype(\"float32\")"},
+                                        {"targets",
+                                         {1, 2, 3},
+                                         "1, [N] of labels, 2, [N, K] of floats, or 3, [N, H, W] of masks",
+                                         of_targets,
+                                         "uint8 or uint16 of labels, or float32"}};
 
 /// Where a shard is given and the data set is in chunks, its chunks are listed there.
 Status data_set_open(hid_t file, const std::string& path, const SetRules& rules, uint64_t file_bytes, Shard* shard, OpenSet* set) {
@@ -254,8 +261,29 @@ Status digests_of(const OpenSet& set, const char* name, Shard* shard, std::vecto
     return digests_read(set.id.get(), fmt::format("{}: data set {}", shard->path, name), count, digests);
 }
 
+/// The merges of a vocabulary, which are too long for an attribute.
+Status merges_read(hid_t file, uint64_t file_bytes, Shard* shard) {
+    constexpr Element bytes_alone[] = {Element::u8};
+    const SetRules rules{"alphabet", {1, 1, 1}, "1, [bytes]", bytes_alone, "uint8"};
+    OpenSet set;
+    GC_TRY(data_set_open(file, shard->path, rules, file_bytes, nullptr, &set));
+    std::string text;
+    if (set.dims[0] <= Tokeniser::text_bytes_max) {
+        text.resize(set.dims[0]);
+        if (H5Dread(set.id.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, text.data()) < 0)
+            return fail(Code::data, "{}: data set alphabet cannot be read: {}", shard->path, hdf5_reason());
+    }
+    Tokeniser tokeniser;
+    GC_TRY(Tokeniser::parse(text, shard->path + ": data set alphabet", &tokeniser));
+    if (tokeniser.vocabulary() != shard->info.vocabulary)
+        return fail(Code::data, "{}: data set alphabet has {} tokens, but attribute vocabulary is {}: it is that of another text",
+                    shard->path, tokeniser.vocabulary(), shard->info.vocabulary);
+    shard->info.alphabet = std::move(text);
+    return {};
+}
+
 /// A shard of tokens.
-Status text_read(hid_t file, const OpenSet& samples, Shard* shard) {
+Status text_read(hid_t file, uint64_t file_bytes, const OpenSet& samples, Shard* shard) {
     DataInfo& info = shard->info;
     uint64_t vocabulary = 0;
     if (samples.element != Element::u16 && samples.element != Element::u32)
@@ -268,9 +296,69 @@ Status text_read(hid_t file, const OpenSet& samples, Shard* shard) {
     info.element = samples.element;
     info.vocabulary = static_cast<uint32_t>(vocabulary);
     if (H5Aexists(file, "alphabet") > 0) GC_TRY(attribute_string(file, shard->path, "alphabet", &info.alphabet, class_names_max));
+    else if (H5Lexists(file, "alphabet", H5P_DEFAULT) > 0) GC_TRY(merges_read(file, file_bytes, shard));
     shard->samples_offset = samples.offset;
     shard->target_bytes = 0;
     return digests_of(samples, shard->samples_name, shard, &shard->sample_digests);
+}
+
+/// Where each JPEG of a shard of pictures begins.
+Status offsets_read(hid_t file, const std::string& path, uint64_t file_bytes, uint64_t jpeg_bytes, Shard* shard) {
+    constexpr const char* name = "offsets";
+    auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {} (gradcastctl help shard)", path, name, what); };
+    H5L_info_t link;
+    if (H5Lget_info(file, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
+    Hid found(H5Dopen2(file, name, H5P_DEFAULT));
+    if (!found) return wrong("cannot be opened: " + hdf5_reason());
+    Hid type(H5Dget_type(found.get())), space(H5Dget_space(found.get())), creation(H5Dget_create_plist(found.get()));
+    if (!type || !space || !creation) return wrong("cannot be read: " + hdf5_reason());
+    if (H5Tequal(type.get(), H5T_STD_U64LE) <= 0) return wrong(fmt::format("is {}, not uint64", hdf5_type_name(type.get())));
+    hsize_t entries = 0;
+    if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || H5Sget_simple_extent_ndims(space.get()) != 1)
+        return wrong("has not 1 dimension, [N + 1]");
+    H5Sget_simple_extent_dims(space.get(), &entries, nullptr);
+    if (entries < 2) return wrong(fmt::format("has {} entries: one for each JPEG, and the end", entries));
+    if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0)
+        return wrong(fmt::format("is not stored contiguously in this file: h5repack -l {0}:CONTI '{1}' '{1}.new'", name, path));
+    const haddr_t address = H5Dget_offset(found.get());
+    if (address == HADDR_UNDEF || address > file_bytes || entries > (file_bytes - address) / sizeof(uint64_t))
+        return wrong("is truncated: import it again");
+    GC_TRY(memory_room_for(entries * sizeof(uint64_t), path + ": the places of its samples"));
+    shard->offsets.resize(entries);
+    if (H5Dread(found.get(), H5T_NATIVE_UINT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, shard->offsets.data()) < 0)
+        return wrong("cannot be read: " + hdf5_reason());
+    std::vector<std::string> digests;
+    GC_TRY(digests_read(found.get(), fmt::format("{}: data set {}", path, name), 1, &digests));
+    shard->offsets_digest = sha256_hex(std::as_bytes(std::span(shard->offsets)));
+    if (shard->offsets_digest != digests[0]) return wrong("is damaged: SHA-256 is not the one written with it: import it again");
+    if (shard->offsets[0] != 0 || shard->offsets.back() != jpeg_bytes)
+        return wrong(fmt::format("is from {} to {}, but samples has {} bytes", shard->offsets[0], shard->offsets.back(), jpeg_bytes));
+    for (size_t i = 0; i + 1 < entries; ++i)
+        if (shard->offsets[i + 1] <= shard->offsets[i] || shard->offsets[i + 1] - shard->offsets[i] > shard_sample_bytes_max)
+            return wrong(fmt::format("says that sample {} begins at byte {} and ends at {}", i, shard->offsets[i], shard->offsets[i + 1]));
+    return {};
+}
+
+/// A shard of pictures: fills in the sizes of its samples.
+Status pictures_read(hid_t file, uint64_t file_bytes, OpenSet* samples, Shard* shard) {
+    const std::string& path = shard->path;
+    if (shard->chunk_samples > 0)
+        return fail(Code::data, "{0}: data set {1} has JPEGs, but is in chunks: h5repack -f {1}:NONE -l {1}:CONTI '{0}' '{0}.new'", path,
+                    shard->samples_name);
+    uint64_t side = 0, longest = 0, channels = 0;
+    GC_TRY(attribute_number(file, path, "side", 1, picture_side_max, &side));
+    GC_TRY(attribute_number(file, path, "longest", side, picture_side_max, &longest));
+    GC_TRY(attribute_number(file, path, "channels", 1, 3, &channels));
+    if (channels == 2) return broken(path, "channels", "is 2, not 1 (grey) or 3 (RGB)");
+    if (channels * side * longest > shard_sample_bytes_max)
+        return broken(path, "longest",
+                      fmt::format("is {}: pictures of {} x {} are above {} MiB", longest, side, longest, shard_sample_bytes_max >> 20));
+    GC_TRY(offsets_read(file, path, file_bytes, samples->dims[0], shard));
+    const hsize_t dims[4] = {shard->offsets.size() - 1, channels, side, side};
+    std::copy_n(dims, 4, samples->dims);
+    shard->info.side = static_cast<uint32_t>(side);
+    shard->info.longest = static_cast<uint32_t>(longest);
+    return {};
 }
 
 Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
@@ -293,7 +381,8 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     OpenSet samples, targets;
     GC_TRY(data_set_open(file, path, rules[0], file_bytes, shard, &samples));
     const hsize_t* dims = samples.dims;
-    if (samples.rank == 1) return text_read(file, samples, shard);
+    if (samples.rank == 1 && samples.element != Element::u8) return text_read(file, file_bytes, samples, shard);
+    if (samples.rank == 1) GC_TRY(pictures_read(file, file_bytes, &samples, shard));
     GC_TRY(data_set_open(file, path, rules[1], file_bytes, nullptr, &targets));
     if (targets.dims[0] != dims[0])
         return fail(Code::data, "{}: data set {} has {} entries for {} {}", path, rules[1].name, targets.dims[0], dims[0], rules[0].name);
@@ -305,6 +394,9 @@ Status shard_read(hid_t file, uint64_t file_bytes, Shard* shard) {
         return fail(Code::data,
                     "{}: data set {} is {} with {} dimensions: labels are [N], floats [N, K], masks [N, H, W] (gradcastctl help shard)",
                     path, rules[1].name, element_name(targets.element), targets.rank);
+    if (targets.rank == 3 && shard->info.pictures())
+        return fail(Code::data, "{}: data set {} has masks, but samples has JPEGs of many sizes: store the pixels, [N, C, H, W]", path,
+                    rules[1].name);
     if (targets.rank == 3 && (targets.dims[1] != dims[2] || targets.dims[2] != dims[3]))
         return fail(Code::data, "{}: data set {} has masks of {} x {} for samples of {} x {}", path, rules[1].name, targets.dims[1],
                     targets.dims[2], dims[2], dims[3]);
@@ -370,7 +462,7 @@ Status truncated(const std::string& path, int from, uint64_t file_bytes, const s
     ::unlink(copy_path);
     Shard read;
     read.path = path;
-    if (!file || !shard_read(file.get(), beyond_any_file, &read).ok()) return plain;
+    if (!file || !shard_read(file.get(), beyond_any_file, &read).ok() || read.info.pictures()) return plain;
     const DataInfo& info = read.info;
     struct {
         const char* name;

@@ -1,10 +1,13 @@
-// Shards: HDF5 files with samples [N,C,H,W], contiguous or in deflated chunks, and with labels [N] or targets [N,K], and attributes
-// (datasets/shard_format.h).  The HDF5 library opens them and reports the file offsets; datasets/reader.h reads the bytes.
+// Shards: HDF5 files with samples [N,C,H,W], contiguous or in deflated chunks, or JPEGs of many sizes, and with labels [N] or targets
+// [N,K], and attributes (datasets/shard_format.h).  The HDF5 library opens them and reports the file offsets; datasets/reader.h reads the
+// bytes.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/core/element.h"
@@ -29,8 +32,12 @@ struct DataInfo {
     Element target_element = Element::f32;   // f32: a regression, which has 1 class; u8, u16: a mask, H W labels
     int32_t ignore = -1;                     // of masks: the label that says nothing; -1: none
     uint32_t vocabulary = 0;                 // above 0: a text, whose samples are tokens below it, one after another, without labels
-    std::string alphabet = {};               // of a text of characters: all of them in the order of their tokens, UTF-8; empty: not known
-    uint64_t sample_bytes() const { return uint64_t{C} * H * W * element_bytes(element); }
+    std::string alphabet = {};               // of a text of characters: all of them in the order of their tokens, UTF-8; of one of merges:
+                                             // Tokeniser::text(); empty: not known
+    uint32_t side = 0;                       // above 0: samples are pictures, stored as JPEGs whose short side it is, and cut to H x W
+    uint32_t longest = 0;                    // of pictures: no side is longer
+    bool pictures() const { return side > 0; }
+    uint64_t sample_bytes() const { return uint64_t{C} * H * W * element_bytes(element); }         // in memory
     uint64_t targets_bytes() const { return uint64_t{targets} * element_bytes(target_element); }   // of a sample
     bool masks() const { return targets > 0 && target_element != Element::f32; }
     bool regression() const { return target_scale > 0 || (targets > 0 && target_element == Element::f32); }
@@ -51,9 +58,11 @@ struct Shard {
     uint64_t samples_offset = 0, targets_offset = 0;                 // contiguous layout: file offsets of the first byte
     uint64_t chunk_samples = 0;                                      // above 0: samples are in chunks of so many, and samples_offset is 0
     std::vector<StoredChunk> chunks = {};                            // each inflates to chunk_bytes(), the last one too
-    uint32_t target_bytes = 1;                                       // of a sample: 1 or 2 of a label, 4 of each float
-    uint64_t digest_samples = 0;                                     // samples a digest covers ("chunk" in messages)
-    std::vector<std::string> sample_digests, target_digests;         // SHA-256, hex
+    std::vector<uint64_t> offsets = {};   // [count + 1] of pictures: sample i is bytes offsets[i] .. offsets[i + 1] - 1
+    std::string offsets_digest = {};      // SHA-256, hex
+    uint32_t target_bytes = 1;            // of a sample: 1 or 2 of a label, 4 of each float
+    uint64_t digest_samples = 0;          // samples a digest covers ("chunk" in messages)
+    std::vector<std::string> sample_digests, target_digests;   // SHA-256, hex
     uint64_t sample_bytes() const { return info.sample_bytes(); }
     uint64_t chunk_bytes() const { return chunk_samples * sample_bytes(); }
 };
@@ -66,6 +75,14 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop = 
 /// Errors for readers of a shard's bytes; both name file, data set and chunk.  sys 0: the file ended too early.
 Status shard_read_error(const Shard& shard, const char* data_set, uint64_t sample, int sys);
 Status shard_label_error(const Shard& shard, uint64_t sample, uint32_t label);
+/// A JPEG that is no sample.  what: of PictureDecoder, or "".
+Status shard_picture_error(const Shard& shard, uint64_t sample, std::string_view what);
+/// Reads the JPEG of a sample of pictures.
+Status shard_picture_read(const Shard& shard, int fd, uint64_t sample, std::vector<uint8_t>* bytes);
+class PictureDecoder;
+/// PictureDecoder::open() of these bytes.  Error: the header does not say what the shard says.
+Status shard_picture_open(const Shard& shard, uint64_t sample, std::span<const uint8_t> bytes, PictureDecoder* decoder, uint32_t* H,
+                          uint32_t* W);
 Status shard_not_finite(const Shard& shard, const char* data_set, uint64_t sample);
 /// The same as shard_label_error() where all labels are 1 .. classes.
 Status shard_labels_from_1(const Shard& shard);
@@ -83,6 +100,12 @@ Status shard_write_part(const std::string& path, const DataInfo& info, const Sam
 /// targets: gives [count, info.targets_bytes()]; not called of a text.
 Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const SamplesRead& targets,
                         uint32_t compress = 0);
+
+/// Pictures: JPEGs of `lengths` bytes each, one for each sample; info.side > 0.  `jpegs` copies `bytes` bytes of them, counted over all,
+/// from byte `at` on, at most 4 MiB at a time and in order.
+using PicturesRead = std::function<Status(uint64_t at, uint64_t bytes, uint8_t* to)>;
+Status shard_write_part(const std::string& path, const DataInfo& info, std::span<const uint32_t> lengths, const PicturesRead& jpegs,
+                        const int32_t* labels);
 
 /// How far an import of images is.
 struct ImportProgress {
@@ -102,9 +125,11 @@ struct ImportConfig {
     uint32_t threads = 1;                                       // of images: that decode
     bool exif = true;                                           // of images: turn as their EXIF orientation says
     bool skip_bad = false;                                      // of images: leave out files that cannot be read
+    bool pictures = false;                                      // of images: `size` resizes the short side alone; stored as JPEGs
     std::string by = "characters";                              // of a text: what a token is; or "bytes"
     bool wide_tokens = false;                                   // of tokens without a header: they have 4 bytes, not 2
     uint32_t vocabulary = 0;                                    // of tokens: all are below it; 0: 1 + the largest
+    std::string vocabulary_file = {};                           // of a text or tokens: as Tokeniser::open() takes it; empty: none
     std::string label = {};                                     // of a table: the column of classes; or:
     std::vector<std::string> targets = {}, without = {};        // of a table: columns of float targets; columns that are left out
     std::function<void(const ImportProgress&)> progress = {};   // of images; called by the thread that imports, about 10 times a second

@@ -11,6 +11,12 @@
 // or is a text:
 //   samples  uint16 or uint32 [N]          tokens, as images; attributes of the root: vocabulary, optional: alphabet; classes, mean and
 //                                          std say nothing
+//   alphabet uint8 [bytes]                 optional, in place of the attribute: merges (Tokeniser::text())
+// or has pictures of many sizes:
+//   samples  uint8 [bytes], contiguous     JPEGs, one after another; attributes of the root: side, of their short sides, longest, which no
+//                                          side exceeds, channels; sha256 as images, each of the bytes of `digest_samples` JPEGs
+//   offsets  uint64 [N + 1]                the first byte of each JPEG, and the end; attribute sha256: 64 hex digits of all
+//   targets  as above, no masks
 // What is little-endian in a file is so in memory: gradcast runs on x86-64.
 #pragma once
 #include <cstdint>
@@ -22,7 +28,9 @@ namespace gradcast::shard_format {
 constexpr char format_name[] = "gradcast shard";
 constexpr uint32_t format_version = 2;   // the newest that is read
 /// Of what is written: the oldest version that can hold it.
-inline uint32_t format_version_of(const DataInfo& info) { return info.element == Element::u8 && info.targets == 0 ? 1 : 2; }
+inline uint32_t format_version_of(const DataInfo& info) {
+    return info.element == Element::u8 && info.targets == 0 && !info.pictures() ? 1 : 2;
+}
 constexpr uint64_t digest_bytes = 1 << 20;   // of images under one digest; more if a shard
 constexpr uint64_t digests_max = 512;        // would have more digests: an HDF5 attribute holds at most 64 KiB
 constexpr uint64_t digest_digits = 64;

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "datasets/chunks.h"
+#include "datasets/picture.h"
 #include "datasets/shard.h"
 #include "datasets/shard_format.h"
 #include "runtime/core/digest.h"
@@ -147,6 +148,32 @@ Status verify(const Shard& shard, const char* name, uint64_t sample_bytes, const
     return {};
 }
 
+/// Compares the digests of JPEGs, and looks at their headers.
+Status pictures_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
+    PictureDecoder decoder;
+    std::vector<uint8_t> bytes;
+    for (uint64_t chunk = 0; chunk < shard.sample_digests.size(); ++chunk) {
+        const uint64_t first = chunk * shard.digest_samples, last = first + std::min(shard.digest_samples, shard.info.count - first);
+        Sha256 sha;
+        Status status;
+        for (uint64_t sample = first; sample < last; ++sample) {
+            if (stop && stop->load(std::memory_order_relaxed)) return fail(Code::cancelled, "stopped while the data are verified");
+            uint32_t H = 0, W = 0;
+            GC_TRY(shard_picture_read(shard, fd, sample, &bytes));
+            sha.add(std::as_bytes(std::span(bytes)));
+            // A damaged file is named as such, not by what its damage looks like.
+            if (status.ok()) status = shard_picture_open(shard, sample, bytes, &decoder, &H, &W);
+        }
+        if (sha.hex() != shard.sample_digests[chunk])
+            return fail(Code::data,
+                        "{}: data set {}, chunk {} (samples {} .. {}): SHA-256 is not the one written with it: the file is damaged, import "
+                        "it again",
+                        shard.path, shard.samples_name, chunk, first, last - 1);
+        GC_TRY(status);
+    }
+    return {};
+}
+
 }   // namespace
 
 Status shard_read_error(const Shard& shard, const char* name, uint64_t sample, int sys) {
@@ -167,6 +194,33 @@ Status shard_not_finite(const Shard& shard, const char* data_set, uint64_t sampl
                 shard.path, data_set, sample / shard.digest_samples, sample);
 }
 
+Status shard_picture_error(const Shard& shard, uint64_t sample, std::string_view what) {
+    return fail(Code::data, "{}: data set {}, chunk {} (sample {}): its JPEG cannot be used: {}: import it again, or leave it out",
+                shard.path, shard.samples_name, sample / shard.digest_samples, sample, what);
+}
+
+Status shard_picture_read(const Shard& shard, int fd, uint64_t sample, std::vector<uint8_t>* bytes) {
+    const uint64_t begin = shard.offsets[sample], length = shard.offsets[sample + 1] - begin;
+    bytes->resize(length);
+    for (uint64_t at = 0; at < length;) {
+        const ssize_t got = ::pread(fd, bytes->data() + at, length - at, static_cast<off_t>(shard.samples_offset + begin + at));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return shard_read_error(shard, shard.samples_name, sample, got < 0 ? errno : 0);
+        at += static_cast<uint64_t>(got);
+    }
+    return {};
+}
+
+Status shard_picture_open(const Shard& shard, uint64_t sample, std::span<const uint8_t> bytes, PictureDecoder* decoder, uint32_t* H,
+                          uint32_t* W) {
+    if (const char* wrong = decoder->open(bytes, shard.info.C, H, W)) return shard_picture_error(shard, sample, wrong);
+    if (std::min(*H, *W) == shard.info.side && std::max(*H, *W) <= shard.info.longest) return {};
+    return shard_picture_error(
+        shard, sample,
+        fmt::format("it has {} x {} pixels, but those of the shard have a short side of {} and a long one of at most {}", *W, *H,
+                    shard.info.side, shard.info.longest));
+}
+
 Status shard_labels_from_1(const Shard& shard) {
     return fail(Code::data, "{}: data set {}: they are 1 .. {}, but those of {} classes are 0 .. {}: labels - 1 (gradcastctl help shard)",
                 shard.path, shard.targets_name, shard.info.classes, shard.info.classes, shard.info.classes - 1);
@@ -183,8 +237,9 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
                    ? verify(shard, shard.samples_name, sample_bytes, shard.sample_digests, std::move(read), stop, TokenCheck{shard})
                    : verify(shard, shard.samples_name, sample_bytes, shard.sample_digests, std::move(read), stop, any);
     };
-    GC_TRY(shard.chunk_samples > 0 ? samples(ChunkReader{shard, fd})
-                                   : samples(ContiguousReader{shard, fd, shard.samples_name, shard.samples_offset, sample_bytes}));
+    GC_TRY(shard.info.pictures()     ? pictures_verify(shard, fd, stop)
+           : shard.chunk_samples > 0 ? samples(ChunkReader{shard, fd})
+                                     : samples(ContiguousReader{shard, fd, shard.samples_name, shard.samples_offset, sample_bytes}));
     if (shard.info.vocabulary > 0) return {};
     const ContiguousReader targets{shard, fd, shard.targets_name, shard.targets_offset, shard.target_bytes};
     if (shard.info.masks())

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 #include <optional>
 #include <span>
 
 #include "datasets/hdf5.h"
 #include "datasets/shard.h"
 #include "datasets/shard_format.h"
+#include "datasets/tokeniser.h"
 #include "runtime/core/digest.h"
 
 namespace gradcast {
@@ -27,6 +29,12 @@ bool attribute_write(hid_t object, const char* name, const std::string& text) {
     std::string padded = text.empty() ? std::string(1, '\0') : text;   // HDF5 has no strings of 0 bytes
     return H5Tset_size(type.get(), padded.size()) >= 0 && H5Tset_strpad(type.get(), H5T_STR_NULLPAD) >= 0 &&
            attribute_write(object, name, type.get(), {}, padded.data());
+}
+
+bool digests_write(hid_t data_set, const std::string& digests) {
+    Hid text(H5Tcopy(H5T_C_S1));
+    return H5Tset_size(text.get(), digest_digits) >= 0 && H5Tset_strpad(text.get(), H5T_STR_NULLPAD) >= 0 &&
+           attribute_write(data_set, "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
 }
 
 constexpr uint64_t piece_bytes = 4 << 20;   // written at a time
@@ -76,9 +84,52 @@ bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_
             sha.reset();
         }
     }
-    Hid text(H5Tcopy(H5T_C_S1));
-    return H5Tset_size(text.get(), digest_digits) >= 0 && H5Tset_strpad(text.get(), H5T_STR_NULLPAD) >= 0 &&
-           attribute_write(data_set.get(), "sha256", text.get(), {digests.size() / digest_digits}, digests.data());
+    return digests_write(data_set.get(), digests);
+}
+
+/// Characters, or merges.
+bool alphabet_write(hid_t file, const std::string& alphabet) {
+    if (!Tokeniser::is_text(alphabet)) return attribute_write(file, "alphabet", alphabet);
+    hsize_t bytes = alphabet.size();
+    Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(1, &bytes, nullptr));
+    if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
+    Hid data(H5Dcreate2(file, "alphabet", H5T_STD_U8LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+    return data && H5Dwrite(data.get(), H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, alphabet.data()) >= 0;
+}
+
+/// JPEGs of `lengths` bytes, and where each begins.
+bool pictures_write(hid_t file, std::span<const uint32_t> lengths, const PicturesRead& jpegs, uint64_t digest_samples, Status* status) {
+    std::vector<uint64_t> offsets = {0};
+    for (const uint32_t length : lengths) offsets.push_back(offsets.back() + length);
+    hsize_t total = offsets.back();
+    Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(1, &total, nullptr));
+    if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
+    Hid data_set(H5Dcreate2(file, "samples", H5T_STD_U8LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+    if (!data_set) return false;
+    std::vector<uint8_t> bytes(std::min<uint64_t>(piece_bytes, total));
+    std::string digests;
+    for (uint64_t first = 0; first < lengths.size(); first += digest_samples) {
+        const uint64_t end = offsets[std::min<uint64_t>(first + digest_samples, lengths.size())];
+        Sha256 sha;
+        hsize_t at = offsets[first], some = 0;
+        for (; at < end; at += some) {
+            some = std::min<uint64_t>(end - at, bytes.size());
+            *status = jpegs(at, some, bytes.data());
+            if (!status->ok()) return false;
+            sha.add(std::as_bytes(std::span(bytes)).first(some));
+            Hid memory(H5Screate_simple(1, &some, nullptr));
+            if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &at, nullptr, &some, nullptr) < 0 ||
+                H5Dwrite(data_set.get(), H5T_STD_U8LE, memory.get(), space.get(), H5P_DEFAULT, bytes.data()) < 0)
+                return false;
+        }
+        digests += sha.hex();
+    }
+    hsize_t entries = offsets.size();
+    Hid entry_space(H5Screate_simple(1, &entries, nullptr));
+    Hid places(H5Dcreate2(file, "offsets", H5T_STD_U64LE, entry_space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+    if (!places || H5Dwrite(places.get(), H5T_STD_U64LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, offsets.data()) < 0) return false;
+    const std::string of_offsets = sha256_hex(std::as_bytes(std::span(offsets)));
+    return digests_write(data_set.get(), digests) && digests_write(places.get(), of_offsets);
 }
 
 /// The data set of the samples, and that of what a net is to say about them.
@@ -88,11 +139,17 @@ struct DataSets {
     Element target_element;
     std::vector<hsize_t> target_dims;
     uint64_t target_bytes;
+    std::span<const uint32_t> lengths = {};   // of pictures, which
+    const PicturesRead* jpegs = nullptr;      // gives in place of samples
 };
 
 Status file_fill(const std::string& part, const DataInfo& info, const DataSets& sets, const SamplesRead& samples,
                  const SamplesRead& targets, uint32_t compress) {
-    const uint64_t sample_bytes = info.sample_bytes();
+    uint64_t sample_bytes = info.sample_bytes();
+    if (info.pictures()) {   // on average
+        sample_bytes = std::accumulate(sets.lengths.begin(), sets.lengths.end(), uint64_t{0}) / sets.lengths.size();
+        sample_bytes = std::max(sample_bytes, uint64_t{1});
+    }
     auto samples_each = [&](uint64_t bytes, uint64_t pieces_max) {
         return std::max({bytes / sample_bytes, (info.count + pieces_max - 1) / pieces_max, uint64_t{1}});
     };
@@ -118,9 +175,13 @@ Status file_fill(const std::string& part, const DataInfo& info, const DataSets& 
                 (info.target_scale == 0 || attribute_write(root, "target_scale", H5T_NATIVE_FLOAT, {}, &info.target_scale)) &&
                 (info.ignore < 0 || attribute_write(root, "ignore", H5T_NATIVE_INT32, {}, &info.ignore)) &&
                 (info.vocabulary == 0 || attribute_write(root, "vocabulary", H5T_NATIVE_UINT32, {}, &info.vocabulary)) &&
-                (info.alphabet.empty() || attribute_write(root, "alphabet", info.alphabet)) &&
-                data_set_write(root, sets.samples_name, hdf5_type(info.element), sample_dims, {samples, sample_bytes, digest_samples},
-                               &read, compress, stored_samples) &&
+                (info.alphabet.empty() || alphabet_write(root, info.alphabet)) &&
+                (info.pictures() ? attribute_write(root, "side", H5T_NATIVE_UINT32, {}, &info.side) &&
+                                       attribute_write(root, "longest", H5T_NATIVE_UINT32, {}, &info.longest) &&
+                                       attribute_write(root, "channels", H5T_NATIVE_UINT32, {}, &info.C) &&
+                                       pictures_write(root, sets.lengths, *sets.jpegs, digest_samples, &read)
+                                 : data_set_write(root, sets.samples_name, hdf5_type(info.element), sample_dims,
+                                                  {samples, sample_bytes, digest_samples}, &read, compress, stored_samples)) &&
                 (info.vocabulary > 0 || data_set_write(root, sets.targets_name, hdf5_type(sets.target_element), sets.target_dims,
                                                        {targets, sets.target_bytes, digest_samples}, &read)) &&
                 H5Fflush(root, H5F_SCOPE_LOCAL) >= 0;
@@ -155,27 +216,46 @@ Status part_rename(const std::string& path) {
     return status;
 }
 
+/// Labels as the file holds them.
+Status labels_pack(const std::string& path, const DataInfo& info, const int32_t* labels, DataSets* sets, std::vector<std::byte>* packed) {
+    if (info.classes == 0 || info.classes > shard_side_max)
+        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
+    uint32_t target_bytes = info.classes <= 256 ? 1 : 2;
+    packed->resize(info.count * target_bytes);
+    for (uint64_t i = 0; i < info.count; ++i) {
+        if (labels[i] < 0 || static_cast<uint32_t>(labels[i]) >= info.classes)
+            return fail(Code::invalid, "{}: sample {} has label {}, which is not below the {} classes", path, i, labels[i], info.classes);
+        (*packed)[i * target_bytes] = static_cast<std::byte>(labels[i] & 255);
+        if (target_bytes == 2) (*packed)[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
+    }
+    const bool images_alone = format_version_of(info) == 1;
+    *sets = {.samples_name = images_alone ? "images" : "samples",
+             .targets_name = images_alone ? "labels" : "targets",
+             .target_element = target_bytes == 1 ? Element::u8 : Element::u16,
+             .target_dims = {info.count},
+             .target_bytes = target_bytes};
+    return {};
+}
+
 }   // namespace
 
 Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const int32_t* labels,
                         uint32_t compress) {
-    if (info.classes == 0 || info.classes > shard_side_max)
-        return fail(Code::invalid, "{}: {} classes: at least 1 and at most {} are possible", path, info.classes, shard_side_max);
-    uint32_t target_bytes = info.classes <= 256 ? 1 : 2;
-    std::vector<std::byte> packed(info.count * target_bytes);
-    for (uint64_t i = 0; i < info.count; ++i) {
-        if (labels[i] < 0 || static_cast<uint32_t>(labels[i]) >= info.classes)
-            return fail(Code::invalid, "{}: sample {} has label {}, which is not below the {} classes", path, i, labels[i], info.classes);
-        packed[i * target_bytes] = static_cast<std::byte>(labels[i] & 255);
-        if (target_bytes == 2) packed[2 * i + 1] = static_cast<std::byte>(labels[i] >> 8);
-    }
-    const bool images_alone = format_version_of(info) == 1;
-    const DataSets sets{.samples_name = images_alone ? "images" : "samples",
-                        .targets_name = images_alone ? "labels" : "targets",
-                        .target_element = target_bytes == 1 ? Element::u8 : Element::u16,
-                        .target_dims = {info.count},
-                        .target_bytes = target_bytes};
-    return part_write(path, info, sets, samples, read_of(packed.data(), target_bytes), compress);
+    DataSets sets{};
+    std::vector<std::byte> packed;
+    GC_TRY(labels_pack(path, info, labels, &sets, &packed));
+    return part_write(path, info, sets, samples, read_of(packed.data(), sets.target_bytes), compress);
+}
+
+Status shard_write_part(const std::string& path, const DataInfo& info, std::span<const uint32_t> lengths, const PicturesRead& jpegs,
+                        const int32_t* labels) {
+    GC_ASSERT(info.pictures() && lengths.size() == info.count && info.longest >= info.side);
+    DataSets sets{};
+    std::vector<std::byte> packed;
+    GC_TRY(labels_pack(path, info, labels, &sets, &packed));
+    sets.lengths = lengths;
+    sets.jpegs = &jpegs;
+    return part_write(path, info, sets, {}, read_of(packed.data(), sets.target_bytes), 0);
 }
 
 Status shard_write_part(const std::string& path, const DataInfo& info, const SamplesRead& samples, const SamplesRead& targets,

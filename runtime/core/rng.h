@@ -18,7 +18,9 @@ enum class Purpose : uint32_t {
     test = 6,
     synthetic = 7,
     split = 8,
-    generate = 9
+    generate = 9,
+    cut = 10,
+    jitter = 11
 };
 
 using Philox = std::array<uint32_t, 4>;

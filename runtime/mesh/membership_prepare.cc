@@ -150,8 +150,7 @@ void Membership::finish_preparing(Sessions::iterator at, Actions& actions) {
         if (with.kernel_set != first.kernel_set)
             return conflict(
                 fmt::format("{} computes other bits than {} (kernel sets {} and {}): set the same {} at both, or leave it out; GPUs and "
-                            "their libraries "
-                            "must be alike, too{}",
+                            "their libraries must be alike, too, and libjpeg where data are pictures{}",
                             name, first_name, with.kernel_set, first.kernel_set, config_.isa_setting,
                             libraries.empty() ? "" : fmt::format("; other versions of libraries: {}", libraries)));
         if (!libraries.empty() && note.size() < reason_max)

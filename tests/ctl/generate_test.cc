@@ -71,6 +71,49 @@ TEST_F(SystemText, IsTrainedEvaluatedAndContinued) {
     EXPECT_EQ(run("generate one.safetensors --prompt 'the ' --tokens 40").out, text.out);
 }
 
+// Byte pairs from import to generate: the model has the merges.
+TEST_F(SystemText, MergesAreKept) {
+    write("merges.txt", "#version: 0.2\nt h\nth e\nĠ c\na t\nĠc at\nĠ s\nĠs at\nĠ o\nĠo n\nĠ the\nĠ m\nĠm at\n");
+    Outcome outcome = run("import text --from text.txt --out text --test 20% --vocabulary merges.txt --force");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    // "the cat sat on the mat; ": 7 tokens a sentence, whose last space is a part of the next one's first word.
+    const Json inspected = run("-o json data inspect text/train.h5").json();
+    EXPECT_EQ(inspected["vocabulary"], 256 + 12 + 1) << inspected.dump();
+    EXPECT_EQ(run("-o json data inspect text/test.h5").json()["samples"].get<uint64_t>() + inspected["samples"].get<uint64_t>(),
+              300u * 7 + 1);
+    outcome = run("run job.toml --local 1 --keep one");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_EQ(run("run job.toml --local 2").out.substr(outcome.out.find("\ndigest ")), outcome.out.substr(outcome.out.find("\ndigest ")));
+    const Outcome text = run("generate one/final.h5 --prompt 'the cat' --tokens 12");
+    EXPECT_EQ(text.exit, 0) << text.err;
+    EXPECT_TRUE(text.out.starts_with("the cat")) << text.out;
+    const Json tokens = run("-o json generate one/final.h5 --prompt 'the cat' --tokens 12").json();
+    EXPECT_EQ(tokens["prompt_tokens"], 2);   // "the", " cat"
+    EXPECT_EQ(tokens["tokens"][0], 257);
+    EXPECT_EQ(tokens["tokens"][1], 260);
+    ASSERT_EQ(run("export one/final.h5 one.safetensors").exit, 0);
+    EXPECT_EQ(run("generate one.safetensors --prompt 'the cat' --tokens 12").out, text.out);
+    outcome = run("generate one/final.h5 --prompt the --vocabulary merges.txt");
+    EXPECT_NE(outcome.exit, 0);
+    EXPECT_TRUE(outcome.says("has its own: leave it out")) << outcome.err;
+    // Of tokens of another program, whose vocabulary is given later.
+    write("some.bin", std::string("\x01\x01\x04\x01\x06\x01\x0c\x01", 8) + std::string(160, '\1'));
+    ASSERT_EQ(run("import tokens --from some.bin --out text --vocabulary 269 --force").exit, 0);
+    ASSERT_EQ(run("run job.toml --local 1 --set job.steps=1 --set data.test= --set data.context=4 --keep two").exit, 0);
+    outcome = run("generate two/final.h5 --prompt 'the cat' --tokens 3");
+    EXPECT_TRUE(outcome.says("give their numbers (--prompt-tokens), or their file (--vocabulary)")) << outcome.err;
+    outcome = run("generate two/final.h5 --prompt 'the cat' --tokens 3 --vocabulary merges.txt");
+    EXPECT_EQ(outcome.exit, 0) << outcome.err;
+    EXPECT_TRUE(outcome.out.starts_with("the cat")) << outcome.out;
+    write("other.txt", "t h\n");
+    outcome = run("generate two/final.h5 --prompt the --vocabulary other.txt");
+    EXPECT_NE(outcome.exit, 0);
+    EXPECT_TRUE(outcome.says("other.txt: it has 258 tokens, but the model")) << outcome.err;
+    outcome = run("import tokens --from some.bin --out text --vocabulary other.txt --force");
+    EXPECT_NE(outcome.exit, 0);
+    EXPECT_TRUE(outcome.says("not below --vocabulary other.txt, which has 258: it is not that of these tokens")) << outcome.err;
+}
+
 TEST_F(SystemText, Mistakes) {
     ASSERT_EQ(run("run job.toml --local 1 --set job.steps=1 --keep one").exit, 0);
     const auto fails = [&](const std::string& arguments, const std::string& says) {

@@ -26,7 +26,8 @@ inline void png(const std::string& path, uint32_t H, uint32_t W, uint32_t format
     ASSERT_TRUE(png_image_write_to_file(&image, path.c_str(), 0, pixels.data(), 0, nullptr)) << image.message;
 }
 /// pixels [H, W, C]; space: JCS_GRAYSCALE, JCS_RGB or JCS_CMYK.
-inline void jpeg(const std::string& path, uint32_t H, uint32_t W, J_COLOR_SPACE space, const std::vector<uint8_t>& pixels) {
+inline void jpeg(const std::string& path, uint32_t H, uint32_t W, J_COLOR_SPACE space, const std::vector<uint8_t>& pixels,
+                 bool progressive = false) {
     jpeg_compress_struct into{};
     jpeg_error_mgr errors;
     into.err = jpeg_std_error(&errors);   // exits
@@ -40,6 +41,7 @@ inline void jpeg(const std::string& path, uint32_t H, uint32_t W, J_COLOR_SPACE 
     into.in_color_space = space;
     jpeg_set_defaults(&into);
     jpeg_set_quality(&into, 95, TRUE);
+    if (progressive) jpeg_simple_progression(&into);
     for (int i = 0; i < into.num_components; ++i) into.comp_info[i].h_samp_factor = into.comp_info[i].v_samp_factor = 1;
     jpeg_start_compress(&into, TRUE);
     while (into.next_scanline < H) {

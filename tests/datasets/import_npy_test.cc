@@ -1,6 +1,8 @@
 // import npy: arrays as numpy.save writes them.
 #include <numeric>
 
+#include <cmath>
+
 #include "datasets/import.h"
 #include "tests/datasets/support.h"
 
@@ -98,6 +100,47 @@ TEST_F(ImportNpy, ChannelsLastAndATestSet) {
     EXPECT_EQ(result.test, 8u);   // of 4 classes of 3 samples: 2 each
 }
 
+// Values that are no pixels: rows of numbers, or planes, with mean and deviation by channel.
+TEST_F(ImportNpy, FloatsAreKeptAsTheyAre) {
+    std::vector<float> values(12 * 2 * 3 * 5);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(pixel_of(1, i)) / 3 - 40 + (i / 15 % 2 ? 1000.0f : 0.0f);
+    const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    write("labels.npy", "<i8", "12,", labels(count, 8, false));
+    for (const char* shape : {"12, 2, 3, 5", "12, 30", "12, 5, 6"}) {
+        write("images.npy", "<f4", shape, bytes);
+        const Status status = data_import(config, &result);
+        ASSERT_TRUE(status.ok()) << status.what;
+        std::unique_ptr<DataSet> data;
+        ASSERT_TRUE(data_open(result.paths[0], &data).ok());
+        ASSERT_TRUE(data_verify(*data).ok());
+        const DataInfo& info = data->info();
+        EXPECT_EQ(info.element, Element::f32);
+        EXPECT_EQ(info.C * info.H * info.W, 30u);
+        std::vector<uint64_t> indices(12);
+        for (uint64_t i = 0; i < 12; ++i) indices[i] = i;
+        std::vector<uint8_t> read(bytes.size());
+        std::vector<int32_t> its_labels(12);
+        ASSERT_TRUE(data->read(indices, read.data(), its_labels.data()).ok());
+        EXPECT_EQ(std::string(read.begin(), read.end()), bytes);
+        for (uint32_t c = 0; c < info.C; ++c) {
+            double mean = 0, spread = 0;
+            const size_t pixels = info.H * info.W;
+            const auto each = [&](auto what) {
+                for (size_t n = 0; n < 12; ++n)
+                    for (size_t k = 0; k < pixels; ++k) what(static_cast<double>(values[(n * info.C + c) * pixels + k]));
+            };
+            each([&](double value) { mean += value / static_cast<double>(12 * pixels); });
+            each([&](double value) { spread += (value - mean) * (value - mean) / static_cast<double>(12 * pixels); });
+            EXPECT_NEAR(info.mean[c], mean, 1e-3) << shape << " " << c;
+            EXPECT_NEAR(info.std[c], std::sqrt(spread), 1e-3) << shape << " " << c;
+        }
+    }
+    // Both halves are alike.
+    write("test-labels.npy", "<i8", "2,", labels(2, 8, false));
+    write("test-images.npy", "|u1", "2, 5, 6", std::string(60, 1));
+    expect_error(data_import(config, &result), {"samples for training are f32, those for testing u8: save both alike"});
+}
+
 TEST_F(ImportNpy, MistakesAreNamed) {
     auto refused = [&](std::initializer_list<std::string> parts) { expect_error(data_import(config, &result), parts); };
     refused({"from/labels.npy", "No such file"});
@@ -113,8 +156,13 @@ TEST_F(ImportNpy, MistakesAreNamed) {
     write("images.npy", "|u1", "12, 3, 5", pixels(count, 1, false));
     refused({"from/labels.npy has 11 labels for the 12 images of"});
     write("labels.npy", "<i8", "12,", labels(count, 8, false));
-    write("images.npy", "<f4", "12, 3, 5", std::string(12 * 15 * 4, 0));
-    refused({"from/images.npy: <f4 [12, 3, 5]: images are uint8", "(x * 255).round().astype(numpy.uint8)"});
+    write("images.npy", "<f8", "12, 3, 5", std::string(12 * 15 * 8, 0));
+    refused(
+        {"from/images.npy: <f8 [12, 3, 5]: images are uint8", "other values float32 [N, C] or as images: save x.astype(numpy.float32)"});
+    std::string values(12 * 15 * 4, 0);
+    values[4 * 17 + 3] = '\x7f', values[4 * 17 + 2] = '\x80';
+    write("images.npy", "<f4", "12, 3, 5", values);
+    refused({"from/images.npy: sample 1, value 2: inf is not finite: leave the sample out"});
     write("images.npy", "|u1", "12, 15", pixels(count, 1, false));
     refused({"from/images.npy: |u1 [12, 15]: images are uint8 [N, H, W]"});
     write("images.npy", "|u1", "12, 3, 5", pixels(count, 1, false), true);

@@ -79,6 +79,33 @@ TEST_F(SlowMemory, AnImportOfImagesFitsUnlessOneDoesNot) {
     EXPECT_EQ(inside(import), 3);
 }
 
+// JPEGs of mixed sizes, many of which are links to the same ones: what an import holds grows by some bytes a file alone.
+TEST_F(SlowMemory, AnImportOfPicturesFits) {
+    std::filesystem::create_directories(folder.file("in/ant"));
+    constexpr int shapes = 8, files = 1600;
+    for (int i = 0; i < files; ++i) {
+        const std::string path = folder.file(fmt::format("in/ant/{}.jpg", i));
+        const uint32_t H = 60 + 40 * static_cast<uint32_t>(i), W = 400 - 30 * static_cast<uint32_t>(i);
+        if (i < shapes) jpeg(path, H, W, JCS_RGB, std::vector<uint8_t>(3 * H * W, static_cast<uint8_t>(i * 9)));
+        else std::filesystem::create_hard_link(folder.file(fmt::format("in/ant/{}.jpg", i % shapes)), path);
+    }
+    jpeg(folder.file("in/ant/large.jpg"), 2000, 3000, JCS_RGB, std::vector<uint8_t>(18'000'000, 7));
+    ImportConfig config{
+        .kind = "images", .from = folder.file("in"), .out = folder.file("out"), .shard_bytes = 100'000, .size = 96, .pictures = true};
+    config.threads = 4;
+    EXPECT_EQ(inside([&] {
+                  ImportResult result;
+                  GC_TRY(data_import(config, &result));
+                  std::unique_ptr<DataSet> data;
+                  GC_TRY(data_open(folder.file("out/train-*.h5"), &data, {.side = 64}));
+                  std::vector<uint8_t> image(data->sample_bytes());
+                  int32_t label = 0;
+                  for (uint64_t i = 0; i < data->info().count; ++i) GC_TRY(data->read({&i, 1}, image.data(), &label));
+                  return data->info().count == files + 1 ? Status() : fail(Code::invalid, "{} samples", data->info().count);
+              }),
+              0);
+}
+
 TEST_F(SlowMemory, CompressedShardsAreReadWithinWhatIsLeft) {
     DataInfo info = info_of(800, 1, 512, 512, 10);
     const std::vector<uint8_t> images(data_bytes);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <numeric>
 
@@ -63,6 +64,12 @@ static void print_paths(const std::vector<std::string>& paths, std::string_view 
         for (const std::string& path : of) fmt::print("{}\n", path);
 }
 
+/// False: it is no number.
+static bool number_parse(const std::string& text, uint32_t* number) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+    return error == std::errc() && end == text.data() + text.size();
+}
+
 static int command_import(const Options& options, ImportConfig config, const std::string& test, const std::string& shard_size) {
     const std::vector<std::string>& kinds = import_kinds();
     if (std::find(kinds.begin(), kinds.end(), config.kind) == kinds.end()) {
@@ -110,6 +117,9 @@ const char* shard_help() {
            "/images; /targets uint8 or uint16 [N] of labels, or float32 [N, K] with classes=1, in place of /labels.  mean and std of "
            "other\n"
            "elements than uint8 are not scaled.  A text has /samples uint16 or uint32 [N], no targets, and the attribute vocabulary.\n"
+           "Pictures of many sizes are baseline JPEGs, one after another, in /samples uint8 [bytes], contiguous; /offsets uint64 [N + 1] "
+           "says\n"
+           "where each begins and has one sha256.  Attributes: side, of all short sides, longest, of any side, and channels, 1 or 3.\n"
            "\n"
            "Text is of fixed length (numpy.bytes_).  With h5py, of images [N, C, H, W] (transpose(0, 3, 1, 2) makes them of [N, H, W, C])\n"
            "and labels [N] from 0:\n"
@@ -177,8 +187,11 @@ static void print_samples(const DataInfo& info) {
     fmt::print("{}\n", info.source);
     if (info.vocabulary > 0)
         return fmt::print("{} tokens, {}, of a vocabulary of {}\n", info.count, element_name(info.element), info.vocabulary);
-    fmt::print("{} samples of {} x {} x {}{}\n", info.count, info.C, info.H, info.W,
-               info.element == Element::u8 ? "" : fmt::format(", {}", element_name(info.element)));
+    if (info.pictures())
+        fmt::print("{} pictures of {} channels, the short side {}, no side above {}\n", info.count, info.C, info.side, info.longest);
+    else
+        fmt::print("{} samples of {} x {} x {}{}\n", info.count, info.C, info.H, info.W,
+                   info.element == Element::u8 ? "" : fmt::format(", {}", element_name(info.element)));
     fmt::print("mean {:.4f}\nstd {:.4f}\n", fmt::join(info.mean, ", "), fmt::join(info.std, ", "));
     if (info.targets > 0) fmt::print("{} targets a sample, {}\n", info.targets, element_name(info.target_element));
 }
@@ -220,6 +233,7 @@ static int command_inspect(const Options& options, const std::vector<std::string
                   {"source", info.source},   {"mean", info.mean},
                   {"std", info.std},         {"digest", data->digest()}};
         if (info.element != Element::u8) json["element"] = element_name(info.element);
+        if (info.pictures()) json["pictures"] = {{"side", info.side}, {"longest", info.longest}};
         if (info.vocabulary > 0) json["vocabulary"] = info.vocabulary;
         if (info.targets > 0) json["targets"] = {{"element", element_name(info.target_element)}, {"count", info.targets}};
         else if (info.target_scale > 0) json["target_scale"] = info.target_scale;
@@ -263,12 +277,15 @@ static int command_manifest(const Options& options, const std::string& path, con
 void add_import(Cli& cli) {
     struct Flags {
         ImportConfig import;
-        std::string test, shard_size;
+        std::string test, shard_size, vocabulary, store = "pixels";
     };
     Flags& f = cli.keep<Flags>();
     ImportConfig& import = f.import;
-    CLI::App* command = cli.add(models_group, "import", "write a data set as shards",
-                                [&] { return command_import(cli.options, f.import, f.test, f.shard_size); });
+    CLI::App* command = cli.add(models_group, "import", "write a data set as shards", [&] {
+        if (f.import.kind != "tokens" || !number_parse(f.vocabulary, &f.import.vocabulary)) f.import.vocabulary_file = f.vocabulary;
+        f.import.pictures = f.store == "jpeg";
+        return command_import(cli.options, f.import, f.test, f.shard_size);
+    });
     command->add_option("KIND", import.kind, "what the source is")->required()->type_name(type_of_words(import_kinds()));
     command->add_option(
         "FROM,--from", import.from,
@@ -283,13 +300,20 @@ void add_import(Cli& cli) {
     command->add_option("--seed", import.seed, "of ridge and --test: which random numbers")->capture_default_str();
     command->add_option("--test", f.test, "a share of each class to test on, as 10%, where the source has no samples to test on");
     command->add_option("--size", import.size, fmt::format("of images: {}", size_help))->check(CLI::Range(uint32_t{1}, import_side_max));
+    command
+        ->add_option("--store", f.store,
+                     "of images: pixels, or jpeg: pictures of many shapes, whose short side --size resizes, stored as JPEGs")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"pixels", "jpeg"}));
     command->add_flag_callback(
         "--no-exif", [&] { import.exif = false; }, fmt::format("of images: {}", exif_help));
     command->add_option("--by", import.by, "of text: what a token is")
         ->capture_default_str()
         ->check(CLI::IsMember({"characters", "bytes"}));
     command->add_flag("--wide", import.wide_tokens, "of tokens without a header: they have 32 bits, not 16");
-    command->add_option("--vocabulary", import.vocabulary, "of tokens: all are below it; without it 1 + the largest");
+    command->add_option(
+        "--vocabulary", f.vocabulary,
+        "of text and tokens: merges.txt of GPT-2, vocab.json with it, or their folder; of tokens also a number that all are below");
     command->add_option("--label", import.label, "of table: the column of classes, by its name or number");
     command->add_option("--target", import.targets, "of table: a column of numbers to predict; also several times")
         ->allow_extra_args(false);

@@ -14,7 +14,7 @@ namespace gradcast {
 namespace {
 
 struct Flags {
-    std::string model, prompt;
+    std::string model, prompt, vocabulary;
     std::vector<uint32_t> tokens;
     uint32_t count = 200;
     Sampling sampling;
@@ -30,6 +30,7 @@ int command_generate(const Options& options, const Flags& flags) {
     Generator generator;
     std::vector<uint32_t> tokens = flags.tokens;
     Status status = generator.open(path);
+    if (status.ok() && !flags.vocabulary.empty()) status = generator.vocabulary(flags.vocabulary);
     if (status.ok() && tokens.empty()) status = generator.tokens(flags.prompt, &tokens);
     const size_t given = tokens.size();
     std::string text;
@@ -67,8 +68,10 @@ void add_generate(Cli& cli) {
     CLI::App* command = cli.add(models_group, "generate", "text that a model of a text continues; on this machine",
                                 [&] { return command_generate(cli.options, f); });
     model_argument(command, f.model, every_file);
-    command->add_option("--prompt", f.prompt, "how the text begins, in characters that the model was trained on");
+    command->add_option("--prompt", f.prompt,
+                        "how the text begins, in characters that the model was trained on, or any where it has merges");
     command->add_option("--prompt-tokens", f.tokens, "the same as numbers of tokens, with commas")->delimiter(',');
+    command->add_option("--vocabulary", f.vocabulary, "file or folder of GPT-2's merges, of a model of tokens that has no vocabulary");
     command->add_option("--tokens", f.count, "how many tokens follow")
         ->capture_default_str()
         ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 20));

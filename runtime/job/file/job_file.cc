@@ -104,7 +104,8 @@ std::string take(const JobOption& option, const toml::node& node, Target target)
             for (const toml::node& each : *array) {
                 if (!each.is_number()) return fmt::format("holds {}, not numbers alone", type_name(each));
                 value.numbers.push_back(*each.value<double>());
-                if (!(value.numbers.back() > option.min)) return fmt::format("{} is not above {}", value.numbers.back(), option.min);
+                if (option.above ? !(value.numbers.back() > option.min) : !(value.numbers.back() >= option.min))
+                    return fmt::format("{} is {} {}", value.numbers.back(), option.above ? "not above" : "below", option.min);
                 if (!(value.numbers.back() <= option.max)) return fmt::format("{} is above {}", value.numbers.back(), option.max);
             }
             break;

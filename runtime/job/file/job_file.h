@@ -40,6 +40,9 @@ struct JobConfig {
     uint32_t classes = 0;   // samples of the first ones only; 0: all
     uint32_t crop = 0;      // see Augment
     bool flip = false;
+    uint32_t side = 0;               // of pictures: DataOptions::side
+    double resized_crop = 0;         // of pictures: the smallest share of a random part; 0: the middle is cut out
+    std::vector<double> jitter;      // of brightness, contrast and saturation, see Augment; none: 0 of each
     std::vector<double> mean, std;   // of the data, in place of the shards'; none: those
     uint32_t context = 0;            // of a text: tokens of a sample, see DataOptions
     std::string preset;              // or, when empty, `layers`, or `command`

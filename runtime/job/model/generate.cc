@@ -72,7 +72,15 @@ Status Generator::open(const std::string& path) {
     std::vector<Layer> layers;
     GC_TRY(layers_check(spec, &layers));
     GC_TRY(causal_check(path, layers));
-    characters_ = characters_of(net_.model.alphabet);
+    if (Tokeniser::is_text(net_.model.alphabet)) {
+        merges_.emplace();
+        GC_TRY(Tokeniser::parse(net_.model.alphabet, "the model " + path, &*merges_));
+        if (merges_->vocabulary() != spec.vocabulary)
+            return fail(Code::data, "the model {} has a vocabulary of {} tokens, and merges of {}: the file is damaged", path,
+                        spec.vocabulary, merges_->vocabulary());
+    } else {
+        characters_ = characters_of(net_.model.alphabet);
+    }
     if (!characters_.empty() && characters_.size() != spec.vocabulary)
         return fail(Code::data, "the model {} has a vocabulary of {} tokens, and an alphabet of {}: the file is damaged", path,
                     spec.vocabulary, characters_.size());
@@ -83,12 +91,26 @@ Status Generator::open(const std::string& path) {
     return {};
 }
 
-Status Generator::tokens(const std::string& text, std::vector<uint32_t>* tokens) const {
+Status Generator::vocabulary(const std::string& path) {
+    if (merges_ || !characters_.empty()) return fail(Code::invalid, "--vocabulary {}: the model {} has its own: leave it out", path, path_);
+    Tokeniser read;
+    GC_TRY(Tokeniser::open(path, &read));
+    if (read.vocabulary() != net_.model.net.vocabulary)
+        return fail(Code::invalid, "--vocabulary {}: it has {} tokens, but the model {} has {}: it is that of another text", path,
+                    read.vocabulary(), path_, net_.model.net.vocabulary);
+    merges_ = std::move(read);
+    return {};
+}
+
+Status Generator::tokens(const std::string& text, std::vector<uint32_t>* tokens) {
     const uint32_t vocabulary = net_.model.net.vocabulary;
+    if (merges_) return merges_->encode(text, tokens), Status();
     if (characters_.empty()) {
         if (vocabulary != byte_values)
-            return fail(Code::invalid, "the model {} has {} tokens that are no characters: give their numbers (--prompt-tokens)", path_,
-                        vocabulary);
+            return fail(
+                Code::invalid,
+                "the model {} has {} tokens that are no characters: give their numbers (--prompt-tokens), or their file (--vocabulary)",
+                path_, vocabulary);
         for (const char byte : text) tokens->push_back(static_cast<uint8_t>(byte));
         return {};
     }
@@ -103,6 +125,7 @@ Status Generator::tokens(const std::string& text, std::vector<uint32_t>* tokens)
 }
 
 std::string Generator::text(uint32_t token) const {
+    if (merges_) return merges_->bytes(token);
     if (!characters_.empty()) return characters_[token];
     if (net_.model.net.vocabulary == byte_values) return {static_cast<char>(token)};
     return fmt::format("{} ", token);

@@ -24,7 +24,10 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     GC_TRY(of.open(path, threads));
     std::unique_ptr<DataSet> set;
     GC_TRY(data_open(data, &set,
-                     {.classes = of.classes, .context = of.model.net.vocabulary > 0 ? of.model.net.W - 1 : 0, .literal = literal}));
+                     {.classes = of.classes,
+                      .side_of_pictures = of.model.net.H,
+                      .context = of.model.net.vocabulary > 0 ? of.model.net.W - 1 : 0,
+                      .literal = literal}));
     const DataInfo& info = set->info();
     const NetSpec& spec = of.model.net;
     if (info.C != spec.C || info.H != spec.H || info.W != spec.W || info.classes != spec.classes)

@@ -69,12 +69,21 @@ void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus) {
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);   // a hint: the daemon reports CPUs outside of its cgroup when it starts
 }
 
+/// What is changed of training samples.
+static Augment augment_of(const JobConfig& job) {
+    Augment how{.crop = job.crop, .flip = job.flip, .seed = job.seed};
+    if (job.resized_crop > 0) how.area = share_units(job.resized_crop);
+    for (size_t i = 0; i < job.jitter.size(); ++i) how.jitter[i] = job.jitter[i] > 0 ? share_units(job.jitter[i]) : 0;
+    return how;
+}
+
 Status JobParts::open_data(const EngineConfig& config, bool verify, Report& report) {
     const JobConfig& job = config.job;
     const auto floats = [](const std::vector<double>& numbers) { return std::vector<float>(numbers.begin(), numbers.end()); };
     auto open = [&](const std::string& pattern, std::unique_ptr<DataSet>* data) {
         const Status status = data_open(pattern, data,
                                         {.classes = job.classes,
+                                         .side = job.side,
                                          .context = job.context,
                                          .mean = floats(job.mean),
                                          .std = floats(job.std),
@@ -82,7 +91,7 @@ Status JobParts::open_data(const EngineConfig& config, bool verify, Report& repo
                                          .confidential = config.confidential,
                                          .stop = config.stop});
         if (std::string_view(status.what).starts_with("classes = ")) about = "data.classes";
-        for (const char* key : {"context", "mean", "std"})
+        for (const char* key : {"side", "context", "mean", "std"})
             if (std::string_view(status.what).starts_with(fmt::format("{} = ", key))) about = fmt::format("data.{}", key);
         return status;
     };
@@ -187,7 +196,7 @@ Status JobParts::plan_workers(const EngineConfig& config) {
                                                 .validation = validation,
                                                 .rounds_of_epoch = static_cast<uint32_t>(m),
                                                 .whole = settings.stream == "whole",
-                                                .augment = {.crop = job.crop, .flip = job.flip, .seed = job.seed}},
+                                                .augment = augment_of(job)},
                                     *train);
     batch = static_cast<uint32_t>(job.algorithm == "gd" ? samples
                                   : updates > 0         ? updates * in_push
@@ -229,7 +238,8 @@ Status JobParts::plan_loader(const EngineConfig& config, const Augment& augment,
     if (pipeline) ahead = std::max(ahead, 2 * pipeline->micro_batch);
     if (compute.net->steps_ahead() > 0) ahead = std::max(ahead, config.job.blocks);   // whole steps take all blocks at once
     const bool images = !pipeline || pipeline->own_stage == 0;
-    if (compute.device && config.job.resident && images)
+    // GPUs crop and flip what they hold; they do not decode, and do not change colours.
+    if (compute.device && config.job.resident && images && !train->info().pictures() && !augment.jitters())
         GC_TRY(compute.module->resident_plan(train->info(), augment, *compute.device, &resident));
     if (!resident && !train->of_program())
         return loader_plan(*train, *sampler, {.ahead = ahead, .threaded = config.loader_threaded, .augment = augment}, arena, report.log(),
@@ -383,9 +393,20 @@ Status JobParts::examine_data(const EngineConfig& config, bool verify, Report& r
                     UINT32_MAX);
     if (!local)
         for (uint32_t block = 0; block < job.blocks; ++block) block_sizes.push_back(sampler->block_size(block));
-    if ((job.crop > 0 || job.flip) && info.element != Element::u8)
-        return fail(Code::invalid, "data.{}: {} has samples of {}, which are no images: leave it out", job.crop > 0 ? "crop" : "flip",
+    const bool jitters = augment_of(job).jitters();
+    if ((job.crop > 0 || job.flip || jitters) && info.element != Element::u8)
+        return fail(Code::invalid, "data.{}: {} has samples of {}, which are no images: leave it out",
+                    job.crop > 0 ? "crop"
+                    : job.flip   ? "flip"
+                                 : "jitter",
                     job.train, element_name(info.element));
+    if (jitters && info.C != 1 && info.C != 3)
+        return fail(Code::invalid, "data.jitter: samples of {} have {} channels, and colours are of 1 (grey) or 3 (RGB): leave it out",
+                    job.train, info.C);
+    if (job.resized_crop > 0 && !info.pictures())
+        return fail(Code::invalid,
+                    "data.resized_crop: {} has samples of one size, not pictures (import images --store jpeg): leave it out, or take crop",
+                    job.train);
     if (job.crop >= std::min(info.H, info.W))
         return fail(Code::invalid, "data.crop: {} zeros on each side are not fewer than the pixels of a sample of {} ({} x {})", job.crop,
                     job.train, info.H, info.W);
@@ -425,7 +446,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
     if (pipeline && job.buddy) GC_TRY((buddies = std::make_unique<BuddyParts>())->plan(*this, config, net));
 
-    const Augment augment{.crop = job.crop, .flip = job.flip, .seed = job.seed};
+    const Augment augment = augment_of(job);
     if (local) {
         const auto workers = static_cast<uint32_t>(block_sizes.size());
         local->plan(*compute.net, lane_count, arena);
@@ -528,6 +549,12 @@ Status JobParts::start(const JobConfig& job, const Log& log) {
     return {};
 }
 
+/// Pictures are decoded by libjpeg, whose versions may differ in bits.
+void JobParts::name_kernels(const std::string& computing) {
+    const bool decodes = train->info().pictures() || (test && test->info().pictures());
+    kernel_set = decodes ? kernel_set_with(computing, decoder_digest()) : computing;
+}
+
 /// It takes memory that is free again before the job's is taken.
 Status JobParts::measure_kernels(const EngineConfig& config) {
     if (processes || !kernels_measured()) return {};
@@ -535,7 +562,7 @@ Status JobParts::measure_kernels(const EngineConfig& config) {
     const NetConfig net{
         .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
     GC_TRY(net_measure(spec, net, 1, config.stop, &measured));
-    kernel_set = fmt::format("{:016x}", measured.digest);
+    name_kernels(fmt::format("{:016x}", measured.digest));
     double seconds = 0;
     for (const UnitTimes& unit : measured.units) seconds += unit.forward + unit.data + unit.weights;
     block_us_ = static_cast<uint64_t>(seconds * 1e6);
@@ -545,7 +572,7 @@ Status JobParts::measure_kernels(const EngineConfig& config) {
 Status JobParts::measure_processes() {
     uint64_t digest = 0;
     GC_TRY(processes->measure(&digest, &block_us_));
-    kernel_set = fmt::format("{:016x}", digest);
+    name_kernels(fmt::format("{:016x}", digest));
     return {};
 }
 
@@ -558,15 +585,15 @@ Status JobParts::probe_block(const EngineConfig& config) {
     const uint64_t begin_us = clock_us();
     GC_TRY(compute.net->block(0, {0, 0}, samples.samples(), sink));
     block_us_ = clock_us() - begin_us;
-    if (compute.device) kernel_set = gpu_kernel_set(*compute.net, sink.digest);
-    else if (!kernels_measured()) kernel_set = fmt::format("{:016x}", sink.digest);
+    if (compute.device) name_kernels(gpu_kernel_set(*compute.net, sink.digest));
+    else if (!kernels_measured()) name_kernels(fmt::format("{:016x}", sink.digest));
     if (local && !algorithm->server) return sink.finite();   // a worker's vectors bring their scales
     return sink.scale(*compute.codec, local ? carried : compute.net->layout());
 }
 
 Status JobParts::probe(const EngineConfig& config, Report& report) {
     if (!pipeline) GC_TRY(probe_block(config));   // else Session::probe()
-    else if (!kernels_measured()) kernel_set = gpu_kernel_set(*compute.net, 0);
+    else if (!kernels_measured()) name_kernels(gpu_kernel_set(*compute.net, 0));
     // Virtual time knows no slow blocks.
     if (config.lanes > 0 && 8 * block_us_ > deadline_us) {
         report.warn(fmt::format("a block takes {:.3f} s, so the deadline of {} s is to be {:.3f} s: smaller blocks would do with less",

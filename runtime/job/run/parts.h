@@ -152,6 +152,7 @@ private:
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);
     Status start(const JobConfig& job, const Log& log);
+    void name_kernels(const std::string& computing);
     Status measure_kernels(const EngineConfig& config);
     Status measure_processes();
     Status probe(const EngineConfig& config, Report& report);

@@ -17,6 +17,11 @@ std::string gpu_kernel_set(const Net& net, uint64_t gradient) {
     return sha256_hex(std::as_bytes(std::span(choice))).substr(0, choice_digits) + fmt::format("{:08x}", static_cast<uint32_t>(gradient));
 }
 
+std::string kernel_set_with(std::string_view kernel_set, std::string_view other) {
+    const std::string both = fmt::format("{}, {}", kernel_set.substr(0, choice_digits), other);
+    return sha256_hex(std::as_bytes(std::span(both))).substr(0, choice_digits) + std::string(kernel_set.substr(choice_digits));
+}
+
 bool kernel_sets_agree(std::string_view a, std::string_view b) {
     if (a == b) return true;
     const bool unknown = a.ends_with(no_gradient) || b.ends_with(no_gradient);

@@ -12,6 +12,8 @@ namespace gradcast {
 /// Engine::kernel_set() of a net on GPUs: 8 hex digits of what the libraries have chosen and of the device, then 8 of the digest of a
 /// gradient.  They are 0 where no node has a gradient of all layers: in stages.
 std::string gpu_kernel_set(const Net& net, uint64_t gradient);
+/// A kernel set that depends on something else, too, as on a decoder: the first 8 digits are replaced.
+std::string kernel_set_with(std::string_view kernel_set, std::string_view other);
 /// What was trained with one set goes on, or is computed again, with the bits of the other.  A gradient that is not known is not compared.
 bool kernel_sets_agree(std::string_view a, std::string_view b);
 
