@@ -45,6 +45,7 @@ private:
 }   // namespace
 
 Status resident_plan(const DataInfo& info, const Augment& augment, Device& device, std::unique_ptr<ResidentImages>* resident) {
+    if (info.element != Element::u8 || info.targets > 0 || info.vocabulary > 0) return {};
     auto& gpus = static_cast<CudaDevice&>(device);
     const uint64_t bytes = info.count * info.C * info.H * info.W;
     for (auto& gpu : gpus.gpus()) {

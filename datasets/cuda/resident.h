@@ -8,7 +8,7 @@
 namespace gradcast::cuda {
 
 /// Plans memory for a copy on each GPU of the device, which must outlive it.  *resident stays null if it does not fit beside what is
-/// already planned.
+/// already planned, or samples are no images of bytes with labels.
 Status resident_plan(const DataInfo& info, const Augment& augment, Device& device, std::unique_ptr<ResidentImages>* resident);
 
 }   // namespace gradcast::cuda

@@ -11,6 +11,23 @@ constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"}
 
 }   // namespace
 
+void CudaNet::write_labels(std::byte* to, const Samples& samples, uint32_t size) const {
+    const uint64_t bytes = uint64_t{sample_labels()} * sizeof(int32_t);
+    std::memset(to + samples.count * bytes, 0, (size - samples.count) * bytes);
+    if (!spec_.by_position()) {
+        const void* const from = spec_.targets > 0 ? static_cast<const void*>(samples.targets) : samples.labels;
+        std::memcpy(to, from, samples.count * bytes);
+        return;
+    }
+    const PositionLabels labels(spec_);
+    auto* each = reinterpret_cast<int32_t*>(to);
+    for (uint32_t n = 0; n < samples.count; ++n)
+        for (uint32_t at = 0; at < labels.positions(); ++at) {
+            const uint32_t label = labels.of(samples, n, at);
+            *each++ = labels.counts(label) ? static_cast<int32_t>(label) : loss_ignored;
+        }
+}
+
 // Writes a block's input to page-locked memory, which its graph reads.
 void CudaNet::write_input(std::byte* to, const Samples& samples, BlockId id, uint32_t size) {
     BlockHeader header{
@@ -18,15 +35,13 @@ void CudaNet::write_input(std::byte* to, const Samples& samples, BlockId id, uin
     if (optimiser_) optimiser_->rates(&header.rates);
     *reinterpret_cast<BlockHeader*>(to) = header;
     for (uint32_t c = 0; c < spec_.C && stage_.has(0); ++c) {
-        reinterpret_cast<float*>(to + input_.scale)[c] = 1 / (255 * samples.std[c]);
-        reinterpret_cast<float*>(to + input_.shift)[c] = -samples.mean[c] / samples.std[c];
+        const bool bytes = spec_.element == Element::u8;
+        reinterpret_cast<float*>(to + input_.scale)[c] = bytes ? 1 / (255 * samples.std[c]) : samples.std[c];
+        reinterpret_cast<float*>(to + input_.shift)[c] = bytes ? -samples.mean[c] / samples.std[c] : samples.mean[c];
     }
     for (size_t i = 0; i < dropout_seeds_.size(); ++i)
         reinterpret_cast<uint64_t*>(to + input_.seeds)[i] = dropout_mixed(dropout_seeds_[i], id.step);
-    if (has_loss()) {
-        std::memcpy(to + input_.labels, samples.labels, samples.count * sizeof(int32_t));
-        std::memset(to + input_.labels + samples.count * sizeof(int32_t), 0, (size - samples.count) * sizeof(int32_t));
-    }
+    if (has_loss()) write_labels(to + input_.labels, samples, size);
     if (!stage_.has(0)) return;
     if (samples.resident) std::copy_n(samples.places, samples.count, reinterpret_cast<SamplePlace*>(to + input_.images));
     else std::memcpy(to + input_.images, samples.images, samples.count * input_.image_bytes);
@@ -46,7 +61,7 @@ Status CudaNet::put(uint32_t number, const Slot& slot, const Samples& samples, B
 }
 
 Status CudaNet::check_samples(const Samples& samples) const {
-    if (stage_.has(0)) GC_TRY(images_check(spec_, samples));
+    if (stage_.has(0) || (has_loss() && spec_.vocabulary > 0)) GC_TRY(images_check(spec_, samples));   // a text has its labels in itself
     return has_loss() ? labels_check(spec_, samples) : Status{};
 }
 

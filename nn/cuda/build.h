@@ -43,7 +43,7 @@ struct Frame {
     const BlockHeader* header = nullptr;
     const float *scale = nullptr, *shift = nullptr;
     const uint64_t* seeds = nullptr;
-    const int32_t* labels = nullptr;
+    const int32_t* labels = nullptr;   // [samples, positions], or the targets of a regression
     const uint8_t* images = nullptr;
     const uint32_t* spoiled = nullptr;   // a parameter is not finite
     // Its results.
@@ -55,6 +55,7 @@ struct Frame {
         return reinterpret_cast<T*>(base[static_cast<size_t>(tensor.place)] + tensor.offset);
     }
     SumMemory at(const SumPlaces& sums) const { return {at<double>(sums.scratch), at<uint32_t>(sums.tickets)}; }
+    const float* targets() const { return reinterpret_cast<const float*>(labels); }
     Values values(const Tensor& tensor) const { return {at<void>(tensor), bf16}; }
 };
 using Operation = std::function<Status(const Frame&)>;
@@ -126,7 +127,7 @@ public:
     uint64_t rows(const Shape& shape) const { return uint64_t{samples} * shape.H * shape.W; }
     WindowShape window() const {
         const Layer& l = *layer;
-        return {samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad};
+        return {samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad, l.window.dilation};
     }
     /// The next layer is of that kind, and the builder of this one computes a part of it (gpu_fusions()).
     bool before(const LayerKind& kind) const;
@@ -184,6 +185,8 @@ GC_LAYER_KINDS(GC_LAYER)
 /// A convolution of 1 x 1 pixels, or an inner product of one pixel, by products of matrices.
 Status dense(Build& b);
 bool conv_is_dense(const Layer& layer);
+/// A convolution in groups, by kernels of our own.
+Status grouped(Build& b);
 /// A convolution of few channels that passes no gradient on, by products of unfolded windows: the kernels of cuDNN for few channels take
 /// several times as long.
 Status unfolded(Build& b);

@@ -109,6 +109,9 @@ Status dense(Build& b) {
     return products(b, {b.rows(b.layer->in), C, C, x.value, x.gradient, x.learns});
 }
 
+// At each position.
+Status linear(Build& b) { return dense(b); }
+
 Status inner_product(Build& b) {
     const Layer& l = *b.layer;
     const uint32_t pixels = l.in.H * l.in.W, channels = l.in.C;

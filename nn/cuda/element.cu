@@ -10,10 +10,10 @@ namespace {
 
 /// Rows of `packs` packs.
 template <typename T, int width>
-__global__ void bias_relu_kernel(T* y, const float* bias, uint32_t rows, uint32_t packs, bool rectify) {
+__global__ void bias_relu_kernel(T* y, const T* x, const float* bias, uint32_t rows, uint32_t packs, bool rectify) {
     const uint32_t i = piece_thread();
     if (i >= rows * packs) return;
-    Pack<T, width> values = as_packs<width>(y)[i];
+    Pack<T, width> values = as_packs<width>(x)[i];
     Pack<float, width> add = {};
     if (bias) add = floats<width>(bias + i % packs * width);
     for (int j = 0; j < width; ++j) {
@@ -110,16 +110,24 @@ __global__ void dropout_kernel(T* y, const T* x, const uint64_t* seed, const Blo
 
 }   // namespace
 
-Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows, uint32_t C, bool rectify) {
-    if (!bias && !rectify) return {};
+namespace {
+/// y = relu(x + bias); y may be x.
+Status bias_relu(cudaStream_t stream, Values y, Values x, const float* bias, uint64_t rows, uint32_t C, bool rectify) {
     return typed(y.bf16, C, [&](auto type, auto width) {
         using T = decltype(type);
         constexpr int w = decltype(width)::value;
         return pieces(rows, C / w, [&](uint64_t first, uint32_t count) {
             return GC_LAUNCH((bias_relu_kernel<T, w>), blocks_of(uint64_t{count} * (C / w), threads), threads, stream, as<T>(y) + first * C,
-                             bias, count, C / w, rectify);
+                             as<T>(x) + first * C, bias, count, C / w, rectify);
         });
     });
+}
+}   // namespace
+Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows, uint32_t C, bool rectify) {
+    return bias || rectify ? bias_relu(stream, y, y, bias, rows, C, rectify) : Status{};
+}
+Status add_rows(cudaStream_t stream, Values y, Values x, const float* w, uint64_t rows, uint32_t C) {
+    return bias_relu(stream, y, x, w, rows, C, false);
 }
 
 Status relu(cudaStream_t stream, Values y, Values x, uint64_t count) { return each(stream, Rectify{}, y, x, x, count); }

@@ -8,6 +8,7 @@
 #include "nn/kernels.h"
 #include "nn/optimiser.h"
 #include "runtime/core/cuda/device.h"
+#include "runtime/core/element.h"
 
 namespace gradcast::cuda {
 
@@ -30,16 +31,22 @@ struct BlockInput {
     const std::byte* staged;         // page-locked: the header and what follows it
     std::byte* head;                 // on the device: a copy of it, up to `places`
     uint32_t scale, shift, places;   // offsets in `staged`; `places` is divisible by 4
-    const uint8_t* copied;           // on the device [samples, C, H, W]: images that the host has copied
+    const uint8_t* copied;           // on the device [samples, C, H, W] of ImageShape::element: samples that the host has copied
     Images images;                   // the data set; unused where the header's `resident` is 0
 };
 struct ImageShape {
     uint32_t N, C, H, W;
     uint32_t pad;   // zeros on each side
+    Element element = Element::u8;
 };
-/// y [N, H + 2 pad, W + 2 pad, C] = image * scale + shift, and the copy of the head.
+/// y [N, H + 2 pad, W + 2 pad, C] = x * scale + shift of bytes, or (x - shift) / scale of others, and the copy of the head.
 Status input(cudaStream_t stream, Values y, const BlockInput& in, const ImageShape& shape);
 
+/// tokens [N, W - 1] = the tokens of a text but the last of each sample, and the copy of the head.
+Status input_tokens(cudaStream_t stream, uint32_t* tokens, const BlockInput& in, const ImageShape& shape);
+
+/// y [rows, C] = x + w by column.
+Status add_rows(cudaStream_t stream, Values y, Values x, const float* w, uint64_t rows, uint32_t C);
 /// y = relu(y + bias) in place; bias may be null.
 Status bias_relu(cudaStream_t stream, Values y, const float* bias, uint64_t rows, uint32_t C, bool rectify);
 /// y = max(x, 0), NaN stays NaN.
@@ -104,6 +111,7 @@ Status norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values
 
 struct WindowShape {
     uint32_t N, C, H, W, P, Q, kernel, stride, pad;
+    uint32_t dilation = 1;   // of convolutions alone
 };
 /// y [N,P,Q,width] = the pixels of each output pixel's window, in the order [C,R,S] or, if `by_pixel`, [R,S,C].  Pixels outside of the
 /// image and columns behind the window are 0.  `width` is a multiple of 16 bytes; by_pixel: so is C, and there are no columns behind the
@@ -111,6 +119,14 @@ struct WindowShape {
 Status unfold(cudaStream_t stream, Values y, Values x, const WindowShape& shape, uint32_t width, bool by_pixel);
 /// to [rows, C] = the first C columns of from [rows, width].
 Status copy_rows(cudaStream_t stream, float* to, const float* from, uint32_t rows, uint32_t C, uint32_t width);
+
+/// A convolution in groups of x [N, C, H, W] to K outputs.  w [C / groups, R, S, K]; dw [K, C / groups, R, S].
+Status grouped_conv(cudaStream_t stream, Values y, Values x, Values w, const WindowShape& shape, uint32_t K, uint32_t groups);
+Status grouped_conv_data(cudaStream_t stream, Values dx, Values dy, Values w, const WindowShape& shape, uint32_t K, uint32_t groups);
+/// Doubles of scratch memory for grouped_conv_weights().
+uint64_t grouped_conv_scratch(const WindowShape& shape, uint32_t weights);
+Status grouped_conv_weights(cudaStream_t stream, float* dw, Values dy, Values x, double* scratch, const WindowShape& shape, uint32_t K,
+                            uint32_t groups);
 
 /// y = max of each window + bias, through a ReLU if `rectify`; winners [N,P,Q,C] = the place of the max in the window (the first of equals;
 /// a NaN wins).  Padding never wins.
@@ -125,22 +141,86 @@ Status average_pool_backward(cudaStream_t stream, Values dx, Values dy, const Wi
 Status dropout(cudaStream_t stream, Values y, Values x, const uint64_t* seed, const BlockHeader* header, uint32_t samples, uint32_t pixels,
                uint32_t C, uint32_t drop);
 
+/// Of layer_norm and group_norm.  A set has the channels of one of `groups` groups at all pixels of a sample.
+struct SetShape {
+    uint32_t N, pixels, C, groups;
+    uint32_t sets() const { return N * groups; }   // below 2^31
+};
+/// What a set is normalised by: z = (x - mean) inverse, inverse = 1 / sqrt(variance + epsilon).
+struct SetScale {
+    float mean, inverse;
+};
+/// y = z weight + bias by channel.  Writes scales [sets] for the backward pass.
+Status set_norm_forward(cudaStream_t stream, Values y, Values x, SetScale* scales, const float* weight, const float* bias,
+                        const SetShape& shape, double epsilon);
+Status set_norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, const SetScale* scales, const float* weight,
+                         const SetShape& shape);
+/// dweight and dbias [C]; memory: columns_size(N pixels, C, 2).
+Status set_norm_weights(cudaStream_t stream, Values dy, Values x, const SetScale* scales, float* dweight, float* dbias,
+                        const SumMemory& memory, const SetShape& shape);
+
+constexpr uint32_t attention_rows = 64;   // queries, or keys, of a thread block
+struct AttentionShape {
+    uint32_t samples, positions, heads, width;   // width: of a head
+    float scale;                                 // 1 / sqrt(width)
+    bool causal;
+};
+/// Of a query and head: the largest score, and 1 / the sum of exp(scale (score - top)).
+struct AttentionKept {
+    float top, inverse;
+};
+/// y [samples, positions, heads width] from x [samples, positions, 3 heads width]: queries of all heads, their keys, their values.
+/// kept: [samples, heads, positions], or null.
+Status attention_forward(cudaStream_t stream, Values y, Values x, AttentionKept* kept, const AttentionShape& shape);
+/// delta: scratch [samples, heads, positions].
+Status attention_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const AttentionKept* kept, float* delta,
+                          const AttentionShape& shape);
+
+/// y [rows, C] = w [token of the row, C].
+Status embedding(cudaStream_t stream, Values y, const uint32_t* tokens, const float* w, uint64_t rows, uint32_t C);
+/// Floats of scratch memory for embedding_backward().
+uint64_t embedding_scratch(uint32_t vocabulary, uint32_t C);
+/// dw [vocabulary, C] = the sums of dy over the rows of each token, in order.
+Status embedding_backward(cudaStream_t stream, float* dw, Values dy, const uint32_t* tokens, float* scratch, uint64_t rows,
+                          uint32_t vocabulary, uint32_t C);
+
+/// y [rows, A + B] = a [rows, A] and behind it b [rows, B].
+Status join(cudaStream_t stream, Values y, Values a, Values b, uint64_t rows, uint32_t A, uint32_t B);
+/// y [rows, C] = columns first .. first + C - 1 of x [rows, all].
+Status take_columns(cudaStream_t stream, Values y, Values x, uint64_t rows, uint32_t C, uint32_t first, uint32_t all);
+
+struct UpsampleShape {
+    uint32_t N, C, H, W, scale;
+    bool bilinear;
+};
+/// y [N, H scale, W scale, C], as nn/cpu/upsample.cc.
+Status upsample(cudaStream_t stream, Values y, Values x, const UpsampleShape& shape);
+Status upsample_backward(cudaStream_t stream, Values dx, Values dy, const UpsampleShape& shape);
+
 struct LossResult {
     double loss;
     uint64_t right;
 };
 SumSize loss_size(uint32_t samples);
+SumSize loss_rows_size(uint64_t rows, uint32_t classes);   // of softmax_cross_entropy_rows()
+constexpr int32_t loss_ignored = -1;
 struct LossTask {
-    const int32_t* labels;
+    const int32_t* labels;   // [samples, positions]; loss_ignored: of a position that counts 0
     const BlockHeader* header;
     const uint32_t* spoiled;   // not 0: a parameter is not finite, which a ReLU of a library may hide; loss and gradient are NaN
     uint32_t classes, samples;
-    SumMemory memory;   // loss_size()
+    SumMemory memory;   // loss_size(), loss_rows_size()
     int32_t* best;
     LossResult* result;
+    uint32_t positions = 1;   // of a sample
+    double smoothing = 0;     // the share of a target that goes to all classes alike
 };
 /// Over header->count samples: writes *result, by sample its best class, and, if dx.at is not null, its gradient.
 Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const LossTask& task);
+/// x [samples, positions, classes].  The loss of a sample is the sum of its positions' by their number; best: [samples, positions].
+Status softmax_cross_entropy_rows(cudaStream_t stream, Values x, Values dx, const LossTask& task);
+/// From targets [samples, classes].
+Status squared_loss(cudaStream_t stream, Values x, Values dx, const LossTask& task, const float* targets);
 /// scale above 0: a regression.
 Status squared_loss(cudaStream_t stream, Values x, Values dx, const LossTask& task, float scale, float zero);
 

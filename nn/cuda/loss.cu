@@ -1,5 +1,7 @@
 // Losses, one thread a sample, and their sum (not average).  Each thread block sums its samples; the last block to end adds the sums of all
 // blocks, in their order.
+#include <type_traits>
+
 #include "nn/cuda/element.h"
 
 namespace gradcast::cuda {
@@ -44,6 +46,21 @@ struct Squares {
     }
 };
 
+/// The same with the targets of a sample, [samples, classes].  Nothing is predicted.
+struct SquaresOfTargets {
+    const float* targets;
+    template <typename T>
+    __device__ double operator()(const T* row, T* drow, uint64_t first, uint32_t classes) const {
+        double total = 0;
+        for (uint32_t k = 0; k < classes; ++k) {
+            const float off = load(row[k]) - targets[first + k];
+            total += static_cast<double>(off) * static_cast<double>(off);
+            if (drow) store(drow + k, 2 * off);
+        }
+        return total;
+    }
+};
+
 /// memory: scratch [blocks, 2] for losses and right answers, one ticket.
 template <typename F, typename T>
 __global__ void __launch_bounds__(block_samples) loss_kernel(F f, const T* x, T* dx, const LossTask task) {
@@ -57,11 +74,16 @@ __global__ void __launch_bounds__(block_samples) loss_kernel(F f, const T* x, T*
     double loss = 0;
     uint32_t right = 0;
     if (n < count) {
-        const auto label = static_cast<uint32_t>(task.labels[n]);
-        const uint32_t predicted = best_of(row, classes);
-        task.best[n] = static_cast<int32_t>(predicted);
-        loss = f(row, drow, label, predicted, classes);
-        right = classes > 1 && predicted == label;   // one output is a regression: never right
+        if constexpr (std::is_same_v<F, SquaresOfTargets>) {
+            task.best[n] = 0;
+            loss = f(row, drow, uint64_t{n} * classes, classes);
+        } else {
+            const auto label = static_cast<uint32_t>(task.labels[n]);
+            const uint32_t predicted = best_of(row, classes);
+            task.best[n] = static_cast<int32_t>(predicted);
+            loss = f(row, drow, label, predicted, classes);
+            right = classes > 1 && predicted == label;   // one output is a regression: never right
+        }
         if (*task.spoiled) {
             loss = NAN;
             for (uint32_t k = 0; drow && k < classes; ++k) store(drow + k, NAN);
@@ -112,6 +134,10 @@ SumSize loss_size(uint32_t samples) { return {uint64_t{2} * blocks_of(samples, b
 
 Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const LossTask& task) {
     return loss(stream, Softmax{}, x, dx, task);
+}
+
+Status squared_loss(cudaStream_t stream, Values x, Values dx, const LossTask& task, const float* targets) {
+    return loss(stream, SquaresOfTargets{targets}, x, dx, task);
 }
 
 Status squared_loss(cudaStream_t stream, Values x, Values dx, const LossTask& task, float scale, float zero) {

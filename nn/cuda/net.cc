@@ -16,7 +16,9 @@ CudaNet::~CudaNet() {
 Status CudaNet::make(Build& build, Program& program) {
     build.begin(program.samples, program.training, &program.layers, &program.edges);
     const Shape& in = layers_[0].in;
-    program.input = build.kept(build.rows(in) * in.C * build.value_bytes());
+    // Of a text: uint32_t tokens.
+    program.input = build.kept(spec_.vocabulary > 0 ? uint64_t{program.samples} * spec_.positions() * sizeof(uint32_t)
+                                                    : build.rows(in) * in.C * build.value_bytes());
     return layers_build(build, layers_, Activation{.value = program.input, .gradient = {}});
 }
 
@@ -24,12 +26,6 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     GC_ASSERT(config.lanes == device_.lanes().size() && config.slots >= 1 && config.samples_max >= 1);
     if (config.recompute && config.slots > 1)
         return fail(Code::unsupported, "a GPU keeps the activations of a stage: take recompute = false, or device cpu");
-    if (typed(spec))
-        return fail(Code::unsupported, "a GPU takes images of bytes with labels in this version, not {} with {}: take device cpu",
-                    element_name(spec.element),
-                    spec.targets > 0      ? "targets"
-                    : spec.vocabulary > 0 ? "tokens behind them"
-                                          : "labels");
     spec_ = spec;
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
@@ -77,8 +73,8 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     input_.shift = input_.scale + channels;
     input_.seeds = input_.shift + channels;
     input_.labels = input_.seeds + aligned(dropout_seeds_.size() * sizeof(uint64_t));
-    input_.images = input_.labels + aligned(most * sizeof(int32_t));
-    input_.image_bytes = stage_.has(0) ? uint64_t{spec_.C} * spec_.H * spec_.W : 0;
+    input_.images = input_.labels + aligned(uint64_t{most} * sample_labels() * sizeof(int32_t));
+    input_.image_bytes = stage_.has(0) ? spec_.sample_bytes() : 0;
     const uint64_t place_bytes = stage_.has(0) ? sizeof(SamplePlace) : 0;
 
     build.memory.reserve(Place::gradient, (lead() + layout_.elements) * sizeof(float));
@@ -95,8 +91,8 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
         }
         arena.plan("samples", config.slots * input_.images + most * input_.image_bytes, &lane.input);
         arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, place_bytes), &lane.staged);
-        arena.plan_pinned("samples", sizeof(LossResult) + most * sizeof(int32_t), &lane.results);
-        if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sizeof(int32_t)) + build.columns;
+        arena.plan_pinned("samples", result_bytes(most), &lane.results);
+        if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sample_labels() * sizeof(int32_t)) + build.columns;
         arena.plan_pinned("gradients", layout_.elements * sizeof(float), &lane.gradient);
     }
     device_.grows(growing, most);
@@ -211,6 +207,7 @@ Status CudaNet::ready() {
 
     const std::vector<uint8_t> images(programs_.back().samples * input_.image_bytes);
     const std::vector<int32_t> labels(programs_.back().samples);
+    const std::vector<std::byte> targets(programs_.back().samples * spec_.targets_bytes());
     const std::vector<float> mean(spec_.C, 0.0f), std(spec_.C, 1.0f);
     for (uint32_t number = 0; number < lanes_.size(); ++number) {
         GC_TRY(device_.use(device_.gpu_of(number)));
@@ -218,7 +215,9 @@ Status CudaNet::ready() {
         const cudaStream_t stream = lane.stream;
         for (Program& program : programs_) {
             program.graphs.resize(lanes_.size());
-            const Samples samples{images.data(), labels.data(), program.samples, spec_.C, spec_.H, spec_.W, mean.data(), std.data()};
+            Samples samples{images.data(), labels.data(), program.samples, spec_.C, spec_.H, spec_.W, mean.data(), std.data()};
+            samples.element = spec_.element;
+            if (spec_.targets > 0) samples.targets = targets.data();
             for (const Work work : {Work::evaluation, Work::block, Work::quantised}) {
                 if (work != Work::evaluation && !program.training) continue;
                 if (work == Work::quantised && !device_.follower) continue;
@@ -247,7 +246,7 @@ Status CudaNet::evaluate(uint32_t number, const Samples& samples, uint32_t* righ
     const auto* result = lanes_[number].results.as<LossResult>();
     *right = static_cast<uint32_t>(result->right);
     *loss = result->loss;
-    if (predicted) std::copy_n(reinterpret_cast<const int32_t*>(result + 1), samples.count, predicted);
+    if (predicted) std::copy_n(reinterpret_cast<const int32_t*>(result + 1), uint64_t{samples.count} * spec_.positions(), predicted);
     return {};
 }
 

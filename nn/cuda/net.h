@@ -27,7 +27,7 @@ struct Program : ProgramSize {
 
 /// Offsets of the parts of a block's input; the same in page-locked memory and, but for the images, on the device.
 struct InputLayout {
-    uint64_t scale, shift, seeds, labels, images, image_bytes;   // image_bytes: 0 where another stage reads them
+    uint64_t scale, shift, seeds, labels, images, image_bytes;   // image_bytes: of a sample; 0 where another stage reads them
 };
 
 class CudaNet final : public Net {
@@ -48,6 +48,7 @@ public:
     uint64_t digest() override;
     void refresh() override { must(upload()); }
     Status block(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) override;
+    bool by_position() const override { return spec_.by_position(); }
     uint32_t slots() const override { return config_.slots; }
     Status forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) override;
     Status backward(uint32_t lane, uint32_t slot, Backward passes, GradientSink& sink) override;
@@ -120,10 +121,15 @@ private:
     /// Of what this stage reads of the samples.
     Status check_samples(const Samples& samples) const;
     void write_input(std::byte* to, const Samples& samples, BlockId id, uint32_t size);
+    void write_labels(std::byte* to, const Samples& samples, uint32_t size) const;
     /// Writes a block's input, and enqueues the copies that its graph does not make.
     Status put(uint32_t lane, const Slot& slot, const Samples& samples, BlockId id, const Program& program);
     BlockInput input_of(uint32_t lane, const Slot& slot, const std::byte* staged) const;
-    ImageShape image_shape(const Program& program) const { return {program.samples, spec_.C, spec_.H, spec_.W, spec_.pad}; }
+    ImageShape image_shape(const Program& program) const { return {program.samples, spec_.C, spec_.H, spec_.W, spec_.pad, spec_.element}; }
+    /// Labels of a sample, or targets of a regression: 4 bytes each.
+    uint32_t sample_labels() const { return spec_.by_position() || spec_.targets == 0 ? spec_.positions() : spec_.targets; }
+    /// Of a block: LossResult and best classes.
+    uint64_t result_bytes(uint64_t samples) const { return sizeof(LossResult) + samples * spec_.positions() * sizeof(int32_t); }
     struct Enqueue {
         const Program& program;
         uint32_t lane;

@@ -40,4 +40,44 @@ Status batch_norm(Build& b) {
     return {};
 }
 
+namespace {
+
+// layer_norm and group_norm as in nn/cpu/norm.cc; the kernels are in set_norm.cu.
+Status set_norm(Build& b, const SetShape& shape) {
+    const Layer& l = *b.layer;
+    const uint64_t rows = b.rows(l.in);
+    if (rows > INT32_MAX || uint64_t{shape.N} * shape.groups > INT32_MAX)
+        return fail(Code::unsupported, "layer {}: {} samples of {} positions are too many: take smaller blocks", l.spec.name, b.samples,
+                    l.in.H * l.in.W);
+    const Activation x = b.activation, y = b.activation = b.flows(true);
+    const Tensor scales = b.kept(uint64_t{shape.sets()} * sizeof(SetScale));
+    const Tensor weight = b.weight(Place::parameters), bias = b.bias(Place::parameters);
+    b.operations->forward.emplace_back([=, epsilon = l.value("epsilon")](const Frame& f) {
+        return set_norm_forward(f.stream, f.values(y.value), f.values(x.value), f.at<SetScale>(scales), f.at(weight), f.at(bias), shape,
+                                epsilon);
+    });
+    if (!b.training) return {};
+    const Tensor dweight = b.weight(Place::gradient), dbias = b.bias(Place::gradient);
+    const SumPlaces sums = b.sum(Place::beside, columns_size(rows, l.in.C, 2, b.bf16));
+    b.operations->weights.emplace_back([=](const Frame& f) {
+        return set_norm_weights(f.stream, f.values(y.gradient), f.values(x.value), f.at<SetScale>(scales), f.at(dweight), f.at(dbias),
+                                f.at(sums), shape);
+    });
+    if (x.learns)
+        b.operations->data.emplace_back([=](const Frame& f) {
+            return set_norm_backward(f.stream, f.values(x.gradient), f.values(y.gradient), f.values(x.value), f.at<SetScale>(scales),
+                                     f.at(weight), shape);
+        });
+    return {};
+}
+
+}   // namespace
+
+Status layer_norm(Build& b) { return set_norm(b, {static_cast<uint32_t>(b.rows(b.layer->in)), 1, b.layer->in.C, 1}); }
+
+Status group_norm(Build& b) {
+    const Layer& l = *b.layer;
+    return set_norm(b, {b.samples, l.in.H * l.in.W, l.in.C, static_cast<uint32_t>(l.value("groups"))});
+}
+
 }   // namespace gradcast::cuda

@@ -102,19 +102,19 @@ Status pointwise(Descriptor* made, cudnnPointwiseMode_t mode, const Descriptor& 
 }
 
 /// fused: the convolution's output is a float between, to which the bias is added and of which the ReLU is y.
-Status graph(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudnn, Descriptor* made) {
+Status graph(const Build& b, const ConvShape& shape, ConvPass pass, bool fused, cudnnHandle_t cudnn, Descriptor* made) {
     const PassKind& kind = kind_of(pass);
-    const Layer& l = *b.layer;
     const cudnnDataType_t type = b.bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
-    const int64_t N = b.samples, side = l.window.kernel, pad = l.window.pad, stride = l.window.stride, one = 1, two = 2;
+    const auto& [in, out, kernel, step, margin, apart] = shape;
+    const int64_t N = b.samples, side = kernel, pad = margin, stride = step, dilation = apart, two = 2;
     Descriptor x, w, y, convolution, operation, product, biased, bias, add, relu;
-    GC_TRY(tensor(&x, id_x, type, N, l.in.C, l.in.H, l.in.W));
-    GC_TRY(tensor(&w, id_w, type, l.out.C, l.in.C, side, side));
-    GC_TRY(tensor(&y, id_y, type, N, l.out.C, l.out.H, l.out.W));
+    GC_TRY(tensor(&x, id_x, type, N, in.C, in.H, in.W));
+    GC_TRY(tensor(&w, id_w, type, out.C, in.C, side, side));
+    GC_TRY(tensor(&y, id_y, type, N, out.C, out.H, out.W));
     if (fused) {
-        GC_TRY(tensor(&product, -1, CUDNN_DATA_FLOAT, N, l.out.C, l.out.H, l.out.W));
-        GC_TRY(tensor(&biased, -2, CUDNN_DATA_FLOAT, N, l.out.C, l.out.H, l.out.W));
-        GC_TRY(tensor(&bias, id_b, type, 1, l.out.C, 1, 1));
+        GC_TRY(tensor(&product, -1, CUDNN_DATA_FLOAT, N, out.C, out.H, out.W));
+        GC_TRY(tensor(&biased, -2, CUDNN_DATA_FLOAT, N, out.C, out.H, out.W));
+        GC_TRY(tensor(&bias, id_b, type, 1, out.C, 1, 1));
         GC_TRY(pointwise(&add, CUDNN_POINTWISE_ADD, product, &bias, biased));
         GC_TRY(pointwise(&relu, CUDNN_POINTWISE_RELU_FWD, biased, nullptr, y));
     }
@@ -125,7 +125,7 @@ Status graph(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudnn, Des
     GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, {pad, pad}));
     GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, {pad, pad}));
     GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, {stride, stride}));
-    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, {one, one}));
+    GC_TRY(set(convolution, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, {dilation, dilation}));
     GC_TRY(finish(convolution));
     GC_TRY(make(&operation, kind.type));
     GC_TRY(set(operation, kind.x, x));
@@ -221,10 +221,11 @@ Status plan_of(const Descriptor& proposed, cudnnHandle_t cudnn, Descriptor* plan
 }
 
 /// Chooses for the current GPU.
-Status choose_here(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudnn, Descriptor* chosen, uint64_t* workspace, Engine* with) {
+Status choose_here(const Build& b, const ConvShape& shape, ConvPass pass, bool fused, cudnnHandle_t cudnn, Descriptor* chosen,
+                   uint64_t* workspace, Engine* with) {
     Descriptor operations;
     Skipped skipped;
-    GC_TRY(graph(b, pass, fused, cudnn, &operations));
+    GC_TRY(graph(b, shape, pass, fused, cudnn, &operations));
     for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
         Descriptor heuristics;
         GC_TRY(make(&heuristics, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR));
@@ -264,12 +265,12 @@ Status choose_here(const Build& b, ConvPass pass, bool fused, cudnnHandle_t cudn
 
 }   // namespace
 
-Status ConvPlan::choose(Build& b, ConvPass pass) { return choose(b, pass, false); }
+Status ConvPlan::choose(Build& b, const ConvShape& shape, ConvPass pass) { return choose(b, shape, pass, false); }
 
-Status ConvPlan::choose_fused(Build& b, bool* offered) {
+Status ConvPlan::choose_fused(Build& b, const ConvShape& shape, bool* offered) {
     const uint64_t engines = b.engines;
     const size_t listed = b.engine_list.size();
-    const Status status = choose(b, ConvPass::forward, true);
+    const Status status = choose(b, shape, ConvPass::forward, true);
     *offered = status.ok();
     if (*offered || status.code != Code::unsupported) return status;
     b.engines = engines;
@@ -279,7 +280,7 @@ Status ConvPlan::choose_fused(Build& b, bool* offered) {
     return {};
 }
 
-Status ConvPlan::choose(Build& b, ConvPass pass, bool fused) {
+Status ConvPlan::choose(Build& b, const ConvShape& shape, ConvPass pass, bool fused) {
     plans_.resize(b.device.gpus().size());
     const auto lanes = static_cast<uint32_t>(b.device.lanes().size());
     gpu_of_lane_.resize(lanes);
@@ -291,7 +292,7 @@ Status ConvPlan::choose(Build& b, ConvPass pass, bool fused) {
         if (plans_[with.gpu]) continue;
         uint64_t workspace = 0;
         Engine engine;
-        GC_TRY(choose_here(b, pass, fused, with.cudnn.get(), &plans_[with.gpu], &workspace, &engine));
+        GC_TRY(choose_here(b, shape, pass, fused, with.cudnn.get(), &plans_[with.gpu], &workspace, &engine));
         workspace_ = std::max(workspace_, workspace);
         if (std::exchange(before, engine.choice) == engine.choice) continue;
         for (const int64_t number : engine.choice) b.engines = splitmix64(b.engines + static_cast<uint64_t>(number));

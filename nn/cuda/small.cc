@@ -137,17 +137,33 @@ static Values loss_gradient(const Frame& f, const Activation& x, bool training) 
     return training && x.learns && f.training ? f.values(x.gradient) : Values{nullptr, f.bf16};
 }
 
-static auto loss_task(Build& b) {
-    return [sum = b.sum(Place::scratch, loss_size(b.samples)), classes = b.layer->in.C, samples = b.samples](const Frame& f) {
-        return LossTask{f.labels, f.header, f.spoiled, classes, samples, f.at(sum), f.best, f.result};
+static auto loss_task(Build& b, const SumSize& size, uint32_t positions = 1, double smoothing = 0) {
+    return [=, sum = b.sum(Place::scratch, size), classes = b.layer->in.C, samples = b.samples](const Frame& f) {
+        return LossTask{f.labels, f.header, f.spoiled, classes, samples, f.at(sum), f.best, f.result, positions, smoothing};
     };
 }
 
-Status softmax_cross_entropy(Build& b) {
-    if (b.layer->value("label_smoothing") > 0)
-        return fail(Code::unsupported, "layer {}: GPUs have no label_smoothing in this version: take device cpu", b.layer->spec.name);
+/// Of masks and texts, and with label smoothing.
+static Status loss_by_rows(Build& b, double smoothing) {
+    const Layer& l = *b.layer;
+    const uint32_t positions = l.in.H * l.in.W;
+    const uint64_t rows = b.rows(l.in);
+    if (rows > INT32_MAX)
+        return fail(Code::unsupported, "layer {}: {} samples of {} positions are too many: take smaller blocks", l.spec.name, b.samples,
+                    positions);
     const Activation x = loss_input(b);
-    b.operations->forward.emplace_back([=, task = loss_task(b), training = b.training](const Frame& f) {
+    b.operations->forward.emplace_back(
+        [=, task = loss_task(b, loss_rows_size(rows, l.in.C), positions, smoothing), training = b.training](const Frame& f) {
+            return softmax_cross_entropy_rows(f.stream, f.values(x.value), loss_gradient(f, x, training), task(f));
+        });
+    return {};
+}
+
+Status softmax_cross_entropy(Build& b) {
+    if (const double smoothing = b.layer->value("label_smoothing"); b.layer->by_position || smoothing > 0)
+        return loss_by_rows(b, smoothing);
+    const Activation x = loss_input(b);
+    b.operations->forward.emplace_back([=, task = loss_task(b, loss_size(b.samples)), training = b.training](const Frame& f) {
         return softmax_cross_entropy(f.stream, f.values(x.value), loss_gradient(f, x, training), task(f));
     });
     return {};
@@ -156,10 +172,12 @@ Status softmax_cross_entropy(Build& b) {
 Status squared_loss(Build& b) {
     const Activation x = loss_input(b);
     const Layer& l = *b.layer;
-    b.operations->forward.emplace_back(
-        [=, task = loss_task(b), training = b.training, scale = l.target_scale, zero = l.target_zero](const Frame& f) {
-            return squared_loss(f.stream, f.values(x.value), loss_gradient(f, x, training), task(f), scale, zero);
-        });
+    b.operations->forward.emplace_back([=, task = loss_task(b, loss_size(b.samples)), training = b.training, scale = l.target_scale,
+                                        zero = l.target_zero, of_targets = l.targets > 0](const Frame& f) {
+        const Values dx = loss_gradient(f, x, training);
+        if (of_targets) return squared_loss(f.stream, f.values(x.value), dx, task(f), f.targets());
+        return squared_loss(f.stream, f.values(x.value), dx, task(f), scale, zero);
+    });
     return {};
 }
 

@@ -1,116 +1,9 @@
 // Sums by channel: a bias's gradient, and batch norm (Ioffe, Szegedy 2015) with the statistics of the block:
 //     y = weight (x - mean) / sqrt(variance + 1e-5) + bias,   mean and variance over samples and pixels of the block.
-//
-// An array [rows, C] is cut into tiles of columns and chunks of rows; a thread block sums a chunk of a tile in double.  The last block of a
-// tile to end adds the chunks' sums, so a sum is one kernel.  Which block that is does not matter: the order is by chunk.
-#include <algorithm>
-#include <numeric>
-
-#include "nn/cuda/element.h"
+#include "nn/cuda/columns.h"
 
 namespace gradcast::cuda {
 namespace {
-
-constexpr uint32_t tile_bytes = 128;   // of a row: whole cache lines
-constexpr uint32_t unrolled = 4;       // packs of a thread that are in flight at once
-// Two blocks a multiprocessor on an H100; more chunks take longer to add.
-constexpr uint32_t blocks_max = 264, chunks_max = 128, chunks_min = 4;
-
-/// How [rows, C] is cut, for elements of `bytes` bytes.
-struct Cut {
-    uint32_t packs;           // of a row
-    uint32_t wide, high;      // packs of a tile; rows that a block reads at once
-    uint32_t tiles, chunks;   // the grid
-    uint64_t rows, chunk;     // in all, of a chunk
-};
-Cut cut_of(uint64_t rows, uint32_t C, uint32_t bytes) {
-    const uint32_t width = std::gcd(C, 16 / bytes), packs = C / width;
-    const uint32_t tiles = blocks_of(packs, tile_bytes / (bytes * width)), wide = blocks_of(packs, tiles), high = threads / wide;
-    const uint64_t rounds = (rows + high - 1) / high, most = std::clamp(blocks_max / tiles, chunks_min, chunks_max);
-    const uint64_t chunk = std::max<uint64_t>(unrolled, (rounds + most - 1) / most);
-    return {packs, wide, high, tiles, static_cast<uint32_t>((rounds + chunk - 1) / chunk), rows, chunk * high};
-}
-
-/// part [count, size]: row 0 = sum of all rows, by halves.
-__device__ __forceinline__ void fold(double* part, uint32_t count, uint32_t size) {
-    while (count > 1) {
-        const uint32_t half = (count + 1) / 2;
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < (count - half) * size; i += threads) part[i] += part[half * size + i];
-        count = half;
-    }
-    __syncthreads();
-}
-
-/// Element::load() reads the packs `at`, Element::add() adds one of them to sums [Element::sums, width]; total(channel, sums) gets the sums
-/// over all rows.  Scratch: [tiles, chunks, sums, channels of a tile].
-template <typename Element, typename Total>
-__global__ void __launch_bounds__(threads) columns_kernel(Element element, Total total, SumMemory memory, Cut cut) {
-    constexpr int width = Element::width, sums = Element::sums;
-    __shared__ double part[threads * sums * width];
-    __shared__ bool last;
-    const uint32_t channels = cut.wide * width, size = sums * channels;
-    const uint32_t x = threadIdx.x % cut.wide, y = threadIdx.x / cut.wide, pack = blockIdx.x * cut.wide + x;
-    double own[sums * width] = {};
-    if (y < cut.high && pack < cut.packs) {
-        const uint64_t begin = blockIdx.y * cut.chunk, end = begin + cut.chunk < cut.rows ? begin + cut.chunk : cut.rows;
-        typename Element::Read read;
-        element.begin(&read, pack);
-        for (uint64_t row = begin + y; row < end; row += unrolled * cut.high) {
-            uint64_t at[unrolled];
-            for (uint32_t u = 0; u < unrolled; ++u) {   // past the end, the last row once more: a load is then no branch
-                const uint64_t each = row + u * cut.high;
-                at[u] = (each < end ? each : end - 1) * cut.packs + pack;
-            }
-            element.load(&read, at);
-            for (uint32_t u = 0; u < unrolled; ++u)
-                if (row + u * cut.high < end) element.add(read, u, at[u], own);
-        }
-    }
-    if (y < cut.high)
-        for (int s = 0; s < sums; ++s)
-            for (int j = 0; j < width; ++j) part[(y * sums + s) * channels + x * width + j] = own[s * width + j];
-    fold(part, cut.high, size);
-    if (cut.chunks > 1) {
-        double* partial = memory.scratch + uint64_t{blockIdx.x} * cut.chunks * size;
-        for (uint32_t i = threadIdx.x; i < size; i += threads) partial[uint64_t{blockIdx.y} * size + i] = part[i];
-        __threadfence();   // before the ticket: the last block sees what the others wrote
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            last = atomicAdd(memory.tickets + blockIdx.x, 1u) == cut.chunks - 1;
-            __threadfence();
-        }
-        __syncthreads();
-        if (!last) return;
-        if (threadIdx.x == 0) memory.tickets[blockIdx.x] = 0;
-        const uint32_t at_once = threads / size < cut.chunks ? threads / size : cut.chunks;
-        if (threadIdx.x < at_once * size) {
-            double sum = 0;
-            for (uint32_t chunk = threadIdx.x / size; chunk < cut.chunks; chunk += unrolled * at_once) {
-                double got[unrolled];
-                for (uint32_t u = 0; u < unrolled; ++u) {
-                    const uint32_t each = chunk + u * at_once;
-                    got[u] = each < cut.chunks ? __ldcg(partial + uint64_t{each} * size + threadIdx.x % size) : 0;
-                }
-                for (uint32_t u = 0; u < unrolled; ++u) sum += got[u];
-            }
-            part[threadIdx.x] = sum;
-        }
-        fold(part, at_once, size);
-    }
-    const uint32_t c = blockIdx.x * channels + threadIdx.x;
-    if (threadIdx.x >= channels || c >= cut.packs * width) return;
-    double totals[sums];
-    for (int s = 0; s < sums; ++s) totals[s] = part[s * channels + threadIdx.x];
-    total(c, totals);
-}
-
-template <typename Element, typename Total>
-Status sum(cudaStream_t stream, const Element& element, const Total& total, const SumMemory& memory, uint64_t rows, uint32_t C) {
-    static_assert(Element::sums == Total::sums && Element::sums * tile_bytes / sizeof(uint16_t) <= threads);
-    const Cut cut = cut_of(rows, C, sizeof(typename Element::Type));
-    return GC_LAUNCH((columns_kernel<Element, Total>), dim3(cut.tiles, cut.chunks, 1), threads, stream, element, total, memory, cut);
-}
 
 template <typename T, int packed>
 struct BiasElement {
@@ -120,13 +13,13 @@ struct BiasElement {
     const T* y;
     bool in_place;
     struct Read {
-        Pack<T, width> dy[unrolled], y[unrolled];
+        Pack<T, width> dy[columns_unrolled], y[columns_unrolled];
     };
     __device__ void begin(Read*, uint32_t) const {}
-    __device__ void load(Read* to, const uint64_t (&at)[unrolled]) const {
-        for (uint32_t u = 0; u < unrolled; ++u) to->dy[u] = as_packs<width>(dy)[at[u]];
+    __device__ void load(Read* to, const uint64_t (&at)[columns_unrolled]) const {
+        for (uint32_t u = 0; u < columns_unrolled; ++u) to->dy[u] = as_packs<width>(dy)[at[u]];
         if (y)
-            for (uint32_t u = 0; u < unrolled; ++u) to->y[u] = as_packs<width>(y)[at[u]];
+            for (uint32_t u = 0; u < columns_unrolled; ++u) to->y[u] = as_packs<width>(y)[at[u]];
     }
     __device__ void add(const Read& from, uint32_t u, uint64_t at, double* s) const {
         Pack<T, width> values = from.dy[u];
@@ -152,11 +45,11 @@ struct MomentElement {
     static constexpr int sums = 2, width = packed;
     const T* x;
     struct Read {
-        Pack<T, width> x[unrolled];
+        Pack<T, width> x[columns_unrolled];
     };
     __device__ void begin(Read*, uint32_t) const {}
-    __device__ void load(Read* to, const uint64_t (&at)[unrolled]) const {
-        for (uint32_t u = 0; u < unrolled; ++u) to->x[u] = as_packs<width>(x)[at[u]];
+    __device__ void load(Read* to, const uint64_t (&at)[columns_unrolled]) const {
+        for (uint32_t u = 0; u < columns_unrolled; ++u) to->x[u] = as_packs<width>(x)[at[u]];
     }
     __device__ void add(const Read& from, uint32_t u, uint64_t, double* s) const {
         for (int j = 0; j < width; ++j) {
@@ -213,15 +106,15 @@ struct NormElement {
     const T *dy, *x, *y;
     const float* mean;
     struct Read {
-        Pack<T, width> dy[unrolled], x[unrolled], y[unrolled];
+        Pack<T, width> dy[columns_unrolled], x[columns_unrolled], y[columns_unrolled];
         Pack<float, width> mean;
     };
     __device__ void begin(Read* to, uint32_t pack) const { to->mean = as_packs<width>(mean)[pack]; }
-    __device__ void load(Read* to, const uint64_t (&at)[unrolled]) const {
-        for (uint32_t u = 0; u < unrolled; ++u) to->dy[u] = as_packs<width>(dy)[at[u]];
-        for (uint32_t u = 0; u < unrolled; ++u) to->x[u] = as_packs<width>(x)[at[u]];
+    __device__ void load(Read* to, const uint64_t (&at)[columns_unrolled]) const {
+        for (uint32_t u = 0; u < columns_unrolled; ++u) to->dy[u] = as_packs<width>(dy)[at[u]];
+        for (uint32_t u = 0; u < columns_unrolled; ++u) to->x[u] = as_packs<width>(x)[at[u]];
         if (y)
-            for (uint32_t u = 0; u < unrolled; ++u) to->y[u] = as_packs<width>(y)[at[u]];
+            for (uint32_t u = 0; u < columns_unrolled; ++u) to->y[u] = as_packs<width>(y)[at[u]];
     }
     __device__ void add(const Read& from, uint32_t u, uint64_t, double* s) const {
         for (int j = 0; j < width; ++j) {
@@ -265,7 +158,7 @@ __global__ void norm_backward_kernel(T* dx, const T* dy, const T* x, const T* y,
 }   // namespace
 
 SumSize columns_size(uint64_t rows, uint32_t C, uint32_t sums, bool bf16) {
-    const Cut cut = cut_of(rows, C, bf16 ? 2 : 4);
+    const ColumnsCut cut = columns_cut(rows, C, bf16 ? 2 : 4);
     return {cut.chunks > 1 ? uint64_t{cut.tiles} * cut.chunks * sums * cut.wide * (C / cut.packs) : 0, cut.tiles};
 }
 
@@ -273,7 +166,8 @@ Status bias_backward(cudaStream_t stream, Values dy, Values y, float* dbias, con
                      bool in_place) {
     return typed(dy.bf16, C, [&](auto type, auto width) {
         using T = decltype(type);
-        return sum(stream, BiasElement<T, decltype(width)::value>{as<T>(dy), as<T>(y), in_place}, BiasTotal{dbias}, memory, rows, C);
+        return columns_sum(stream, BiasElement<T, decltype(width)::value>{as<T>(dy), as<T>(y), in_place}, BiasTotal{dbias}, memory, rows,
+                           C);
     });
 }
 
@@ -282,7 +176,7 @@ Status norm_statistics(cudaStream_t stream, Values x, const NormValues& values, 
     const MomentTotal total{values, weight, found, static_cast<double>(s.rows), static_cast<double>(s.samples), s.C};
     return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
-        return sum(stream, MomentElement<T, decltype(width)::value>{as<T>(x)}, total, memory, s.rows, s.C);
+        return columns_sum(stream, MomentElement<T, decltype(width)::value>{as<T>(x)}, total, memory, s.rows, s.C);
     });
 }
 
@@ -307,7 +201,8 @@ Status norm_sums(cudaStream_t stream, Values dy, Values x, Values y, const NormV
     const NormTotal total{values, dweight, dbias, static_cast<double>(s.rows)};
     return typed(x.bf16, s.C, [&](auto type, auto width) {
         using T = decltype(type);
-        return sum(stream, NormElement<T, decltype(width)::value>{as<T>(dy), as<T>(x), as<T>(y), values.mean}, total, memory, s.rows, s.C);
+        return columns_sum(stream, NormElement<T, decltype(width)::value>{as<T>(dy), as<T>(x), as<T>(y), values.mean}, total, memory,
+                           s.rows, s.C);
     });
 }
 

@@ -22,7 +22,7 @@ __global__ void by_channel_kernel(T* y, const T* x, WindowShape s, uint32_t samp
     Pack<T, width> made;
     for (int j = 0; j < width; ++j) {
         const uint32_t column = thread % packs * width + static_cast<uint32_t>(j), c = column / taps, tap = column % taps;
-        const uint32_t h = corner.h + tap / s.kernel, w = corner.w + tap % s.kernel;
+        const uint32_t h = corner.h + tap / s.kernel * s.dilation, w = corner.w + tap % s.kernel * s.dilation;
         store(&made.v[j], c < s.C && h < s.H && w < s.W ? load(image[(h * s.W + w) * s.C + c]) : 0.0f);
     }
     as_packs<width>(y)[thread] = made;
@@ -34,7 +34,7 @@ __global__ void by_pixel_kernel(T* y, const T* x, WindowShape s, uint32_t sample
     const uint32_t thread = piece_thread(), row = thread / packs, pixels = s.P * s.Q, channels = s.C / width;
     if (row >= samples * pixels) return;
     const Corner corner = corner_of(s, row % pixels);
-    const uint32_t tap = thread % packs / channels, h = corner.h + tap / s.kernel, w = corner.w + tap % s.kernel;
+    const uint32_t tap = thread % packs / channels, h = corner.h + tap / s.kernel * s.dilation, w = corner.w + tap % s.kernel * s.dilation;
     Pack<T, width> made{};
     if (h < s.H && w < s.W) made = as_packs<width>(x)[((uint64_t{row / pixels} * s.H + h) * s.W + w) * channels + thread % channels];
     as_packs<width>(y)[thread] = made;

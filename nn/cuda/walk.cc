@@ -73,7 +73,10 @@ Status CudaNet::Walk::forward() {
     const Program& program = run.program;
     if (net.stage_.has(0))
         GC_TRY(traced(0, Pass::input, [&] {
-            return input(stream, f.values(program.input), net.input_of(run.lane, slot, run.staged), net.image_shape(program));
+            const BlockInput in = net.input_of(run.lane, slot, run.staged);
+            const ImageShape shape = net.image_shape(program);
+            return net.spec_.vocabulary > 0 ? input_tokens(stream, f.at<uint32_t>(program.input), in, shape)
+                                            : input(stream, f.values(program.input), in, shape);
         }));
     for (size_t i = net.stage_.first; i < net.stage_.end; ++i) GC_TRY(walk(program.layers[i].forward, i, Pass::forward));
     return {};

@@ -18,7 +18,7 @@ void CudaNet::plan_whole() {
     whole_.losses.resize(blocks);
     const uint32_t most = *std::ranges::max_element(config_.step_blocks);
     whole_.staged_bytes = aligned(input_.images + most * std::max<uint64_t>(input_.image_bytes, sizeof(SamplePlace)));
-    whole_.result_bytes = aligned(sizeof(LossResult) + most * sizeof(int32_t));
+    whole_.result_bytes = aligned(result_bytes(most));
     DeviceArena& arena = device_.gpus()[0]->arena;
     for (uint32_t parity = 0; parity < 2; ++parity) {
         arena.plan_pinned("samples", blocks * whole_.staged_bytes, &whole_.staged[parity]);

@@ -11,7 +11,7 @@ constexpr LayerKey dilation_key{.name = "dilation",
                                 .value = 1,
                                 .min = 1,
                                 .max = 1024,
-                                .help = "steps from one pixel of a window to the next (above 1: CPUs)"};
+                                .help = "steps from one pixel of a window to the next"};
 
 Status shape(const NetSpec&, Layer& layer) {
     GC_TRY(outputs_shape(layer));

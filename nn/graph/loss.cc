@@ -44,8 +44,7 @@ constexpr LayerKey label_smoothing{
     .min = 0,
     .max = 1,
     .below = true,
-    .help =
-        "share of a sample's target that goes to all classes alike, in place of its label (CPUs; not of slices that several nodes have)"};
+    .help = "share of a sample's target that goes to all classes alike, in place of its label (not of slices that several nodes have)"};
 constexpr const LayerKey* softmax_keys[] = {&label_smoothing};
 
 }   // namespace

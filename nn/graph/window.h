@@ -26,7 +26,7 @@ inline constexpr LayerKey groups_key{.name = "groups",
                                      .min = 1,
                                      .max = 1 << 20,
                                      .help =
-                                         "the channels are in so many groups: an output of conv reads one of them (above 1: CPUs), and "
+                                         "the channels are in so many groups: an output of conv reads one of them, and "
                                          "group_norm normalises each with all of its pixels"};
 
 /// Takes layer.window from the layer's keys.

@@ -131,7 +131,6 @@ TEST_F(SystemText, Mistakes) {
     other.replace(other.find("\"gpt\""), std::string("\"gpt\"\ndepth = 1\nwidth = 16\nheads = 2").size(), "\"mlp\"");
     write("other.toml", other);
     fails("run other.toml --local 1", "net mlp takes images or a table, and the data are a text");
-    fails("run job.toml --local 1 --set net.device=cuda", "take device cpu");
     fails("generate one/final.h5 --prompt the --temperature nan", "--temperature must be a number from 0 to 100");
     import();
     fails("generate one/final.h5 --prompt a --prompt-tokens 1", "two prompts");

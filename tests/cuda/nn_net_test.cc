@@ -25,6 +25,20 @@ struct PresetCase {
 void PrintTo(const PresetCase& p, std::ostream* out) { *out << p.name; }
 class CudaPresets : public testing::TestWithParam<PresetCase> {};
 
+/// gpt: of texts of `side` tokens; unet: of images with masks.
+NetSpec net_of(const PresetCase& p) {
+    const std::string name = p.name;
+    if (name == "gpt") {
+        NetSpec spec{.C = 1, .H = 1, .W = p.side, .classes = 1, .element = Element::u16, .vocabulary = 96};
+        EXPECT_TRUE(preset_layers("gpt", {.depth = 4, .width = 128, .heads = 4}, &spec).ok());
+        return spec;
+    }
+    if (name != "unet") return preset(p.name, p.C, p.side);
+    NetSpec spec{.C = p.C, .H = p.side, .W = p.side, .classes = 4, .targets = p.side * p.side, .target_element = Element::u8, .ignore = 7};
+    EXPECT_TRUE(preset_layers("unet", {}, &spec).ok());
+    return spec;
+}
+
 /// Expects that the relative distance of the whole gradient from the CPU's in float is below `most`.
 void expect_near(const PresetCase& p, const NetSpec& spec, Precision precision, double most) {
     const uint32_t samples = on_host ? 2 : p.samples;
@@ -44,13 +58,13 @@ void expect_near(const PresetCase& p, const NetSpec& spec, Precision precision, 
 TEST_P(CudaPresets, AreAsOnTheCpu) {
     GC_NEED_GPU();
     // In large nets some ReLUs and poolings switch by the last bit, which moves a part of the gradient.
-    const NetSpec spec = preset(GetParam().name, GetParam().C, GetParam().side);
+    const NetSpec spec = net_of(GetParam());
     expect_near(GetParam(), smooth(spec), Precision::f32, 1e-4);
     expect_near(GetParam(), spec, Precision::f32, 2e-2);
 }
 TEST_P(CudaPresets, AreNearInBf16) {
     GC_NEED_GPU();
-    const NetSpec spec = preset(GetParam().name, GetParam().C, GetParam().side);
+    const NetSpec spec = net_of(GetParam());
     expect_near(GetParam(), smooth(spec), Precision::bf16, 2.5e-2);   // see nn_layers_test.cc
     expect_near(GetParam(), spec, Precision::bf16, 0.35);
 }
@@ -59,7 +73,14 @@ TEST_P(CudaPresets, AreNearInBf16) {
 std::vector<PresetCase> presets_here() {
     std::vector<PresetCase> all = {{"lenet5", 1, 28, 64}, {"mlp", 1, 28, 64}, {"lenet3", 1, 28, 64}};
     if (on_host) return all;
-    all.insert(all.end(), {{"cnn", 3, 32, 64}, {"cnn-norm", 3, 32, 64}, {"nin", 3, 32, 32}, {"resnet9", 3, 32, 32}});
+    all.insert(all.end(), {{"cnn", 3, 32, 64},
+                           {"cnn-norm", 3, 32, 64},
+                           {"nin", 3, 32, 32},
+                           {"resnet9", 3, 32, 32},
+                           {"resnet18", 3, 32, 16},
+                           {"unet", 3, 32, 4},
+                           {"vit-s", 3, 32, 8},
+                           {"gpt", 1, 65, 8}});
     return all;
 }
 INSTANTIATE_TEST_SUITE_P(Presets, CudaPresets, testing::ValuesIn(presets_here()), [](const auto& p) {

@@ -1,5 +1,7 @@
 // A net on GPUs beside one on the CPU, for the tests of nn/cuda.
 #pragma once
+#include <algorithm>
+
 #include "nn/cuda/cuda.h"
 #include "runtime/core/cuda/device.h"
 #include "tests/nn/rig.h"
@@ -44,6 +46,41 @@ inline double distance(std::span<const float> a, std::span<const float> b) {
         norm += static_cast<double>(b[i]) * b[i];
     }
     return norm > 0 ? std::sqrt(off / norm) : std::sqrt(off);
+}
+
+/// Compares loss and gradient of a block with the CPU's, layer by layer, and an evaluation of fewer samples.
+inline void expect_as_cpu(const NetSpec& spec, uint32_t samples, Precision precision, double most) {
+    NetConfig config = sizes({samples});
+    Rig cpu(spec, config);
+    config.precision = precision;
+    CudaRig gpu(spec, config);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    for (float& w : cpu.net->parameters()) w += 0.02f * normal(random);
+    cpu.net->refresh();
+    std::copy_n(cpu.net->parameters().begin(), cpu.net->layout().elements, gpu.net->parameters().begin());
+    gpu.net->refresh();
+    Data data(spec, samples);
+    const Gather a = gpu.block(data.samples, 0, 2), b = cpu.block(data.samples, 0, 2);
+    EXPECT_NEAR(a.total, b.total, most * std::abs(b.total));
+    for (const Group& group : cpu.net->layout().groups)
+        EXPECT_LT(
+            distance(std::span(a.gradient).subspan(group.offset, group.count), std::span(b.gradient).subspan(group.offset, group.count)),
+            most)
+            << group.layer;
+    Samples fewer = data.samples;
+    fewer.count = std::max(1u, samples - 1);
+    const uint64_t predicted = uint64_t{fewer.count} * spec.positions();
+    uint32_t right[2] = {};
+    double losses[2] = {};
+    std::vector<int32_t> classes[2] = {std::vector<int32_t>(predicted), std::vector<int32_t>(predicted)};
+    ASSERT_TRUE(gpu.net->evaluate(0, fewer, &right[0], &losses[0], classes[0].data()).ok());
+    ASSERT_TRUE(cpu.net->evaluate(0, fewer, &right[1], &losses[1], classes[1].data()).ok());
+    EXPECT_NEAR(losses[0], losses[1], most * std::abs(losses[1]));
+    if (precision == Precision::f32) {
+        EXPECT_EQ(right[0], right[1]);
+        EXPECT_EQ(classes[0], classes[1]);
+    }
 }
 
 }   // namespace gradcast

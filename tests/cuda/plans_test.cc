@@ -53,11 +53,13 @@ protected:
 };
 
 TEST_P(CudaPlans, AreThereForEachConvolution) {
-    for (const char* name : {"lenet5", "cnn", "nin", "resnet9", "everything"})
+    for (const char* name : {"lenet5", "cnn", "nin", "resnet9", "resnet18", "everything", "encoder_decoder"})
         for (const Precision precision : {Precision::f32, Precision::tf32, Precision::bf16})
             for (uint32_t samples : {3u, 13u, 128u, 1024u}) {
                 const bool small = name == std::string("lenet5");
-                const NetSpec spec = name == std::string("everything") ? everything() : preset(name, small ? 1 : 3, small ? 28 : 32);
+                const NetSpec spec = name == std::string("everything")        ? everything()
+                                     : name == std::string("encoder_decoder") ? encoder_decoder()
+                                                                              : preset(name, small ? 1 : 3, small ? 28 : 32);
                 cuda::CudaDevice device;
                 device.gpus().push_back(std::make_unique<cuda::CudaDevice::Gpu>());
                 device.lanes().resize(1);

@@ -174,7 +174,8 @@ public:
         Samples samples = all;
         samples.count = block_samples;
         samples.labels += block * block_samples;
-        samples.images += uint64_t{block} * block_samples * all.C * all.H * all.W;
+        samples.images += uint64_t{block} * block_samples * net->spec().sample_bytes();
+        if (all.targets) samples.targets += uint64_t{block} * block_samples * net->spec().targets_bytes();
         if (resident_) {
             samples.images = nullptr;
             samples.places = places_.data() + block * block_samples;

@@ -44,6 +44,23 @@ TEST_F(CudaWhole, OneMayBeginBeforeTheOneBeforeHasEnded) {
     }
 }
 
+// Samples and labels of other types come with each step, as their data stay on the host.
+TEST_F(CudaWhole, OfTextsMasksAndFloatsAreAsByBuckets) {
+    GC_NEED_GPU();
+    for (const NetSpec& spec : {small_gpt(), of_masks(), regression_on_floats(Element::f32)}) {
+        const StepCase how{2, 1, 1, Quantiser::auto32, sgd, false};
+        Steps buckets(how, spec), whole(how, spec, true);
+        const std::vector<float> ones(whole.net->layout().elements, 1.0f);
+        buckets.codec->probe(ones.data());
+        whole.codec->probe(ones.data());
+        ASSERT_EQ(whole.net->steps_ahead(), 2u);
+        for (StepId step = 0; step < 3; ++step) {
+            const Data data(spec, batch, static_cast<uint32_t>(step) + 1);
+            EXPECT_EQ(buckets.step(step, data.samples), whole.whole_step(step, data.samples).digest) << step;
+        }
+    }
+}
+
 // Step 1 starts from parameters that are not finite in their products; steps 1 and 2 are under way.
 TEST_F(CudaWhole, AGradientThatIsNotFiniteLeavesTheStateBefore) {
     GC_NEED_GPU();

@@ -10,10 +10,9 @@
 
 namespace gradcast {
 
-constexpr const char* reference_names[] = {"inner_product", "conv",       "conv_narrow", "max_pool",       "lenet5", "mlp",
-                                           "average_pool",  "batch_norm", "residual",    "shortcut_first", "curves"};
-constexpr const char* reference_names_of_cpus[] = {"norms",  "conv_groups", "conv_dilation",
-                                                   "concat", "upsample",    "conv_transposed"};   // that GPUs do not compute
+constexpr const char* reference_names[] = {"inner_product", "conv",          "conv_narrow", "max_pool",       "lenet5",         "mlp",
+                                           "average_pool",  "batch_norm",    "residual",    "shortcut_first", "curves",         "norms",
+                                           "conv_groups",   "conv_dilation", "concat",      "upsample",       "conv_transposed"};
 
 template <typename T>
 std::vector<T> reference_read(std::ifstream& file, uint64_t count) {

@@ -6,7 +6,6 @@ namespace {
 class Reference : public testing::TestWithParam<const char*> {};
 TEST_P(Reference, GivesPyTorchsNumbers) { expect_reference<Rig>(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(Nets, Reference, testing::ValuesIn(reference_names), [](const auto& p) { return p.param; });
-INSTANTIATE_TEST_SUITE_P(CpuNets, Reference, testing::ValuesIn(reference_names_of_cpus), [](const auto& p) { return p.param; });
 
 }   // namespace
 }   // namespace gradcast

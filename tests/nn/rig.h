@@ -101,7 +101,7 @@ inline NetSpec regression_on_floats(Element element, uint32_t targets = 4) {
                        {.kind = "squared_loss"}}};
 }
 
-/// Down and up again: what GPUs do not compute of images, with skips that are joined.
+/// Down and up again, with skips that are joined: convolutions in groups and with a dilation, upsampling, a transposed convolution.
 inline NetSpec encoder_decoder() {
     return {.C = 2,
             .H = 9,

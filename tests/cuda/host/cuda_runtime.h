@@ -84,6 +84,7 @@ inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
 inline long long __double_as_longlong(double x) { return __builtin_bit_cast(long long, x); }
 inline double __longlong_as_double(long long x) { return __builtin_bit_cast(double, x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((uint64_t{a} * b) >> 32); }
 // Integers only: the order of threads does not matter.
 template <typename T, typename U>

@@ -286,7 +286,7 @@ struct TensorShape {   // weights: K, C, R, S
     size_t count() const { return static_cast<size_t>(n * c * h * w); }
 };
 struct Convolution {
-    int64_t pad, stride;
+    int64_t pad, stride, dilation;
 };
 TensorShape tensor_of(const Contents& from) {
     const auto d = from.all<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
@@ -311,14 +311,15 @@ cudnnStatus_t tensor_check(const Contents& from) {
 cudnnStatus_t convolution_check(const Contents& from) {
     using List = std::vector<int64_t>;
     const auto pads = from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS),
-               strides = from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+               strides = from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES),
+               dilations = from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS);
     if (from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) != List{2} || pads.size() != 2 || strides.size() != 2 || pads[0] < 0 ||
-        strides[0] < 1)
+        strides[0] < 1 || dilations.size() != 2 || dilations[0] < 1)
         return CUDNN_STATUS_BAD_PARAM;
     const bool known = from.all<int>(CUDNN_ATTR_CONVOLUTION_CONV_MODE) == std::vector<int>{CUDNN_CROSS_CORRELATION} &&
                        from.all<int>(CUDNN_ATTR_CONVOLUTION_COMP_TYPE) == std::vector<int>{CUDNN_DATA_FLOAT} &&
-                       from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS) == List{1, 1} && pads[0] == pads[1] &&
-                       strides[0] == strides[1] && from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS) == pads;
+                       dilations[0] == dilations[1] && pads[0] == pads[1] && strides[0] == strides[1] &&
+                       from.all<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS) == pads;
     return known ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 
@@ -343,14 +344,16 @@ bool work_of(const Contents& from, Work* work) {
              tensor_of(from.part(base + 4)),
              tensor_of(from.part(base + 3)),
              tensor_of(from.part(base + 5)),
-             {v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[0], v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[0]},
+             {v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[0], v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[0],
+              v.all<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS)[0]},
              from.all<float>(base).at(0),
              from.all<float>(base + 1).at(0),
              {}};
     const auto& [pass, x, w, y, c, alpha, beta, bias, fused] = *work;
     if (y.id < 0) return !y.narrow && x.narrow == w.narrow;   // followed by others, see fuse()
     return x.narrow == w.narrow && x.narrow == y.narrow && x.n == y.n && x.c == w.c && y.c == w.n &&
-           y.h == (x.h + 2 * c.pad - w.h) / c.stride + 1 && y.w == (x.w + 2 * c.pad - w.w) / c.stride + 1;
+           y.h == (x.h + 2 * c.pad - c.dilation * (w.h - 1) - 1) / c.stride + 1 &&
+           y.w == (x.w + 2 * c.pad - c.dilation * (w.w - 1) - 1) / c.stride + 1;
 }
 
 bool pointwise_of(const Contents& from, int mode) {
@@ -408,7 +411,7 @@ void places(const TensorShape& x, const TensorShape& w, const Convolution& v, co
             for (int64_t q = 0; q < y.w; ++q)
                 for (int64_t r = 0; r < w.h; ++r)
                     for (int64_t s = 0; s < w.w; ++s) {
-                        const int64_t h = p * v.stride - v.pad + r, l = q * v.stride - v.pad + s;
+                        const int64_t h = p * v.stride - v.pad + r * v.dilation, l = q * v.stride - v.pad + s * v.dilation;
                         if (h < 0 || h >= x.h || l < 0 || l >= x.w) continue;
                         term(size_t(((n * x.h + h) * x.w + l) * x.c), size_t((r * w.w + s) * w.c), size_t(((n * y.h + p) * y.w + q) * y.c));
                     }

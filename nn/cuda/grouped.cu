@@ -1,0 +1,148 @@
+// Convolutions in groups:  y[n,p,q,k] = sum over r,s,j of w[k,j,r,s] x[n, p stride + r dilation - pad, q stride + s dilation - pad, c],
+// c = the group of k times (C / groups) + j.  Weights come as [C / groups, R, S, K].
+//
+// Each thread computes one sum, so no two threads add to one element.  A gradient of the weights is cut into chunks of output pixels, whose
+// sums a second kernel adds in order.
+#include <algorithm>
+
+#include "nn/cuda/element.h"
+
+namespace gradcast::cuda {
+namespace {
+
+constexpr uint32_t blocks_wanted = 1056, chunks_most = 128, chunk_least = 32;
+
+/// Shapes of a group.
+struct Groups {
+    uint32_t inputs, outputs, taps;   // of a group; places of a window
+    __device__ Groups(const WindowShape& s, uint32_t K, uint32_t groups)
+        : inputs(s.C / groups), outputs(K / groups), taps(s.kernel * s.kernel) {}
+};
+
+template <typename T>
+__global__ void grouped_kernel(T* y, const T* x, const T* w, WindowShape s, uint32_t samples, uint32_t K, uint32_t groups) {
+    uint32_t rest = piece_thread();
+    const Groups of(s, K, groups);
+    const uint32_t k = rest % K, first = k / of.outputs * of.inputs;
+    rest /= K;
+    const uint32_t q = rest % s.Q;
+    rest /= s.Q;
+    const uint32_t p = rest % s.P, n = rest / s.P;
+    if (n >= samples) return;
+    float sum = 0;
+    for (uint32_t tap = 0; tap < of.taps; ++tap) {
+        // They wrap below 0 and are then >= H, W.
+        const uint32_t h = p * s.stride + tap / s.kernel * s.dilation - s.pad, l = q * s.stride + tap % s.kernel * s.dilation - s.pad;
+        if (h >= s.H || l >= s.W) continue;
+        const T* const from = x + ((uint64_t{n} * s.H + h) * s.W + l) * s.C + first;
+        for (uint32_t j = 0; j < of.inputs; ++j) sum = fmaf(load(w[uint64_t{j * of.taps + tap} * K + k]), load(from[j]), sum);
+    }
+    store(y + piece_thread(), sum);
+}
+
+/// The output row or column that reads input `at` by place `tap` of its window.  False: there is none.
+__device__ __forceinline__ bool reader_of(uint32_t at, uint32_t tap, uint32_t count, const WindowShape& s, uint32_t* reader) {
+    const uint32_t from = at + s.pad - tap * s.dilation;   // wraps below 0 and is then too large
+    *reader = from / s.stride;
+    return *reader < count && *reader * s.stride == from;
+}
+
+template <typename T>
+__global__ void grouped_data_kernel(T* dx, const T* dy, const T* w, WindowShape s, uint32_t samples, uint32_t K, uint32_t groups) {
+    uint32_t rest = piece_thread();
+    const Groups of(s, K, groups);
+    const uint32_t c = rest % s.C, j = c % of.inputs, first = c / of.inputs * of.outputs;
+    rest /= s.C;
+    const uint32_t l = rest % s.W;
+    rest /= s.W;
+    const uint32_t h = rest % s.H, n = rest / s.H;
+    if (n >= samples) return;
+    float sum = 0;
+    for (uint32_t tap = 0; tap < of.taps; ++tap) {
+        uint32_t p, q;
+        if (!reader_of(h, tap / s.kernel, s.P, s, &p) || !reader_of(l, tap % s.kernel, s.Q, s, &q)) continue;
+        const T *const from = dy + ((uint64_t{n} * s.P + p) * s.Q + q) * K + first, *const by = w + uint64_t{j * of.taps + tap} * K + first;
+        for (uint32_t k = 0; k < of.outputs; ++k) sum = fmaf(load(by[k]), load(from[k]), sum);
+    }
+    store(dx + piece_thread(), sum);
+}
+
+/// How the output pixels are cut.
+struct Chunks {
+    uint32_t count, rows;
+};
+Chunks chunks_of(const WindowShape& s, uint32_t weights) {
+    const uint32_t pixels = s.N * s.P * s.Q;
+    const uint32_t most = std::clamp<uint32_t>(blocks_wanted / blocks_of(weights, threads), 1, chunks_most);
+    const uint32_t rows = std::max(blocks_of(pixels, most), chunk_least);
+    return {blocks_of(pixels, rows), rows};
+}
+
+/// Grid: weights in the order [C / groups, R, S, K], chunks.  parts: [chunks, weights]
+template <typename T>
+__global__ void grouped_weights_kernel(double* parts, const T* dy, const T* x, WindowShape s, uint32_t K, uint32_t groups, uint32_t weights,
+                                       uint32_t chunk_rows) {
+    const uint32_t i = blockIdx.x * threads + threadIdx.x;
+    if (i >= weights) return;
+    const Groups of(s, K, groups);
+    const uint32_t k = i % K, tap = i / K % of.taps, c = k / of.outputs * of.inputs + i / K / of.taps;
+    const uint32_t pixels = s.N * s.P * s.Q, begin = blockIdx.y * chunk_rows,
+                   end = begin + chunk_rows < pixels ? begin + chunk_rows : pixels;
+    double sum = 0;
+    for (uint32_t row = begin; row < end; ++row) {
+        const uint32_t q = row % s.Q, p = row / s.Q % s.P, n = row / s.Q / s.P;
+        const uint32_t h = p * s.stride + tap / s.kernel * s.dilation - s.pad, l = q * s.stride + tap % s.kernel * s.dilation - s.pad;
+        if (h >= s.H || l >= s.W) continue;
+        sum += static_cast<double>(load(dy[uint64_t{row} * K + k]) * load(x[((uint64_t{n} * s.H + h) * s.W + l) * s.C + c]));
+    }
+    parts[uint64_t{blockIdx.y} * weights + i] = sum;
+}
+
+/// dw [K, C / groups, R, S] = the sums of the chunks.
+__global__ void grouped_total_kernel(float* dw, const double* parts, uint32_t weights, uint32_t K, uint32_t chunks) {
+    const uint32_t i = blockIdx.x * threads + threadIdx.x;
+    if (i >= weights) return;
+    double sum = 0;
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) sum += parts[uint64_t{chunk} * weights + i];
+    dw[i % K * (weights / K) + i / K] = static_cast<float>(sum);
+}
+
+}   // namespace
+
+Status grouped_conv(cudaStream_t stream, Values y, Values x, Values w, const WindowShape& s, uint32_t K, uint32_t groups) {
+    const uint64_t in = uint64_t{s.H} * s.W * s.C, out = uint64_t{s.P} * s.Q * K;
+    return typed(y.bf16, [&](auto type) {
+        using T = decltype(type);
+        return pieces(s.N, out, [&](uint64_t first, uint32_t samples) {
+            return GC_LAUNCH(grouped_kernel<T>, blocks_of(samples * out, threads), threads, stream, as<T>(y) + first * out,
+                             as<T>(x) + first * in, as<T>(w), s, samples, K, groups);
+        });
+    });
+}
+
+Status grouped_conv_data(cudaStream_t stream, Values dx, Values dy, Values w, const WindowShape& s, uint32_t K, uint32_t groups) {
+    const uint64_t in = uint64_t{s.H} * s.W * s.C, out = uint64_t{s.P} * s.Q * K;
+    return typed(dx.bf16, [&](auto type) {
+        using T = decltype(type);
+        return pieces(s.N, in, [&](uint64_t first, uint32_t samples) {
+            return GC_LAUNCH(grouped_data_kernel<T>, blocks_of(samples * in, threads), threads, stream, as<T>(dx) + first * in,
+                             as<T>(dy) + first * out, as<T>(w), s, samples, K, groups);
+        });
+    });
+}
+
+uint64_t grouped_conv_scratch(const WindowShape& s, uint32_t weights) { return uint64_t{chunks_of(s, weights).count} * weights; }
+
+Status grouped_conv_weights(cudaStream_t stream, float* dw, Values dy, Values x, double* scratch, const WindowShape& s, uint32_t K,
+                            uint32_t groups) {
+    const uint32_t weights = K * (s.C / groups) * s.kernel * s.kernel;
+    const Chunks chunks = chunks_of(s, weights);
+    GC_TRY(typed(dy.bf16, [&](auto type) {
+        using T = decltype(type);
+        return GC_LAUNCH(grouped_weights_kernel<T>, dim3(blocks_of(weights, threads), chunks.count, 1), threads, stream, scratch, as<T>(dy),
+                         as<T>(x), s, K, groups, weights, chunks.rows);
+    }));
+    return GC_LAUNCH(grouped_total_kernel, blocks_of(weights, threads), threads, stream, dw, scratch, weights, K, chunks.count);
+}
+
+}   // namespace gradcast::cuda

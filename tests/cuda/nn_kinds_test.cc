@@ -1,0 +1,163 @@
+// Layers of texts and masks, norms without statistics, and what resizes, on a GPU: against finite differences, the CPU and PyTorch.
+#include <tuple>
+
+#include "tests/cuda/nn_rig.h"
+#include "tests/nn/chain.h"
+#include "tests/nn/nets.h"
+#include "tests/nn/position_reference.h"
+
+namespace gradcast {
+namespace {
+
+LayerSpec layer(const std::string& text) {
+    LayerSpec made;
+    EXPECT_TRUE(layer_parse(text, &made)) << text;
+    return made;
+}
+NetSpec with_layers(NetSpec spec, const std::vector<std::string>& texts) {
+    spec.layers.clear();
+    for (const std::string& text : texts) spec.layers.push_back(layer(text));
+    return spec;
+}
+
+/// Heads wider than a slice of the kernel, and more positions than its tiles have.
+NetSpec long_text() {
+    return with_layers({.C = 1, .H = 1, .W = 75, .classes = 1, .element = Element::u32, .vocabulary = 300},
+                       {"embedding outputs=70 initial_std=0.5", "positions initial_std=0.5", "linear outputs=210 initial_std=0.2",
+                        "attention heads=1 causal=1", "linear outputs=300", "softmax_cross_entropy"});
+}
+NetSpec resized(bool bilinear) {
+    return of(2, 5, 4, 1, 4,
+              {conv(6, 3), named(conv(8, 2), "low"), upsample(3, bilinear), conv(5, 3, 3), concat("low"), named(conv(7, 1), "both"),
+               upsample(2, !bilinear), conv(9, 2, 2), concat("both"), fc(4), loss()});
+}
+NetSpec normed() {
+    return of(3, 6, 5, 0, 4,
+              {conv(12, 3), layer("group_norm groups=3"), conv(10, 2), layer("layer_norm"), conv(7, 1), layer("group_norm"), fc(9),
+               layer("layer_norm epsilon=0.1"), fc(4), loss()});
+}
+/// Convolutions in groups with odd shapes; the last ones take several chunks of the rows for their gradient.
+NetSpec grouped_net() {
+    return of(
+        6, 13, 12, 1, 4,
+        {grouped(conv(4, 3, 2, 1), 2), relu(), grouped(conv(12, 3, 1, 2), 4, 2), grouped(conv(12, 2, 2), 12), max_pool(2), fc(4), loss()});
+}
+NetSpec dilated() {
+    return of(5, 13, 11, 0, 4, {conv(8, 3), grouped(conv(9, 3, 1, 2), 1, 2), relu(), grouped(conv(8, 2, 2, 1), 1, 3), fc(4), loss()});
+}
+NetSpec transposed() {
+    return of(3, 5, 4, 0, 4,
+              {conv(7, 2), conv_transposed(6, 3, 2, 1), relu(), conv_transposed(8, 2, 2), conv_transposed(5, 1), fc(4), loss()});
+}
+NetSpec transposed_first() { return of(3, 4, 4, 0, 4, {conv_transposed(6, 3, 2, 1), grouped(conv(6, 3), 3), fc(4), loss()}); }
+NetSpec smoothed() {
+    NetSpec spec = of(2, 5, 4, 0, 5, {conv(6, 2), fc(5), layer("softmax_cross_entropy label_smoothing=0.2")});
+    return spec;
+}
+NetSpec smoothed_text() {
+    NetSpec spec = small_gpt();
+    spec.layers.back().values.set("label_smoothing", 0.1);
+    return spec;
+}
+
+NetSpec small_text() {
+    return with_layers({.C = 1, .H = 1, .W = 8, .classes = 1, .element = Element::u16, .vocabulary = 9},
+                       {"embedding outputs=6 initial_std=0.5", "positions initial_std=0.5", "layer_norm", "linear outputs=18",
+                        "attention heads=2 causal=1", "linear outputs=9 bias=0", "softmax_cross_entropy label_smoothing=0.1"});
+}
+
+std::vector<Difference> small_kinds() {
+    return {Difference{"text", small_text(), 4, false},
+            {"masks", of_masks(), 5, false},
+            {"norms", normed(), 5, false},
+            {"floats", regression_on_floats(Element::f32), 5, true},
+            {"resized", resized(false), 4, false},
+            {"resized_between", resized(true), 4, false},
+            {"grouped", grouped_net(), 5, true},
+            {"dilated", dilated(), 5, true},
+            {"transposed", transposed(), 5, true},
+            {"transposed_first", transposed_first(), 5, false},
+            {"smoothed", smoothed(), 6, false}};
+}
+/// Also nets whose finite differences would take the stand-in minutes.
+std::vector<Difference> kinds() {
+    std::vector<Difference> all = small_kinds();
+    all.insert(all.end(), {Difference{"gpt", small_gpt(), 4, false},
+                           {"smoothed_text", smoothed_text(), 3, false},
+                           {"long_text", long_text(), 2, false},
+                           {"halves", regression_on_floats(Element::u16), 5, true},
+                           {"encoder_decoder", encoder_decoder(), 3, true, true}});
+    return all;
+}
+
+class CudaMoreSlopes : public testing::TestWithParam<Difference> {};
+TEST_P(CudaMoreSlopes, MatchFiniteDifferences) {
+    GC_NEED_GPU();
+    CudaRig rig(GetParam().spec, sizes({GetParam().samples}));
+    expect_slopes(rig, GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Small, CudaMoreSlopes, testing::ValuesIn(small_kinds()), [](const auto& p) { return p.param.name; });
+
+class CudaMoreKinds : public testing::TestWithParam<Difference> {};
+TEST_P(CudaMoreKinds, AreAsOnTheCpu) {
+    GC_NEED_GPU();
+    expect_as_cpu(GetParam().spec, GetParam().samples, Precision::f32, 2e-5);
+}
+TEST_P(CudaMoreKinds, AreNearInBf16) {
+    GC_NEED_GPU();
+    expect_as_cpu(smooth(GetParam().spec), GetParam().samples, Precision::bf16, 8e-2);   // through up to 20 layers, see nn_layers_test.cc
+}
+INSTANTIATE_TEST_SUITE_P(All, CudaMoreKinds, testing::ValuesIn(kinds()), [](const auto& p) { return p.param.name; });
+
+struct CudaPositions : PositionReference {};
+TEST_P(CudaPositions, GiveTheNumbersOfPyTorch) {
+    GC_NEED_GPU();
+    CudaRig rig(spec, sizes({n}), sgd);
+    expect_numbers(rig);
+}
+INSTANTIATE_TEST_SUITE_P(Nets, CudaPositions, testing::Values("gpt", "long", "masks"), [](const auto& p) { return p.param; });
+
+// The bits of a block depend on the block alone: not on the run, the lane or the other blocks.
+TEST(CudaMoreNets, BitsAreTheSameInEveryRun) {
+    GC_NEED_GPU();
+    for (const NetSpec& spec : {small_gpt(), of_masks(), encoder_decoder(), normed()})
+        for (const Precision precision : {Precision::f32, Precision::bf16}) {
+            NetConfig config = sizes({3, 4}, 2);
+            config.precision = precision;
+            CudaRig rig(spec, config);
+            Data first(spec, 4, 1), second(spec, 3, 2);
+            const std::vector<float> wanted = rig.block(first.samples).gradient;
+            rig.block(second.samples, 1);
+            EXPECT_TRUE(same_bits(wanted, rig.block(first.samples, 1).gradient));
+            EXPECT_TRUE(same_bits(wanted, rig.block(first.samples).gradient));
+        }
+}
+
+// The labels of a text are its tokens, and those of the loss's stage come from there although another stage reads them as input.
+TEST(CudaMoreNets, StagesHaveTheBitsOfTheWhole) {
+    GC_NEED_GPU();
+    for (const NetSpec& spec : {small_gpt(), of_masks(), normed(), grouped_net(), transposed()}) {
+        NetOrder order;
+        ASSERT_TRUE(net_gpu_order(spec, &order).ok());
+        const size_t count = order.begins.size();
+        for (const bool apart : {false, true})
+            expect_bits_of_the_whole<CudaRig>(spec, {0, order.begins[count / 3], order.begins[2 * count / 3]}, apart);
+        if (!spec.by_position()) expect_evaluations_of_the_whole<CudaRig>(spec, {0, order.begins[count / 2]}, false, false);
+    }
+}
+
+TEST(CudaMoreNets, NanShows) {
+    GC_NEED_GPU();
+    NetSpec spec = small_gpt();
+    CudaRig rig(spec, sizes({4}));
+    Data data(spec, 4);
+    rig.net->parameters()[3] = NAN;
+    rig.net->refresh();
+    Gather gather(rig.net->layout());
+    ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, gather).ok());
+    EXPECT_TRUE(std::isnan(gather.total));
+    EXPECT_TRUE(std::isnan(gather.gradient.back()));
+}
+
+}   // namespace
+}   // namespace gradcast
