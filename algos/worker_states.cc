@@ -22,12 +22,12 @@ Status WorkerStates::gather(Context& context) {
     const auto message = [&](uint32_t worker) { return buffer_.part(worker * bytes_, bytes_); };
     others_ = ranks_but(context.self, context.ranks);
 
-    struct Part {
+    struct Asked {
         uint32_t worker;
         Rank from;
         uint64_t ticket;
     };
-    std::vector<Part> parts;   // several ranks may hold a worker, and all have the same bits
+    std::vector<Asked> parts;   // several ranks may hold a worker, and all have the same bits
     std::vector<bool> here(context.blocks);
     lacking_.assign(context.blocks, others_);
     for (const uint32_t worker : own_) here[worker] = true;
@@ -40,7 +40,7 @@ Status WorkerStates::gather(Context& context) {
     mail.begin(tickets + 1 + own_.size());
 
     // A state that comes before its receive is posted would hold up all else on the stream.
-    for (const Part& part : parts) mail.receive(part.from, tags | part.worker, message(part.worker), part.ticket);
+    for (const Asked& part : parts) mail.receive(part.from, tags | part.worker, message(part.worker), part.ticket);
     for (Rank rank = 0; rank < context.ranks; ++rank)
         if (rank != context.self) mail.receive(rank, ready, {}, 1 + rank);
     mail.send({0, others_.data()}, ready, {}, ++tickets);
@@ -50,7 +50,7 @@ Status WorkerStates::gather(Context& context) {
         if (std::ranges::any_of(lacking_[worker], [](uint64_t bits) { return bits != 0; }))
             mail.send({0, lacking_[worker].data()}, tags | worker, message(worker), ++tickets);
     GC_TRY(mail.wait(1, tickets, context.deadline_us, "states of workers"));
-    for (const Part& part : parts) here[part.worker] = here[part.worker] || !mail.lost(part.ticket);
+    for (const Asked& part : parts) here[part.worker] = here[part.worker] || !mail.lost(part.ticket);
     const auto missing = std::ranges::find(here, false);
     if (missing == here.end()) return {};
     return fail(Code::peer_lost, "the state of worker {} is lost with its node", missing - here.begin());

@@ -11,12 +11,11 @@ namespace gradcast {
 namespace {
 
 /// (4/3)^((i - 32) / 32) in units of 2^-16, rounded to the nearest.
-constexpr std::array<uint32_t, 65> ratios = {
-    49152, 49596, 50044, 50496, 50952, 51412, 51876, 52345, 52817, 53294, 53776, 54261, 54751, 55246, 55744,
-    56248, 56756, 57268, 57786, 58307, 58834, 59365, 59901, 60442, 60988, 61539, 62095, 62655, 63221, 63792,
-    64368, 64949, 65536, 66128, 66725, 67328, 67936, 68549, 69168, 69793, 70423, 71059, 71701, 72348, 73002,
-    73661, 74326, 74997, 75674, 76358, 77047, 77743, 78445, 79154, 79868, 80590, 81317, 82052, 82793, 83540,
-    84295, 85056, 85824, 86599, 87381};
+constexpr std::array<uint32_t, 65> ratios = {49152, 49596, 50044, 50496, 50952, 51412, 51876, 52345, 52817, 53294, 53776, 54261, 54751,
+                                             55246, 55744, 56248, 56756, 57268, 57786, 58307, 58834, 59365, 59901, 60442, 60988, 61539,
+                                             62095, 62655, 63221, 63792, 64368, 64949, 65536, 66128, 66725, 67328, 67936, 68549, 69168,
+                                             69793, 70423, 71059, 71701, 72348, 73002, 73661, 74326, 74997, 75674, 76358, 77047, 77743,
+                                             78445, 79154, 79868, 80590, 81317, 82052, 82793, 83540, 84295, 85056, 85824, 86599, 87381};
 constexpr uint32_t tries = 10;
 
 /// floor(sqrt(x)), bit by bit.
@@ -116,7 +115,8 @@ void Cutter::row(uint32_t y, const uint8_t* pixels) {
         const uint8_t* from = pixels + uint64_t{taps.first} * C_;
         if (C_ == 3) {
             uint32_t r = Resample::one / 2, g = r, b = r;
-            for (uint32_t j = 0; j < taps.count; ++j, from += 3) r += weights[j] * from[0], g += weights[j] * from[1], b += weights[j] * from[2];
+            for (uint32_t j = 0; j < taps.count; ++j, from += 3)
+                r += weights[j] * from[0], g += weights[j] * from[1], b += weights[j] * from[2];
             to[0] = static_cast<uint8_t>(r / Resample::one);
             to[plane] = static_cast<uint8_t>(g / Resample::one);
             to[2 * plane] = static_cast<uint8_t>(b / Resample::one);

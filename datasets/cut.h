@@ -14,9 +14,9 @@ Part part_centre(uint32_t H, uint32_t W, uint32_t side);
 /// The share of a picture's area that a number of the job file means, in units of 2^-16; 1 .. 65536 of numbers above 0 and up to 1.
 uint32_t share_units(double share);
 /// A random part, keyed by (seed, epoch, sample): RandomResizedCrop of torchvision in integers.  Its area is a uniform share of the
-/// picture's between share_min (share_units()) and 1, its ratio W / H is (4/3)^(k/32) with k uniform in -32 .. 32, its place is uniform.  The
-/// first of ten draws that lies within the picture counts; where none does, the largest part in the middle whose ratio is in 3/4 .. 4/3.
-/// H and W at least 1, at most 65535.
+/// picture's between share_min (share_units()) and 1, its ratio W / H is (4/3)^(k/32) with k uniform in -32 .. 32, its place is uniform.
+/// The first of ten draws that lies within the picture counts; where none does, the largest part in the middle whose ratio is in 3/4 ..
+/// 4/3. H and W at least 1, at most 65535.
 Part part_drawn(uint32_t share_min, uint64_t seed, uint64_t epoch, uint64_t sample, uint32_t H, uint32_t W);
 
 /// Makes `out` pixels of a line of `in` pixels.  A pixel is the mean of its neighbourhood weighted by a triangle, as wide as two pixels of

@@ -123,31 +123,45 @@ Status pieces(Set& set, uint64_t sample_bytes, Each each) {
     return {};
 }
 
-/// Per channel, of pixels scaled to 0..1, from exact integer sums.
-Status mean_and_std_pixels(Set& set, DataInfo* info) {
-    const uint64_t pixels = uint64_t{info->H} * info->W, total = set.count() * pixels;
-    std::vector<uint64_t> sums(info->C), squares(info->C);
-    GC_TRY(pieces(set, info->sample_bytes(), [&](const uint8_t* x, uint64_t samples) {
-        for (uint64_t n = 0; n < samples; ++n)
-            for (uint32_t c = 0; c < info->C; ++c) {
+/// Mean and deviation per channel, of pixels scaled to 0..1, from exact integer sums.
+class Moments {
+public:
+    explicit Moments(const DataInfo& info) : pixels_(uint64_t{info.H} * info.W), sums_(info.C), squares_(info.C) {}
+    /// Samples [count, C, H, W].
+    void add(const uint8_t* x, uint64_t count) {
+        samples_ += count;
+        for (uint64_t n = 0; n < count; ++n)
+            for (size_t c = 0; c < sums_.size(); ++c) {
                 uint64_t sum = 0, square = 0;
-                for (const uint8_t* end = x + pixels; x != end; ++x) {
+                for (const uint8_t* end = x + pixels_; x != end; ++x) {
                     sum += *x;
                     square += uint32_t{*x} * *x;
                 }
-                sums[c] += sum;
-                squares[c] += square;
+                sums_[c] += sum;
+                squares_[c] += square;
             }
-    }));
-    const auto count = static_cast<double>(total);
-    for (uint32_t c = 0; c < info->C; ++c) {
-        // total * squares - sum^2 in integers: a difference of two means would cancel.
-        auto spread = static_cast<unsigned __int128>(total) * squares[c] - static_cast<unsigned __int128>(sums[c]) * sums[c];
-        info->mean.push_back(static_cast<float>(static_cast<double>(sums[c]) / count / 255));
-        info->std.push_back(
-            spread == 0 ? 1.0f : static_cast<float>(std::sqrt(static_cast<double>(spread)) / count / 255));   // 1: all pixels are equal
     }
-    return {};
+    void finish(DataInfo* info) const {
+        const uint64_t total = samples_ * pixels_;
+        const auto count = static_cast<double>(total);
+        for (size_t c = 0; c < sums_.size(); ++c) {
+            // total * squares - sum^2 in integers: a difference of two means would cancel.
+            auto spread = static_cast<unsigned __int128>(total) * squares_[c] - static_cast<unsigned __int128>(sums_[c]) * sums_[c];
+            info->mean.push_back(static_cast<float>(static_cast<double>(sums_[c]) / count / 255));
+            info->std.push_back(
+                spread == 0 ? 1.0f : static_cast<float>(std::sqrt(static_cast<double>(spread)) / count / 255));   // 1: all pixels are equal
+        }
+    }
+
+private:
+    uint64_t pixels_, samples_ = 0;
+    std::vector<uint64_t> sums_, squares_;
+};
+
+Status mean_and_std_pixels(Set& set, DataInfo* info) {
+    Moments moments(*info);
+    GC_TRY(pieces(set, info->sample_bytes(), [&](const uint8_t* x, uint64_t samples) { moments.add(x, samples); }));
+    return moments.finish(info), Status();
 }
 
 /// The same of floats [count, C, H, W], as they are.  Sums are in the order of the samples.
@@ -233,11 +247,10 @@ std::vector<uint64_t> places_of(const Set& set) {
 
 /// Mean and deviation of pictures: of the middle of each, or of 10,000 of them at equal distances.
 Status mean_and_std_pictures(Set& set, const std::string& folder, DataInfo* info) {
+    Moments moments(*info);
     constexpr uint64_t samples_max = 10'000;
     const std::vector<uint64_t> places = places_of(set);
     const uint64_t count = std::min(set.count(), samples_max);
-    Set middles;
-    GC_TRY(middles.images.open(folder));
     PictureDecoder decoder;
     std::vector<uint8_t> jpeg, planes(info->sample_bytes());
     for (uint64_t i = 0; i < count; ++i) {
@@ -245,11 +258,15 @@ Status mean_and_std_pictures(Set& set, const std::string& folder, DataInfo* info
         jpeg.resize(set.lengths[sample]);
         GC_TRY(set.images.read(places[sample], jpeg.data(), jpeg.size()));
         uint32_t H = 0, W = 0;
-        GC_ASSERT(!decoder.open(jpeg, info->C, &H, &W) && !decoder.cut(part_centre(H, W, info->side), info->side, planes.data()));
-        GC_TRY(middles.images.append(planes.data(), planes.size()));
-        middles.labels.push_back(0);
+        const char* wrong = decoder.open(jpeg, info->C, &H, &W);
+        if (!wrong) wrong = decoder.cut(part_centre(H, W, info->side), info->side, planes.data());
+        if (wrong)
+            return fail(Code::data,
+                        "{}: a picture that an earlier import has left there is damaged ({}): remove its *.part files and import again",
+                        folder, wrong);
+        moments.add(planes.data(), 1);
     }
-    return mean_and_std_pixels(middles, info);
+    return moments.finish(info), Status();
 }
 
 /// Copies JPEGs of sample `begin` on, one after another, out of the spool.

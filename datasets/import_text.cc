@@ -258,6 +258,10 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
     }
     if (largest == UINT32_MAX) return fail(Code::data, "{}: the token {} is too large", train, largest);
     import->vocabulary = vocabulary > 0 ? vocabulary : largest + 1;
+    if (element == Element::u16 && import->vocabulary > 65536)
+        return fail(Code::data,
+                    "{}: tokens of 16 bits are below 65536, but the vocabulary has {}: it is that of tokens of 32 bits (--wide)", train,
+                    import->vocabulary);
     return {};
 }
 

@@ -97,6 +97,19 @@ struct PictureDecoder::State {
     }
 };
 
+namespace {
+
+/// Decoders may differ in how they bring colours to full resolution.  The probe pictures have those of 4:2:0 and 4:2:2; 4:4:4 needs none.
+bool resolution_probed(const jpeg_decompress_struct& jpeg) {
+    if (jpeg.num_components != 3) return true;
+    const jpeg_component_info* of = jpeg.comp_info;
+    for (const int i : {1, 2})
+        if (of[i].h_samp_factor != 1 || of[i].v_samp_factor != 1) return false;
+    return of[0].h_samp_factor <= 2 && of[0].v_samp_factor <= of[0].h_samp_factor && of[0].v_samp_factor >= 1;
+}
+
+}   // namespace
+
 PictureDecoder::PictureDecoder() : state_(std::make_unique<State>()) {
     state_->errors.install(state_->jpeg.err);
     jpeg_create_decompress(&state_->jpeg);
@@ -115,6 +128,8 @@ const char* PictureDecoder::open(std::span<const uint8_t> jpeg, uint32_t C, uint
     if (!s.header(jpeg)) return s.refuse(s.errors.message);
     if (s.jpeg.jpeg_color_space == JCS_CMYK || s.jpeg.jpeg_color_space == JCS_YCCK) return s.refuse("it is in CMYK");
     if (s.jpeg.progressive_mode) return s.refuse("it is progressive, and those of a shard are baseline");
+    if (jpeg_has_multiple_scans(&s.jpeg) != 0) return s.refuse("its components are in scans of their own, and those of a shard are in one");
+    if (!resolution_probed(s.jpeg)) return s.refuse("the resolution of its colours is neither whole nor half, as those of a shard have it");
     if (s.jpeg.arith_code) return s.refuse("its coding is arithmetic, and that of a shard is baseline");
     if (static_cast<uint32_t>(s.jpeg.num_components) != C) return s.refuse(C == 1 ? "it is not grey" : "it is not in colour");
     *H = s.jpeg.image_height;

@@ -142,6 +142,9 @@ Status data_open(const Manifest& manifest, const std::string& name, std::unique_
         else if (its.vocabulary != ours.vocabulary)
             return fail(Code::data, "{}: a vocabulary of {} tokens, but that of {} has {} (0: no text): shards of one data set are alike",
                         path, its.vocabulary, first, ours.vocabulary);
+        else if (its.vocabulary > 0 && its.alphabet != ours.alphabet)
+            return fail(Code::data, "{}: its tokens stand for other characters or merges than those of {}: import both at once", path,
+                        first);
         else if (its.mean != ours.mean || its.std != ours.std)
             return fail(Code::data, "{}: mean and std are not those of {}: shards of one data set are alike", path, first);
         if (samples > 0 && samples != its.count)

@@ -268,11 +268,16 @@ Status merges_read(hid_t file, uint64_t file_bytes, Shard* shard) {
     OpenSet set;
     GC_TRY(data_set_open(file, shard->path, rules, file_bytes, nullptr, &set));
     std::string text;
-    if (set.dims[0] <= Tokeniser::text_bytes_max) {
-        text.resize(set.dims[0]);
-        if (H5Dread(set.id.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, text.data()) < 0)
-            return fail(Code::data, "{}: data set alphabet cannot be read: {}", shard->path, hdf5_reason());
-    }
+    if (set.dims[0] > Tokeniser::text_bytes_max)
+        return fail(Code::data, "{}: data set alphabet has {} bytes, more than {} MiB", shard->path, set.dims[0],
+                    Tokeniser::text_bytes_max >> 20);
+    text.resize(set.dims[0]);
+    if (H5Dread(set.id.get(), H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, text.data()) < 0)
+        return fail(Code::data, "{}: data set alphabet cannot be read: {}", shard->path, hdf5_reason());
+    std::vector<std::string> digests;
+    GC_TRY(digests_read(set.id.get(), shard->path + ": data set alphabet", 1, &digests));
+    if (sha256_hex(std::as_bytes(std::span(text))) != digests[0])
+        return fail(Code::data, "{}: data set alphabet is damaged: SHA-256 is not the one written with it: import it again", shard->path);
     Tokeniser tokeniser;
     GC_TRY(Tokeniser::parse(text, shard->path + ": data set alphabet", &tokeniser));
     if (tokeniser.vocabulary() != shard->info.vocabulary)
@@ -462,7 +467,8 @@ Status truncated(const std::string& path, int from, uint64_t file_bytes, const s
     ::unlink(copy_path);
     Shard read;
     read.path = path;
-    if (!file || !shard_read(file.get(), beyond_any_file, &read).ok() || read.info.pictures()) return plain;
+    if (!file || H5Aexists(file.get(), "side") > 0) return plain;   // of pictures, whose places would be read
+    if (!shard_read(file.get(), beyond_any_file, &read).ok() || read.info.pictures()) return plain;
     const DataInfo& info = read.info;
     struct {
         const char* name;

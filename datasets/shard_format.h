@@ -11,7 +11,7 @@
 // or is a text:
 //   samples  uint16 or uint32 [N]          tokens, as images; attributes of the root: vocabulary, optional: alphabet; classes, mean and
 //                                          std say nothing
-//   alphabet uint8 [bytes]                 optional, in place of the attribute: merges (Tokeniser::text())
+//   alphabet uint8 [bytes]                 optional, in place of the attribute: merges (Tokeniser::text()); sha256 of them
 // or has pictures of many sizes:
 //   samples  uint8 [bytes], contiguous     JPEGs, one after another; attributes of the root: side, of their short sides, longest, which no
 //                                          side exceeds, channels; sha256 as images, each of the bytes of `digest_samples` JPEGs

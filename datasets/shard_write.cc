@@ -94,7 +94,8 @@ bool alphabet_write(hid_t file, const std::string& alphabet) {
     Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(1, &bytes, nullptr));
     if (H5Pset_obj_track_times(creation.get(), false) < 0) return false;
     Hid data(H5Dcreate2(file, "alphabet", H5T_STD_U8LE, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
-    return data && H5Dwrite(data.get(), H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, alphabet.data()) >= 0;
+    return data && H5Dwrite(data.get(), H5T_STD_U8LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, alphabet.data()) >= 0 &&
+           digests_write(data.get(), sha256_hex(std::as_bytes(std::span(alphabet))));
 }
 
 /// JPEGs of `lengths` bytes, and where each begins.

@@ -21,13 +21,22 @@ enum class Class : uint8_t { letter, number, space, other };
 
 template <size_t count>
 bool within(const CodeRange (&ranges)[count], uint32_t code) {
-    const CodeRange* after = std::upper_bound(std::begin(ranges), std::end(ranges), code, [](uint32_t c, const CodeRange& range) { return c < range.first; });
+    const CodeRange* after =
+        std::upper_bound(std::begin(ranges), std::end(ranges), code, [](uint32_t c, const CodeRange& range) { return c < range.first; });
     return after != std::begin(ranges) && code <= after[-1].last;
 }
 
 Class class_of(uint32_t code) {
-    constexpr std::array<CodeRange, 10> spaces = {{{9, 13}, {32, 32}, {0x85, 0x85}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
-                                                   {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}}};
+    constexpr std::array<CodeRange, 10> spaces = {{{9, 13},
+                                                   {32, 32},
+                                                   {0x85, 0x85},
+                                                   {0xA0, 0xA0},
+                                                   {0x1680, 0x1680},
+                                                   {0x2000, 0x200A},
+                                                   {0x2028, 0x2029},
+                                                   {0x202F, 0x202F},
+                                                   {0x205F, 0x205F},
+                                                   {0x3000, 0x3000}}};
     if (std::ranges::any_of(spaces, [&](const CodeRange& range) { return code >= range.first && code <= range.last; })) return Class::space;
     return within(unicode_letters, code) ? Class::letter : within(unicode_numbers, code) ? Class::number : Class::other;
 }
@@ -114,8 +123,8 @@ Status numbers_read(const std::string& path, const std::string& text, std::vecto
     for (const auto& [name, number] : json.items()) {
         const uint64_t at = number.is_number_unsigned() ? number.get<uint64_t>() : UINT64_MAX;
         if (at >= names->size() || !(*names)[at].empty() || name.empty())
-            return fail(Code::data, "{}: token \"{}\" has the number {}: each of the {} tokens has another one, from 0 on", path, one_line(name),
-                        one_line(number.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), names->size());
+            return fail(Code::data, "{}: token \"{}\" has the number {}: each of the {} tokens has another one, from 0 on", path,
+                        one_line(name), one_line(number.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), names->size());
         (*names)[at] = name;
     }
     return {};
@@ -175,20 +184,25 @@ Status Tokeniser::open(const std::string& path, Tokeniser* tokeniser) {
         const size_t slash = path.rfind('/');
         merges_path = beside(slash == path.npos ? "." : path.substr(0, slash));
     }
-    if (merges_path.empty()) return fail(Code::data, "{}: merges.txt (or vocab.bpe) is missing there: it has the merges of the vocabulary", path);
+    if (merges_path.empty())
+        return fail(Code::data, "{}: merges.txt (or vocab.bpe) is missing there: it has the merges of the vocabulary", path);
     std::string merges, stored(merges_head), numbers;
     uint64_t bytes = 0;
     Fd fd;
     for (const std::string* each : {&merges_path, &numbers_path}) {
         if (each->empty()) continue;
+        if (each->ends_with(".gz") || each->ends_with(".xz"))
+            return fail(Code::data, "{}: a vocabulary is read as it is: unpack it", *each);
         GC_TRY(file_open(*each, &fd, &bytes));
-        if (bytes > text_bytes_max) return fail(Code::data, "{}: {} bytes are more than a vocabulary has, {} MiB", *each, bytes, text_bytes_max >> 20);
+        if (bytes > text_bytes_max)
+            return fail(Code::data, "{}: {} bytes are more than a vocabulary has, {} MiB", *each, bytes, text_bytes_max >> 20);
     }
     GC_TRY(file_read(merges_path, &merges));
     GC_TRY(lines(merges, [&](std::string_view line, uint32_t number) {
         if (line.empty() || (number == 1 && line.starts_with("#version"))) return Status();
         if (std::ranges::count(line, ' ') != 1 || line[0] == ' ' || line.ends_with(' '))
-            return fail(Code::data, "{}: line {}: not two tokens with a space between, as \"t h\": a file of merges is needed", merges_path, number);
+            return fail(Code::data, "{}: line {}: not two tokens with a space between, as \"t h\": a file of merges is needed", merges_path,
+                        number);
         stored += line;
         stored += '\n';
         return Status();
@@ -203,7 +217,8 @@ Status Tokeniser::open(const std::string& path, Tokeniser* tokeniser) {
         if (own != read.bytes_) {   // tokens have other numbers than GPT-2's
             stored += tokens_head;
             for (const std::string& name : names) {
-                if (name.find_first_of("\r\n") != name.npos) return fail(Code::data, "{}: token \"{}\" has the end of a line", numbers_path, one_line(name));
+                if (name.find_first_of("\r\n") != name.npos)
+                    return fail(Code::data, "{}: token \"{}\" has the end of a line", numbers_path, one_line(name));
                 stored += name + "\n";
             }
             GC_TRY(parse(stored, numbers_path, &read));
@@ -215,7 +230,8 @@ Status Tokeniser::open(const std::string& path, Tokeniser* tokeniser) {
 
 Status Tokeniser::parse(std::string_view text, const std::string& name, Tokeniser* tokeniser) {
     if (!is_text(text)) return fail(Code::data, "{}: no vocabulary of merges", name);
-    if (text.size() > text_bytes_max) return fail(Code::data, "{}: a vocabulary of {} bytes is larger than {} MiB", name, text.size(), text_bytes_max >> 20);
+    if (text.size() > text_bytes_max)
+        return fail(Code::data, "{}: a vocabulary of {} bytes is larger than {} MiB", name, text.size(), text_bytes_max >> 20);
     Tokeniser read;
     read.text_ = text;
     text.remove_prefix(merges_head.size());
@@ -225,7 +241,9 @@ Status Tokeniser::parse(std::string_view text, const std::string& name, Tokenise
     const std::string_view merges = numbered ? text.substr(0, end == 0 ? 0 : end + 1) : text;
     std::unordered_map<std::string, uint32_t> numbers;   // by name
     std::vector<std::string> names;
-    const auto add = [&](std::string token) { return numbers.emplace(token, names.size()).second && (names.push_back(std::move(token)), true); };
+    const auto add = [&](std::string token) {
+        return numbers.emplace(token, names.size()).second && (names.push_back(std::move(token)), true);
+    };
     if (numbered)
         GC_TRY(lines(text.substr((end == 0 ? 0 : end + 1) + tokens_head.size()), [&](std::string_view line, uint32_t) {
             return add(std::string(line)) ? Status() : fail(Code::data, "{}: token \"{}\" is there twice", name, one_line(line));
@@ -235,7 +253,8 @@ Status Tokeniser::parse(std::string_view text, const std::string& name, Tokenise
     for (uint32_t byte = 0; byte < 256; ++byte) {
         const auto found = numbers.find(byte_names().names[byte]);
         if (found == numbers.end())
-            return fail(Code::data, "{}: the byte {} is no token (\"{}\"): the vocabulary does not fit the merges", name, byte, byte_names().names[byte]);
+            return fail(Code::data, "{}: the byte {} is no token (\"{}\"): the vocabulary does not fit the merges", name, byte,
+                        byte_names().names[byte]);
         read.of_byte_.push_back(found->second);
     }
     std::vector<bool> made(names.size());
@@ -248,14 +267,16 @@ Status Tokeniser::parse(std::string_view text, const std::string& name, Tokenise
         const std::string left(line.substr(0, space)), right(line.substr(space + 1)), both = left + right;
         for (const std::string* part : {&left, &right})
             if (const auto found = numbers.find(*part); found == numbers.end() || !made[found->second])
-                return fail(Code::data, "{}: merge {} is of \"{}\", which no merge before makes: the lines are in another order, or some are missing", name,
-                            number, one_line(*part));
+                return fail(Code::data,
+                            "{}: merge {} is of \"{}\", which no merge before makes: the lines are in another order, or some are missing",
+                            name, number, one_line(*part));
         if (bytes_of_name(both).size() > token_bytes_max)
             return fail(Code::data, "{}: merge {} makes a token of more than {} bytes", name, number, token_bytes_max);
         if (!numbered && add(both)) made.push_back(false);
         const auto found = numbers.find(both);
         if (found == numbers.end())
-            return fail(Code::data, "{}: \"{}\", which merge {} makes, has no number: the vocabulary does not fit the merges", name, one_line(both), number);
+            return fail(Code::data, "{}: \"{}\", which merge {} makes, has no number: the vocabulary does not fit the merges", name,
+                        one_line(both), number);
         const uint64_t pair = uint64_t{numbers[left]} << 32 | numbers[right];
         if (!read.merges_.emplace(pair, Merge{rank, found->second}).second)
             return fail(Code::data, "{}: merge {}, \"{}\", is there twice", name, number, one_line(line));

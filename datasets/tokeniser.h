@@ -1,5 +1,6 @@
-// Byte pairs as GPT-2 encodes texts (Sennrich, Haddow, Birch, "Neural machine translation of rare words with subword units", ACL 2016; Radford
-// et al. 2019, on bytes): a text is cut into words, and neighbouring tokens of a word are merged, the earliest merge of the list first.
+// Byte pairs as GPT-2 encodes texts (Sennrich, Haddow, Birch, "Neural machine translation of rare words with subword units", ACL 2016;
+// Radford et al. 2019, on bytes): a text is cut into words, and neighbouring tokens of a word are merged, the earliest merge of the list
+// first.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -49,9 +50,9 @@ private:
         uint32_t rank = 0, made = 0;   // made: the token
     };
     std::string text_;
-    std::vector<std::string> bytes_;                    // by token
-    std::vector<uint32_t> of_byte_;                     // [256]
-    std::unordered_map<uint64_t, Merge> merges_;        // by left << 32 | right
+    std::vector<std::string> bytes_;               // by token
+    std::vector<uint32_t> of_byte_;                // [256]
+    std::unordered_map<uint64_t, Merge> merges_;   // by left << 32 | right
     std::unordered_map<std::string, std::vector<uint32_t>> seen_;
 };
 

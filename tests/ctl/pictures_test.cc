@@ -113,8 +113,6 @@ TEST_F(CtlPictures, WhatDoesNotFitIsSaidBeforeAnybodyComputes) {
     refused("data.resized_crop: either a part that is resized, or crop, not both");
     write_with("jitter = [0.3, 0.3, 0.3]", "jitter = [0.3]");
     refused("data.jitter: has three numbers");
-    const Outcome outcome = run("import ridge --out ridge --samples 100");
-    ASSERT_EQ(outcome.exit, 0) << outcome.err;
     Outcome inspected = run("data inspect shards/train.h5 --sheet sheet.png");
     EXPECT_EQ(inspected.exit, 0) << inspected.err;
     EXPECT_NE(inspected.out.find("48 pictures of 3 channels, the short side 20, no side above "), std::string::npos) << inspected.out;

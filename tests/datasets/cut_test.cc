@@ -80,8 +80,10 @@ TEST(Cutter, IsTheMeanOfTheNeighbourhoodInIntegers) {
                     std::vector<double> column(H);
                     for (uint32_t y = 0; y < H; ++y) column[y] = rows[y][x];
                     const std::vector<double> plain = line_plain(column, side);
-                    for (uint32_t y = 0; y < side; ++y) EXPECT_NEAR(planes[(c * side + y) * side + x], plain[y], 1.3) << H << " " << W << " " << side;
-                    for (uint32_t y = 0; H == side && W == side && y < side; ++y) EXPECT_EQ(planes[(c * side + y) * side + x], pixels[(y * W + x) * C + c]);
+                    for (uint32_t y = 0; y < side; ++y)
+                        EXPECT_NEAR(planes[(c * side + y) * side + x], plain[y], 1.3) << H << " " << W << " " << side;
+                    for (uint32_t y = 0; H == side && W == side && y < side; ++y)
+                        EXPECT_EQ(planes[(c * side + y) * side + x], pixels[(y * W + x) * C + c]);
                 }
             }
         }
@@ -171,8 +173,8 @@ Planes planes_of(uint32_t C, uint32_t H, uint32_t W, uint64_t number) {
     for (uint32_t c = 0; c < C; ++c)
         for (uint32_t y = 0; y < H; ++y)
             for (uint32_t x = 0; x < W; ++x)
-                planes.pixels[(uint64_t{c} * H + y) * W + x] =
-                    static_cast<uint8_t>((c == 1 ? x * 200 / W : y * 200 / H) + (x / 8 + number) % 2 * 30 + pixel_of(number, y * W + x) % 8);
+                planes.pixels[(uint64_t{c} * H + y) * W + x] = static_cast<uint8_t>(
+                    (c == 1 ? x * 200 / W : y * 200 / H) + (x / 8 + number) % 2 * 30 + pixel_of(number, y * W + x) % 8);
     return planes;
 }
 

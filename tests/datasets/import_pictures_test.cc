@@ -89,7 +89,8 @@ TEST_F(ImportPictures, KeepsTheShapeAndTheShortSide) {
     double error = 0;
     for (uint32_t c = 0; c < 3; ++c)
         for (uint32_t y = 0; y < side; ++y)
-            for (uint32_t x = 0; x < side; ++x) error += std::abs(image[(c * side + y) * side + x] - planes.pixels[(c * side + y) * 36 + x + 6]);
+            for (uint32_t x = 0; x < side; ++x)
+                error += std::abs(image[(c * side + y) * side + x] - planes.pixels[(c * side + y) * 36 + x + 6]);
     EXPECT_LT(error / (3 * side * side), 6);
     // A smaller side is cut out of the same.
     const std::unique_ptr<DataSet> small = open("train.h5", {.side = 10});
@@ -161,7 +162,8 @@ TEST_F(ImportPictures, TheLoaderGivesWhatReadGives) {
                     const uint64_t epoch = sampler.epoch_of({step, block}, i);
                     std::vector<uint8_t> image = read(*data, indices[i], {&how, &epoch});
                     augment(how, data->info(), epoch, indices[i], image.data());
-                    ASSERT_TRUE(std::equal(image.begin(), image.end(), samples.images + i * image.size())) << step << " " << block << " " << i;
+                    ASSERT_TRUE(std::equal(image.begin(), image.end(), samples.images + i * image.size()))
+                        << step << " " << block << " " << i;
                 }
                 loader->done({step, block});
             }
@@ -189,7 +191,8 @@ TEST_F(ImportPictures, SeveralShardsAndThreadsAreTheSameSamples) {
 
 TEST_F(ImportPictures, GoesOnWhereItWasKilled) {
     for (uint64_t n = 0; n < 14; ++n)
-        jpeg(in(fmt::format("train/ant/x{}.jpg", n)), 30 + static_cast<uint32_t>(n), 40, JCS_RGB, picture(30 + static_cast<uint32_t>(n), 40, 3, n));
+        jpeg(in(fmt::format("train/ant/x{}.jpg", n)), 30 + static_cast<uint32_t>(n), 40, JCS_RGB,
+             picture(30 + static_cast<uint32_t>(n), 40, 3, n));
     ASSERT_TRUE(import().ok());
     const std::string train = read_file(out + "/train.h5"), test = read_file(out + "/test.h5");
     std::filesystem::remove_all(out);
@@ -273,7 +276,16 @@ protected:
     TestFolder folder;
     std::string path = folder.file("a.h5");
     std::vector<std::string> jpegs;
-    DataInfo info{.count = 3, .C = 3, .H = 16, .W = 16, .classes = 2, .mean = {0.5f, 0.5f, 0.5f}, .std = {0.2f, 0.2f, 0.2f}, .source = "a test", .side = 16, .longest = 40};
+    DataInfo info{.count = 3,
+                  .C = 3,
+                  .H = 16,
+                  .W = 16,
+                  .classes = 2,
+                  .mean = {0.5f, 0.5f, 0.5f},
+                  .std = {0.2f, 0.2f, 0.2f},
+                  .source = "a test",
+                  .side = 16,
+                  .longest = 40};
     void SetUp() override {
         for (uint32_t n = 0; n < 3; ++n) jpegs.push_back(made(16, 16 + 8 * n, JCS_RGB, false));
     }
@@ -286,7 +298,9 @@ protected:
         std::vector<uint32_t> lengths;
         for (const std::string& each : jpegs) all += each, lengths.push_back(static_cast<uint32_t>(each.size()));
         const int32_t labels[] = {0, 1, 0};
-        const PicturesRead read = [&](uint64_t at, uint64_t bytes, uint8_t* to) { return std::copy_n(all.data() + at, bytes, to), Status(); };
+        const PicturesRead read = [&](uint64_t at, uint64_t bytes, uint8_t* to) {
+            return std::copy_n(all.data() + at, bytes, to), Status();
+        };
         ASSERT_TRUE(shard_write_part(path, info, lengths, read, labels).ok());
         std::filesystem::rename(path + ".part", path);
     }
@@ -313,13 +327,15 @@ TEST_F(PictureShards, JpegsThatAreNoSamplesAreNamed) {
         {made(16, 24, JCS_RGB, true), "it is progressive, and those of a shard are baseline"},
         {made(16, 24, JCS_CMYK, false), "it is in CMYK"},
         {made(16, 24, JCS_GRAYSCALE, false), "it is not in colour"},
-        {made(15, 24, JCS_RGB, false), "it has 24 x 15 pixels, but those of the shard have a short side of 16 and a long one of at most 40"},
+        {made(15, 24, JCS_RGB, false),
+         "it has 24 x 15 pixels, but those of the shard have a short side of 16 and a long one of at most 40"},
         {made(16, 48, JCS_RGB, false), "it has 48 x 16 pixels"},
         {"no JPEG", "Not a JPEG file"}};
     for (const auto& [bytes, what] : cases) {
         jpegs[1] = bytes;
         write();
-        expect_error(verify(), {path, "data set samples, chunk 0 (sample 1): its JPEG cannot be used:", what, "import it again, or leave it out"});
+        expect_error(verify(),
+                     {path, "data set samples, chunk 0 (sample 1): its JPEG cannot be used:", what, "import it again, or leave it out"});
         expect_error(read(1), {"(sample 1)", what});
         EXPECT_TRUE(read(0).ok());
     }

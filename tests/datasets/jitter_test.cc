@@ -49,7 +49,8 @@ std::vector<uint8_t> plain(const Augment& how, uint32_t C, uint64_t epoch, uint6
 }
 
 TEST(Jitter, IsItsDefinition) {
-    for (const std::array<uint32_t, 3>& jitter : {std::array<uint32_t, 3>{26214, 0, 0}, {0, 26214, 0}, {0, 0, 26214}, {65536, 65536, 65536}, {1, 2, 3}})
+    for (const std::array<uint32_t, 3>& jitter :
+         {std::array<uint32_t, 3>{26214, 0, 0}, {0, 26214, 0}, {0, 0, 26214}, {65536, 65536, 65536}, {1, 2, 3}})
         for (const uint32_t C : {1u, 3u})
             for (uint64_t sample = 0; sample < 40; ++sample) {
                 const Augment how{.seed = 7, .jitter = jitter};

@@ -12,8 +12,7 @@ namespace gradcast {
 namespace {
 
 // The tokens that they make have the numbers 256, 257, …; <|endoftext|> is 268.
-constexpr char merges[] =
-    "#version: 0.2\nh e\nl l\nhe ll\nhell o\nĠ w\no r\nĠw or\nl d\nĠwor ld\nĠ t\nĠt he\n! !\n";
+constexpr char merges[] = "#version: 0.2\nh e\nl l\nhe ll\nhell o\nĠ w\no r\nĠw or\nl d\nĠwor ld\nĠ t\nĠt he\n! !\n";
 constexpr uint32_t vocabulary = 269;
 using Tokens = std::vector<uint32_t>;
 
@@ -140,7 +139,8 @@ TEST_F(Merges, AnyBytesComeBack) {
     std::mt19937 random(7);
     for (int round = 0; round < 200; ++round) {
         std::string text;
-        for (size_t i = random() % 60; i > 0; --i) text += random() % 3 ? static_cast<char>(random() % 256) : "hello world the !!"[random() % 18];
+        for (size_t i = random() % 60; i > 0; --i)
+            text += random() % 3 ? static_cast<char>(random() % 256) : "hello world the !!"[random() % 18];
         EXPECT_EQ(decoded(encoded(text)), text);
     }
     // A long word takes n log n, not n^2.
@@ -271,7 +271,8 @@ TEST_F(ImportMerges, TokensOfOtherProgramsWithTheirVocabulary) {
     ASSERT_TRUE(import("tokens", "a.bin").ok());
     EXPECT_EQ(tokens("train.h5"), (Tokens{259, 264}));
     write_file(folder.file("a.bin"), std::string("\x03\x01\x0d\x01", 4));   // 269
-    expect_error(import("tokens", "a.bin"), {"token 1 is 269, not below --vocabulary", "merges.txt, which has 269: it is not that of these tokens"});
+    expect_error(import("tokens", "a.bin"),
+                 {"token 1 is 269, not below --vocabulary", "merges.txt, which has 269: it is not that of these tokens"});
 }
 
 TEST_F(ImportMerges, MistakesAreNamed) {
@@ -293,7 +294,8 @@ TEST_F(ImportMerges, MistakesAreNamed) {
         H5Awrite(attribute.get(), H5T_NATIVE_UINT32, &other);
     }
     Shard shard;
-    expect_error(shard_open(path, &shard), {"data set alphabet has 269 tokens, but attribute vocabulary is 300: it is that of another text"});
+    expect_error(shard_open(path, &shard),
+                 {"data set alphabet has 269 tokens, but attribute vocabulary is 300: it is that of another text"});
 }
 
 }   // namespace

@@ -109,7 +109,8 @@ inline void data_set(Input& input, hid_t file, const char* name, std::vector<hsi
     Hid digits(H5Tcopy(H5T_C_S1));
     H5Tset_size(digits.get(), 64);
     H5Tset_strpad(digits.get(), H5T_STR_NULLPAD);
-    attribute(input, data_set.get(), "sha256", digits.get(), {digests}, sha.empty() ? std::vector<uint8_t>(64 * digests, 'a') : text_of(sha));
+    attribute(input, data_set.get(), "sha256", digits.get(), {digests},
+              sha.empty() ? std::vector<uint8_t>(64 * digests, 'a') : text_of(sha));
 }
 
 }   // namespace gradcast

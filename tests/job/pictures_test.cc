@@ -42,8 +42,9 @@ TEST_F(PictureJobs, TheDecoderIsAPartOfTheKernelSet) {
     JobStatus pictures, pixels;
     Status status = run_one(pictures_job, 1, &pictures);
     ASSERT_TRUE(status.ok()) << status.what;
-    const std::string of_pixels = replaced(replaced(replaced(replaced(pictures_job, "p/train", "q/train"), "p/test", "q/test"), "side = 12\n", ""),
-                                           "resized_crop = 0.2\n", "");
+    const std::string of_pixels =
+        replaced(replaced(replaced(replaced(pictures_job, "p/train", "q/train"), "p/test", "q/test"), "side = 12\n", ""),
+                 "resized_crop = 0.2\n", "");
     status = run_one(of_pixels, 1, &pixels);
     ASSERT_TRUE(status.ok()) << status.what;
     ASSERT_EQ(pixels.kernel_set.size(), 16u);
@@ -75,13 +76,14 @@ TEST_F(PictureJobs, WhatDoesNotFitIsNamed) {
     const auto error = [&](const std::string& text) { return run_one(text, 1, &one); };
     expect_error(error(replaced(pictures_job, "side = 12", "side = 15")),
                  {"side = 15: the short side of the pictures of", "has 14 pixels", "--size 15"});
-    expect_error(error(replaced(replaced(pictures_job, "p/train", "q/train"), "side = 12\n", "")),
+    expect_error(error(replaced(replaced(replaced(pictures_job, "p/train", "q/train"), "p/test", "q/test"), "side = 12\n", "")),
                  {"data.resized_crop: ", "has samples of one size, not pictures (import images --store jpeg): leave it out, or take crop"});
     expect_error(error(replaced(replaced(pictures_job, "p/train", "q/train"), "p/test", "q/test")),
                  {"side = 12: ", "has samples of one size, not pictures", "leave it out"});
     // Colours are of one channel or three.
     ASSERT_TRUE(write_shard(folder_ + "/two.h5", info_of(20, 2, 12, 12, 2)).ok());
-    expect_error(error("[job]\nsteps = 1\nbatch = 4\n[data]\ntrain = \"two.h5\"\njitter = [0.1, 0, 0]\n[net]\npreset = \"mlp\"\n[optimiser]\nlr = 1\n"),
+    expect_error(error("[job]\nsteps = 1\nbatch = 4\n[data]\ntrain = \"two.h5\"\njitter = [0.1, 0, 0]\n[net]\npreset = "
+                       "\"mlp\"\n[optimiser]\nlr = 1\n"),
                  {"data.jitter: samples of", "have 2 channels, and colours are of 1 (grey) or 3 (RGB): leave it out"});
 }
 

@@ -50,6 +50,7 @@ bool untested(Keys keys) { return !keys.job.tested(); }
 bool exchanges(Keys keys) { return keys.algorithm->exchanges(); }
 bool learns_alone(Keys keys) { return keys.algorithm->workers; }
 bool has_state(Keys keys) { return keys.algorithm->private_state; }
+bool exact(Keys keys) { return keys.job.settings.solver == "exact"; }
 bool attached(Keys keys) { return keys.job.attached(); }
 bool staged(Keys keys) { return keys.job.stages != 1; }
 bool weights_later(Keys keys) {
@@ -106,6 +107,14 @@ constexpr JobRule rules[] = {
      "goes with data.train: the samples are a program's"},
     {"data.jitter", [](Keys keys) { return !keys.job.jitter.empty() && keys.job.jitter.size() != 3; },
      "has three numbers: of brightness, contrast and saturation, as [0.4, 0.4, 0.4]; 0 leaves one out"},
+    {"data.crop", [](Keys keys) { return exact(keys) && keys.job.crop > 0; },
+     "solver = \"exact\" takes the samples as they are: leave it out, or take another solver"},
+    {"data.flip", [](Keys keys) { return exact(keys) && keys.job.flip; },
+     "solver = \"exact\" takes the samples as they are: leave it out, or take another solver"},
+    {"data.resized_crop", [](Keys keys) { return exact(keys) && keys.job.resized_crop > 0; },
+     "solver = \"exact\" takes the samples as they are: leave it out, or take another solver"},
+    {"data.jitter", [](Keys keys) { return exact(keys) && !keys.job.jitter.empty(); },
+     "solver = \"exact\" takes the samples as they are: leave it out, or take another solver"},
     {"data.mean", [](Keys keys) { return keys.job.samples > 0 && !keys.job.mean.empty(); },
      "goes with data.train: the samples are a program's"},
     {"data.std", [](Keys keys) { return keys.job.samples > 0 && !keys.job.std.empty(); },
@@ -125,7 +134,7 @@ constexpr JobRule rules[] = {
      "names no program"},
     {"net.command", [](Keys keys) { return attached(keys) && (staged(keys) || sliced(keys) || grouped(keys)); },
      "computes a whole net: [parallel] goes with presets and layers"},
-    {"net.command", [](Keys keys) { return attached(keys) && keys.job.settings.solver == "exact"; },
+    {"net.command", [](Keys keys) { return attached(keys) && exact(keys); },
      "computes gradients: solver = \"exact\" goes with the presets ridge and logistic"},
     {"net.threads", [](Keys keys) { return keys.changed("net.threads") && !attached(keys); },
      "goes with a command; gradcast's own nets compute a block with one thread"},
@@ -214,7 +223,7 @@ constexpr JobRule rules[] = {
      "nodes have equal shares with {algorithm.exchange}: leave it out, or take {weighing exchanges}"},
     {"algorithm.balance", [](Keys keys) {
          const bool possible = keys.exchange && keys.exchange->balances && keys.job.weights.empty() && !has_state(keys) &&
-                               !keys.algorithm->server && keys.job.settings.solver != "exact";
+                               !keys.algorithm->server && !exact(keys);
          return keys.job.balance && !possible;
      },
      "goes with the exchanges {balancing exchanges}, without weights, and with algorithms whose nodes compute blocks or workers without a state"},
@@ -250,7 +259,7 @@ constexpr JobRule rules[] = {
      "there is nothing to evaluate on: data.test is missing"},
     {"algorithm.solver", [](Keys keys) {
          const bool possible = !keys.job.survive && keys.exchange && takes(keys, Quantiser::auto32);
-         return keys.job.settings.solver == "exact" && !possible;
+         return exact(keys) && !possible;
      },
      "exact keeps its workers' nodes and sums 32 bits: no survive, no exchange auto, and the quantiser auto32"},
     {"algorithm.beta", [](Keys keys) { return keys.changed("algorithm.beta") && keys.job.settings.lambda != "exp"; },

@@ -1,4 +1,5 @@
 #include "runtime/job/model/model_part.h"
+#include "datasets/tokeniser.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -32,17 +33,17 @@ public:
         Hid attribute(H5Aopen(file_, name, H5P_DEFAULT));
         if (!attribute) return broken(name, "is missing");
         Hid type(H5Aget_type(attribute.get())), space(H5Aget_space(attribute.get()));
-        GC_TRY(text_check(name, type, space));
+        GC_TRY(text_check(name, type, space, text_bytes_max));
         value->assign(H5Tget_size(type.get()), '\0');
         if (H5Aread(attribute.get(), type.get(), value->data()) < 0) return broken(name, "cannot be read: " + hdf5_reason());
         value->resize(std::min(value->size(), value->find('\0')));
         return {};
     }
-    Status long_text(const char* name, std::string* value) const {
+    Status long_text(const char* name, std::string* value, size_t bytes_max = text_bytes_max) const {
         Hid data = data_set(name);
         if (!data) return broken(name, "is missing");
         Hid type(H5Dget_type(data.get())), space(H5Dget_space(data.get()));
-        GC_TRY(text_check(name, type, space));
+        GC_TRY(text_check(name, type, space, bytes_max));
         value->assign(H5Tget_size(type.get()), '\0');
         if (H5Dread(data.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, value->data()) < 0)
             return broken(name, "cannot be read: " + hdf5_reason());
@@ -108,11 +109,11 @@ private:
         const bool here = (layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) && H5Pget_external_count(creation.get()) == 0;
         return here ? std::move(data) : Hid();
     }
-    Status text_check(const char* name, const Hid& type, const Hid& space) const {
+    Status text_check(const char* name, const Hid& type, const Hid& space, size_t bytes_max) const {
         if (!type || !space || H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
             H5Sget_simple_extent_npoints(space.get()) != 1)
             return broken(name, "is not a text");
-        if (H5Tget_size(type.get()) > text_bytes_max) return broken(name, "is too long");
+        if (H5Tget_size(type.get()) > bytes_max) return broken(name, "is too long");
         return {};
     }
     const std::string& path_;
@@ -227,7 +228,7 @@ Status ModelPart::describe(uint64_t file_bytes) {
     model_.agreed = agreed == 1;
     GC_TRY(contents.text("content", &content_));
     if (contents.has("optimiser")) GC_TRY(vector(StateVector::optimiser));
-    if (contents.has("alphabet")) GC_TRY(contents.long_text("alphabet", &model_.alphabet));
+    if (contents.has("alphabet")) GC_TRY(contents.long_text("alphabet", &model_.alphabet, Tokeniser::text_bytes_max));
     if (contents.has("class_names")) GC_TRY(contents.long_text("class_names", &model_.class_names));
     GC_TRY(vector(StateVector::exponents));
     if (contents.has("algorithm")) GC_TRY(vector(StateVector::algorithm));
