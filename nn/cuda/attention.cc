@@ -7,6 +7,8 @@ namespace gradcast::cuda {
 
 Status attention(Build& b) {
     const Layer& l = *b.layer;
+    if (l.value("rotary") != 0)
+        return fail(Code::unsupported, "layer {}: GPUs do not compute rotary in this version: take device cpu", l.spec.name);
     const auto heads = static_cast<uint32_t>(l.value("heads"));
     const uint32_t width = l.out.C / heads, positions = l.in.H * l.in.W;
     const AttentionShape shape{

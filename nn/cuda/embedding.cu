@@ -12,7 +12,7 @@ constexpr uint32_t blocks_wanted = 1056, chunks_most = 32;
 
 /// How the rows are cut.  Depends on the shape alone.
 uint32_t chunks_of(uint32_t vocabulary, uint32_t C) {
-    return std::clamp<uint32_t>(blocks_wanted / (vocabulary * blocks_of(C, threads)), 1, chunks_most);
+    return std::clamp<uint32_t>(static_cast<uint32_t>(blocks_wanted / (uint64_t{vocabulary} * blocks_of(C, threads))), 1, chunks_most);
 }
 
 template <typename T, int width>
