@@ -18,7 +18,7 @@ namespace {
 class Ssgd final : public Algorithm {
 public:
     Status plan(const AlgorithmPlan& plan) override {
-        if (plan.optimiser.clip_norm > 0) clip_.emplace(plan.optimiser);
+        if (plan.optimiser.clip_norm > 0) clip_.emplace(plan.optimiser, plan.net.layout());
         return {};
     }
     Status round(Context& context) override {

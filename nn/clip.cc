@@ -43,7 +43,7 @@ double number(unsigned __int128 low, unsigned __int128 high) {
 
 }   // namespace
 
-void NormClip::plan(const Layout& layout) {
+NormClip::NormClip(const OptimiserConfig& config, const Layout& layout) : most_(config.clip_norm) {
     units_.resize(layout.groups.size());
     std::vector<uint32_t> bucket_of(layout.groups.size());
     for (uint32_t b = 0; b < layout.buckets.size(); ++b)
@@ -60,7 +60,7 @@ void NormClip::plan(const Layout& layout) {
                 pieces_.push_back({bucket_of[g], g, at - group.before, count});
             }
         };
-        for (const OptimiserRange& range : ranges_) {
+        for (const OptimiserRange& range : config.ranges) {
             if (range.learns) continue;
             learns_up_to(range.place);
             at = std::clamp(range.place + range.count, at, std::max(at, end));
@@ -71,7 +71,6 @@ void NormClip::plan(const Layout& layout) {
 
 void NormClip::apply(Lanes& lanes, const Layout& layout, std::span<BucketSum> sums) {
     GC_ASSERT(sums.size() == layout.buckets.size());
-    if (units_.empty()) plan(layout);
     struct All {   // behind one pointer: a std::function of it allocates nothing
         std::vector<Piece>& pieces;
         const Layout& layout;

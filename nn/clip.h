@@ -18,9 +18,9 @@ namespace gradcast {
 class NormClip {
 public:
     /// By config.clip_norm, which is above 0; config.ranges say what is frozen.
-    explicit NormClip(const OptimiserConfig& config) : most_(config.clip_norm), ranges_(config.ranges) {}
+    NormClip(const OptimiserConfig& config, const Layout& layout);
     /// Gives sums, which are those of all buckets of the layout in order, the units of the clipped gradient.  These are valid until the
-    /// next call.  The first call allocates; the layout is the same in all calls.  Trainer thread, which shares the work with the lanes.
+    /// next call.  The layout is that of the constructor.  Trainer thread, which shares the work with the lanes.
     /// Reads each sum once.
     void apply(Lanes& lanes, const Layout& layout, std::span<BucketSum> sums);
     /// Of the last call: before the clip.
@@ -32,10 +32,7 @@ private:
         uint64_t offset, count;
         unsigned __int128 low = 0, high = 0;   // sum of squares: low + 2^64 high
     };
-    void plan(const Layout& layout);
-
     const double most_;
-    const std::vector<OptimiserRange> ranges_;
     double norm_ = 0;
     std::vector<Piece> pieces_;   // in the order of groups
     std::vector<double> units_;   // by group

@@ -81,11 +81,14 @@ std::string onnx(OnnxNodes& nodes, const Layer& layer, const std::string& x) {
     std::string scores = nodes.node("MatMul", {queries, by_width});
     scores = nodes.node("Mul", {scores, nodes.real(1 / std::sqrt(static_cast<float>(width)))});
     if (layer.value(causal.name) != 0) {
-        std::vector<float> mask(T * T, 0);
-        for (uint64_t i = 0; i < T; ++i)
-            for (uint64_t j = i + 1; j < T; ++j) mask[i * T + j] = -std::numeric_limits<float>::infinity();
+        const auto later = [T] {   // -infinity for keys behind the query
+            std::vector<float> mask(T * T, 0);
+            for (uint64_t i = 0; i < T; ++i)
+                for (uint64_t j = i + 1; j < T; ++j) mask[i * T + j] = -std::numeric_limits<float>::infinity();
+            return mask;
+        };
         const uint64_t sides[] = {T, T};
-        scores = nodes.node("Add", {scores, nodes.reals(sides, mask)});
+        scores = nodes.node("Add", {scores, nodes.shared("causal:" + std::to_string(T), sides, later)});
     }
     const std::string mixed = nodes.node("MatMul", {nodes.node("Softmax", {scores}, {{"axis", -1}}), head(2, {0, 2, 1, 3})});
     const std::string turned = nodes.node("Transpose", {mixed}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});

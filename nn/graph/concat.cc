@@ -19,6 +19,7 @@ const LayerKind concat_kind{.name = "concat",
                             .shape = shape,
                             .second_input = "appends",
                             .joins = true,
+                            .causal = by_position,
                             .onnx = {.type = "Concat", .form = OnnxOperator::Form::planes, .attributes = channels}};
 
 }   // namespace gradcast

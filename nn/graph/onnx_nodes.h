@@ -1,6 +1,7 @@
 // What kinds of layers write of themselves into an ONNX graph (LayerKind::onnx).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <variant>
@@ -23,6 +24,9 @@ public:
     /// Constants: float32 of that shape (a scalar: {}), and int64 [values].
     virtual std::string reals(std::span<const uint64_t> shape, std::span<const float> values) = 0;
     virtual std::string integers(const std::vector<int64_t>& values) = 0;
+    /// reals() of what several layers have: one constant of that name in a graph.  make() gives its values.
+    virtual std::string shared(const std::string& name, std::span<const uint64_t> shape,
+                               const std::function<std::vector<float>()>& make) = 0;
     std::string real(float value) { return reals({}, std::span(&value, 1)); }
     // The layer's tensors.
     virtual std::string weight() const = 0;

@@ -54,6 +54,10 @@ class Net(nn.Module):
                 self.add_module(module_of(name), nn.BatchNorm2d(tensors[name + ".weight"].shape[0]))
             elif kind == "layer_norm":
                 self.add_module(module_of(name), nn.LayerNorm(tensors[name + ".weight"].shape, layer["epsilon"]))
+            elif kind == "rms_norm":
+                holder = nn.Module()
+                holder.weight = nn.Parameter(torch.empty(tensors[name + ".weight"].shape))
+                self.add_module(module_of(name), holder)
             elif kind == "group_norm":
                 self.add_module(module_of(name), nn.GroupNorm(layer["groups"], tensors[name + ".weight"].shape[0], layer["epsilon"]))
             elif kind == "linear":
@@ -69,7 +73,7 @@ class Net(nn.Module):
         planes = lambda rows, like: rows.transpose(1, 2).unflatten(2, like.shape[2:])
         for layer in self.layers:
             name, kind, o = layer["name"], layer["kind"], layer
-            if o["from"] and kind not in ("add", "concat"):
+            if o["from"] and kind not in ("add", "multiply", "concat"):
                 x = outputs[o["from"]]
             if kind in ("conv", "conv_transposed", "batch_norm"):
                 x = getattr(self, module_of(name))(x)
@@ -83,9 +87,21 @@ class Net(nn.Module):
                 x = getattr(self, module_of(name))(x).transpose(1, 2)[..., None]
             elif kind == "positions":
                 x = x + planes(getattr(self, module_of(name)).weight[None], x)
+            elif kind == "rms_norm":
+                weight, y = getattr(self, module_of(name)).weight, rows(x)
+                x = planes(y / (y.square().mean(-1, keepdim=True) + o["epsilon"]).sqrt() * weight, x)
             elif kind == "attention":
                 q, k, v = (part.unflatten(2, (o["heads"], -1)).transpose(1, 2) for part in rows(x).chunk(3, 2))
-                mixed = F.scaled_dot_product_attention(q, k, v, is_causal=bool(o["causal"]))
+                if o["rotary"]:
+                    half = q.shape[-1] // 2
+                    angles = torch.arange(q.shape[2], dtype=torch.float64)[:, None] * o["rotary"] ** (-torch.arange(half, dtype=torch.float64) / half)
+                    turn = torch.polar(torch.ones_like(angles), angles)
+                    turned = lambda x: torch.complex(*x.double().chunk(2, -1)) * turn
+                    q, k = (torch.cat((turned(x).real, turned(x).imag), -1).float() for x in (q, k))
+                scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+                if o["causal"]:
+                    scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -float("inf"))
+                mixed = scores.softmax(-1) @ v
                 x = planes(mixed.transpose(1, 2).flatten(2), x)
             elif kind == "max_pool":
                 x = F.max_pool2d(x, o["kernel"], o["stride"], o["pad"], ceil_mode=o["ceil"])
@@ -101,6 +117,8 @@ class Net(nn.Module):
                 x = {"silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}[kind](x)
             elif kind == "add":
                 x = x + outputs[o["from"]]
+            elif kind == "multiply":
+                x = x * outputs[o["from"]]
             elif kind == "concat":
                 x = torch.cat((x, outputs[o["from"]]), 1)
             elif kind == "upsample":
@@ -221,12 +239,14 @@ def of_onnx(path, x):
             y = one.chunk(len(node[2]), a["axis"])
         elif kind == "Softmax":
             y = one.softmax(a["axis"])
+        elif kind == "ReduceMean":
+            y = one.mean(a["axes"], keepdim=True)
         elif kind == "Gather":
             y = one[inputs[1]]
         elif kind == "Reshape":
             y = one.reshape([one.shape[i] if side == 0 else side for i, side in enumerate(inputs[1].tolist())])
         else:
-            y = {"Relu": F.relu, "Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Erf": torch.erf, "Mul": torch.mul, "MatMul": torch.matmul, "Identity": lambda one: one,
+            y = {"Relu": F.relu, "Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Erf": torch.erf, "Mul": torch.mul, "MatMul": torch.matmul, "Sqrt": torch.sqrt, "Div": torch.div, "Neg": torch.neg, "Identity": lambda one: one,
                  "Add": lambda one, *other: one + other[0], "Flatten": lambda one: one.flatten(a["axis"]),
                  "GlobalAveragePool": lambda one: one.mean((2, 3), keepdim=True)}[kind](*inputs)
         values.update(zip(node[2], y if kind == "Split" else [y]))

@@ -160,6 +160,14 @@ size_t export_nets(const TestFolder& folder) {
                         .classes = 10,
                         .layers = {conv(8, 3), named(global_pool(), "pixel"), fc(8), named(norm(), "flat"), add("pixel"), conv(12, 1),
                                    relu(), max_pool(1), fc(8), add("flat"), average_pool(1), concat("pixel"), fc(10), squared_loss()}};
+    // A block as Llama has it.
+    NetSpec gated{.C = 1, .H = 1, .W = 9, .classes = 1, .element = Element::u16, .vocabulary = 7};
+    for (const char* text :
+         {"embedding name=b0 outputs=12", "rms_norm", "linear outputs=36 bias=0", "attention heads=3 causal=1 rotary=10000",
+          "linear outputs=12 bias=0", "add name=a1 from=b0", "rms_norm name=n1", "linear outputs=20 bias=0", "silu name=g1",
+          "linear outputs=20 bias=0 from=n1", "multiply from=g1", "linear outputs=12 bias=0", "add from=a1", "rms_norm",
+          "linear outputs=7 bias=0", "softmax_cross_entropy"})
+        EXPECT_TRUE(layer_parse(text, &gated.layers.emplace_back())) << text;
     // Values go from planes to rows, to features and back.
     const NetSpec patches{.C = 3,
                           .H = 12,
@@ -180,7 +188,8 @@ size_t export_nets(const TestFolder& folder) {
                                      {.kind = "layer_norm"},
                                      fc(10),
                                      loss()}};
-    const std::pair<const char*, NetSpec> nets[] = {{"gpt", small_gpt()},
+    const std::pair<const char*, NetSpec> nets[] = {{"gated", gated},
+                                                    {"gpt", small_gpt()},
                                                     {"masks", of_masks()},
                                                     {"patches", patches},
                                                     {"lenet5", preset("lenet5", 1, 28)},
@@ -498,8 +507,8 @@ TEST_F(SafetensorsFrom, TakesWhatTheChoiceSays) {
     ASSERT_TRUE(take(file, {{"fc1.*"}, {}}).ok());
     EXPECT_EQ(taken(), 14);
     EXPECT_EQ(notes,
-              "norm1.weight, norm1.bias, norm1.running_mean and 1 others keep their initial values; the file's norm1.bias, "
-              "norm1.running_mean, norm1.running_var and 1 others are not taken");
+              "norm1.weight, norm1.bias, norm1.running_mean and 1 more keep their initial values; the file's norm1.bias, "
+              "norm1.running_mean, norm1.running_var and 1 more are not taken");
     ASSERT_TRUE(take(file, {{"fc1.*", "norm1.bias"}, {"*.weight"}}).ok());
     EXPECT_EQ(taken(), 4);
     // A prefix stays outside of the patterns, also where the first tensor is missing; tensors without a place in the net may have any type.

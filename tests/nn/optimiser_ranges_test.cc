@@ -34,7 +34,7 @@ struct Three {
         Rig rig(small_net(), sizes({2}), resolved(config));
         for (uint64_t i = 0; i < learnt; ++i) rig.net->parameters()[i] = (static_cast<float>(i) - 5) / 4;
         std::optional<NormClip> clip;
-        if (config.clip_norm > 0) clip.emplace(resolved(config));
+        if (config.clip_norm > 0) clip.emplace(resolved(config), rig.net->layout());
         const Layout& layout = rig.net->layout();
         for (StepId t = 0; t < steps; ++t) {
             std::vector<float> gradient(layout.elements, 2.0f);
@@ -245,7 +245,7 @@ TEST(ClipNorm, IsExact) {
                     if (!layout.groups[g].statistics) wanted += is * is;
                 }
             wanted = std::sqrt(wanted);
-            NormClip clip({.clip_norm = 1}), other({.clip_norm = 1});
+            NormClip clip({.clip_norm = 1}, layout), other({.clip_norm = 1}, layout);
             std::vector<BucketSum> sums = sums_of(layout, bytes.data(), word, units), again = sums;
             clip.apply(one, layout, sums);
             other.apply(three, layout, again);

@@ -63,6 +63,6 @@ deps-python: | $(BUILD)/.dir
 # A reader of ONNX files for tests/job, from npm.
 deps-onnx: | $(BUILD)/.dir
 	$(call install_packages,nodejs npm)
-	@[ -d $(BUILD)/npm/node_modules/onnxruntime-web ] || npm install --silent --ignore-scripts --prefix $(BUILD)/npm onnxruntime-web
+	@[ -d $(BUILD)/npm/node_modules/onnxruntime-web ] || npm install --silent --ignore-scripts --prefix $(BUILD)/npm onnxruntime-web@1
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "nn/graph/onnx_nodes.h"
 #include "runtime/core/fd.h"
@@ -107,6 +108,12 @@ private:
         std::string reals(std::span<const uint64_t> shape, std::span<const float> values) override {
             std::string name = next();
             graph_.graph_.message(5, tensor_of<float>(name, type_float, shape, values));
+            return name;
+        }
+        std::string shared(const std::string& name, std::span<const uint64_t> shape,
+                           const std::function<std::vector<float>()>& make) override {
+            if (graph_.shared_.insert(name).second)
+                graph_.graph_.message(5, tensor_of<float>(name, type_float, shape, std::span<const float>(make())));
             return name;
         }
         std::string integers(const std::vector<int64_t>& values) override {
@@ -240,6 +247,7 @@ private:
     const std::span<const float> parameters_;
     std::vector<Value> values_;   // by layer
     uint32_t forms_ = 0;          // changes of form, for names
+    std::set<std::string> shared_;
     Message graph_;
 };
 
