@@ -141,6 +141,7 @@ TEST_F(SystemPage, AJobOnATextHasTokensAndAPerplexity) {
     status.tokens = 64;
     status.samples_per_second = 1000;
     status.test_loss = 1.5;   // perplexity e^1.5
+    status.accuracy = 0.3;    // by token, as real jobs have it
     backend.finish(job, JobState::done);
     serve();
     const std::string shown =

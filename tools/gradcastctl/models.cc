@@ -105,6 +105,7 @@ public:
         if (const Status status = mask_write(to, net.H, net.W, net.classes, mask.data()); !status.ok()) {
             failed = true;
             fmt::print(stderr, "gradcastctl: {}\n", status.what);
+            if (json_) images.push_back({{"path", path}, {"error", status.what}});
             return;
         }
         std::vector<uint64_t> pixels(net.classes);
@@ -234,9 +235,6 @@ static int command_evaluate(const Options& options, const std::string& which, co
 
 /// Makes the folder.  Complains if two images would have one mask, or a mask is there that `force` does not allow to replace.
 static int masks_ready(const std::string& folder, const PredictionPrinter& printer, const std::vector<Named>& images, bool force) {
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) return complain(exit_failed, "{}: {}", folder, error.message());
     std::map<std::string, std::string> taken;
     for (const Named& image : images) {
         if (!image.error.empty()) continue;
@@ -245,6 +243,9 @@ static int masks_ready(const std::string& folder, const PredictionPrinter& print
             return complain(exit_usage, "{} and {} would have the same mask {}: predict them apart", at->second, image.path, to);
         if (const int exit = out_check(to, {image.path}, force); exit != exit_done) return exit;
     }
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) return complain(exit_failed, "{}: {}", folder, error.message());
     return exit_done;
 }
 
@@ -270,7 +271,7 @@ static int command_predict(const Options& options, const std::string& which, con
         std::vector<Prediction> results(paths.size());
         if (status = predictor.run(paths, top, results); !status.ok()) return complain(exit_failed, "{}", status.what);
         for (size_t i = first, good = 0; i < end; ++i)
-            printer.image(all[i].path, all[i].error.empty() ? results[good++] : Prediction{all[i].error, {}});
+            printer.image(all[i].path, all[i].error.empty() ? results[good++] : Prediction{.error = all[i].error});
         std::fflush(stdout);
     }
     std::vector<std::string> notes;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "runtime/job/model/evaluate.h"
@@ -33,7 +34,11 @@ Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_
         net_.arena.plan("images", evaluation_batch * labels, &room.labels);
         net_.arena.plan("images", evaluation_batch * outputs, &room.outputs);
     }
-    return net_.ready();
+    GC_TRY(net_.ready());
+    // A label that counts, so that the loss shows whether outputs are numbers.
+    if (masks())
+        for (Room& room : rooms_) std::memset(room.labels.as<std::byte>(), spec.ignore == 0 ? 1 : 0, evaluation_batch * labels);
+    return {};
 }
 
 Status Predictor::read(const std::string& path, uint8_t* to, Read* read) const {

@@ -238,7 +238,7 @@ private:
         std::string text;
         for (size_t i = 0; i < std::min(names.size(), most); ++i)
             text += fmt::format("{}{}", i == 0 ? "" : i + 1 == names.size() ? " and " : ", ", one_line(names[i]));
-        return names.size() > most ? fmt::format("{} and {} others", text, names.size() - most) : text;
+        return names.size() > most ? fmt::format("{} and {} more", text, names.size() - most) : text;
     }
 
     Status parse() {
@@ -255,8 +255,8 @@ private:
             auto found = root.find(prefix_ + tensor.name);
             if (!takes(tensor.name)) left_.push_back(tensor.name);
             else if (found == root.end())
-                return wrong(fmt::format("it has no tensor {} of shape {}, which the net needs{}", tensor.name, text(tensor.shape),
-                                         file_.starts() ? ": net.start_skip can leave it out" : ""));
+                return wrong(
+                    fmt::format("it has no tensor {} of shape {}, which the net needs{}", tensor.name, text(tensor.shape), hint()));
             else GC_TRY(entry(tensor.name, *found, &tensor, data_bytes));
             if (auto counts = root.find(prefix_ + batches_of(tensor)); counts != root.end() && takes(batches_of(tensor)))
                 GC_TRY(entry(batches_of(tensor), *counts, nullptr, data_bytes));
@@ -298,6 +298,9 @@ private:
                                  near.empty() ? "a tensor is named by its layer, as " + names.front() : "did you mean " + near + "?"));
     }
 
+    /// For what is wrong with one tensor of a start.
+    const char* hint() const { return file_.starts() ? ": net.start_skip can leave it out" : ""; }
+
     /// Where the header says that a tensor is; null: one that we do not need.
     Status entry(const std::string& name, const Json& value, const NetTensor* tensor, uint64_t data_bytes,
                  const NetExtra* extra = nullptr) {
@@ -325,7 +328,7 @@ private:
                               std::equal(shape.begin(), shape.end(), wanted.begin(), wanted.end(), [](const Json& side, uint64_t want) {
                                   return side.is_number_unsigned() && side.get<uint64_t>() == want;
                               });
-            if (!same) return bad(fmt::format("its shape is {}, the net's is {}", one_line(dump(shape)), text(wanted)));
+            if (!same) return bad(fmt::format("its shape is {}, the net's is {}{}", one_line(dump(shape)), text(wanted), hint()));
             if (entry.end - entry.begin != tensor->count * bytes_of(entry.dtype))
                 return bad(fmt::format("it has {} bytes instead of {}", entry.end - entry.begin, tensor->count * bytes_of(entry.dtype)));
         }
