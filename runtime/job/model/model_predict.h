@@ -16,9 +16,9 @@ struct Guess {
     float probability = 0;   // where Predictor::probabilities() is false, the net's output
 };
 struct Prediction {
-    std::string error;           // of an image that cannot be used: names the file; else empty
-    std::vector<uint8_t> mask;   // of Predictor::masks(): classes [H, W]
-    std::vector<Guess> best;     // else: the most probable classes, the best first; of equal ones the lower label first
+    std::string error;                // of an image that cannot be used: names the file; else empty
+    std::vector<uint8_t> mask = {};   // of Predictor::masks(): classes [H, W]
+    std::vector<Guess> best = {};     // else: the most probable classes, the best first; of equal ones the lower label first
 };
 
 class Predictor {
