@@ -83,7 +83,8 @@ TEST_F(SystemText, MergesAreKept) {
               300u * 7 + 1);
     outcome = run("run job.toml --local 1 --keep one");
     ASSERT_EQ(outcome.exit, 0) << outcome.err;
-    EXPECT_EQ(run("run job.toml --local 2").out.substr(outcome.out.find("\ndigest ")), outcome.out.substr(outcome.out.find("\ndigest ")));
+    const std::string two = run("run job.toml --local 2").out;
+    EXPECT_NE(two.find(outcome.out.substr(outcome.out.find("\ndigest "))), two.npos) << two;
     const Outcome text = run("generate one/final.h5 --prompt 'the cat' --tokens 12");
     EXPECT_EQ(text.exit, 0) << text.err;
     EXPECT_TRUE(text.out.starts_with("the cat")) << text.out;
@@ -99,7 +100,12 @@ TEST_F(SystemText, MergesAreKept) {
     // Of tokens of another program, whose vocabulary is given later.
     write("some.bin", std::string("\x01\x01\x04\x01\x06\x01\x0c\x01", 8) + std::string(160, '\1'));
     ASSERT_EQ(run("import tokens --from some.bin --out text --vocabulary 269 --force").exit, 0);
-    ASSERT_EQ(run("run job.toml --local 1 --set job.steps=1 --set data.test= --set data.context=4 --keep two").exit, 0);
+    std::string untested = read("job.toml");
+    const size_t test = untested.find("test = ");
+    untested.erase(test, untested.find('\n', test) + 1 - test);
+    write("untested.toml", untested);
+    outcome = run("run untested.toml --local 1 --set job.steps=1 --set data.context=4 --keep two");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
     outcome = run("generate two/final.h5 --prompt 'the cat' --tokens 3");
     EXPECT_TRUE(outcome.says("give their numbers (--prompt-tokens), or their file (--vocabulary)")) << outcome.err;
     outcome = run("generate two/final.h5 --prompt 'the cat' --tokens 3 --vocabulary merges.txt");

@@ -84,7 +84,7 @@ TEST_F(CtlPictures, OneDigestWhateverTheNodes) {
     EXPECT_EQ(json["samples"], 12) << json.dump();
     EXPECT_GT(json["accuracy"], 0.9) << json.dump();
     EXPECT_NE(found.find(fmt::format("accuracy {:.4f}", json["accuracy"].get<double>())), found.npos) << found << json.dump();
-    const Outcome said = run("predict kept1/final.h5 from/lying/1.jpg");
+    const Outcome said = run("predict kept1/final.h5 from/lying/1.jpg --size 16");
     EXPECT_EQ(said.exit, 0) << said.err;
 }
 
@@ -108,7 +108,7 @@ TEST_F(CtlPictures, WhatDoesNotFitIsSaidBeforeAnybodyComputes) {
         EXPECT_TRUE(outcome.says(what)) << outcome.err;
     };
     write_with("side = 16", "side = 21");
-    refused("data.side: the short side of the pictures of");
+    refused("data.side: side = 21: the short side of the pictures of");
     write_with("resized_crop = 0.3", "crop = 2\nresized_crop = 0.3");
     refused("data.resized_crop: either a part that is resized, or crop, not both");
     write_with("jitter = [0.3, 0.3, 0.3]", "jitter = [0.3]");
