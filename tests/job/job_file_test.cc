@@ -106,6 +106,8 @@ TEST(JobFile, LayersAreNamedAsTheHelpSays) {
                                   {.kind = "sigmoid"},
                                   {.kind = "tanh"},
                                   {.kind = "add", .from = "norm1"},
+                                  {.kind = "multiply", .from = "norm1"},
+                                  {.kind = "rms_norm"},
                                   {.kind = "concat", .from = "norm1"},
                                   {.kind = "upsample"},
                                   {.kind = "conv_transposed", .values = {{"outputs", 2}, {"kernel", 1}}},

@@ -160,6 +160,8 @@ size_t export_nets(const TestFolder& folder) {
                         .classes = 10,
                         .layers = {conv(8, 3), named(global_pool(), "pixel"), fc(8), named(norm(), "flat"), add("pixel"), conv(12, 1),
                                    relu(), max_pool(1), fc(8), add("flat"), average_pool(1), concat("pixel"), fc(10), squared_loss()}};
+    NetSpec masks = of_masks();
+    masks.ignore = -1;   // a position without a label has no probabilities
     // A block as Llama has it.
     NetSpec gated{.C = 1, .H = 1, .W = 9, .classes = 1, .element = Element::u16, .vocabulary = 7};
     for (const char* text :
@@ -190,7 +192,7 @@ size_t export_nets(const TestFolder& folder) {
                                      loss()}};
     const std::pair<const char*, NetSpec> nets[] = {{"gated", gated},
                                                     {"gpt", small_gpt()},
-                                                    {"masks", of_masks()},
+                                                    {"masks", masks},
                                                     {"patches", patches},
                                                     {"lenet5", preset("lenet5", 1, 28)},
                                                     {"nin", preset("nin", 3, 32)},

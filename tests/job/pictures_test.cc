@@ -82,7 +82,7 @@ TEST_F(PictureJobs, WhatDoesNotFitIsNamed) {
                  {"side = 12: ", "has samples of one size, not pictures", "leave it out"});
     // Colours are of one channel or three.
     ASSERT_TRUE(write_shard(folder_ + "/two.h5", info_of(20, 2, 12, 12, 2)).ok());
-    expect_error(error("[job]\nsteps = 1\nbatch = 4\n[data]\ntrain = \"two.h5\"\njitter = [0.1, 0, 0]\n[net]\npreset = "
+    expect_error(error("[job]\nsteps = 1\nbatch = 4\nblocks = 4\n[data]\ntrain = \"two.h5\"\njitter = [0.1, 0, 0]\n[net]\npreset = "
                        "\"mlp\"\n[optimiser]\nlr = 1\n"),
                  {"data.jitter: samples of", "have 2 channels, and colours are of 1 (grey) or 3 (RGB): leave it out"});
 }
