@@ -116,7 +116,7 @@ private:
     Status added(uint32_t bucket) {
         context_.progress.advance();
         // acq_rel: the lane that counts to zero sees what all lanes have added to words, record and loss.
-        return all_.blocks_remaining_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket) : Status{};
+        return all_.gradients_remaining_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket) : Status{};
     }
 
     void fail_with(Status status) {
@@ -143,13 +143,17 @@ SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange&
       config_(config),
       arbiter_(context, dispatch, exchange, config.self, config.view, config.view_ranks, config.kept_parameters, config.kept_exponents),
       port_(context, dispatch, exchange, context.net->layout().buckets.size(), config.first_step, &arbiter_, config.view_ranks),
-      blocks_remaining_(context.net->layout().buckets.size()),
+      gradients_remaining_(context.net->layout().buckets.size()),
       losses_(exchange.targets()) {}
 
 Status SynchronousStep::compute() {
     const size_t buckets = context_.net->layout().buckets.size();
     for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
-    for (auto& remaining : blocks_remaining_) remaining.store(static_cast<uint32_t>(config_.own_blocks.size()), std::memory_order_relaxed);
+    const Layout& layout = context_.net->layout();
+    for (size_t bucket = 0; bucket < buckets; ++bucket) {   // groups that share a bucket are used once
+        const size_t gradients = config_.own_blocks.size() * layout.groups[layout.buckets[bucket].group].uses;
+        gradients_remaining_[bucket].store(static_cast<uint32_t>(gradients), std::memory_order_relaxed);
+    }
     expelling_ = dispatch_.expelling();
     GC_TRY(port_.begin());
     if (context_.cells) GC_TRY(context_.cells->begin());
@@ -174,7 +178,7 @@ Status SynchronousStep::compute() {
     GC_TRY(sink.status());
     // Blocks that were skipped because the sum does not need them: no lane writes there any more.
     for (uint32_t bucket = 0; bucket < buckets && !config_.own_blocks.empty(); ++bucket) {
-        if (blocks_remaining_[bucket].load(std::memory_order_relaxed) == 0) continue;
+        if (gradients_remaining_[bucket].load(std::memory_order_relaxed) == 0) continue;
         port_.abandon(bucket);
     }
     return {};

@@ -60,8 +60,8 @@ private:
     const SynchronousConfig config_;
     Arbiter arbiter_;
     Port port_;
-    std::vector<std::atomic<uint32_t>> blocks_remaining_;   // by bucket
-    std::vector<std::atomic<int64_t>> losses_;              // by target
+    std::vector<std::atomic<uint32_t>> gradients_remaining_;   // by bucket: of own blocks
+    std::vector<std::atomic<int64_t>> losses_;                 // by target
     bool expelling_ = false;                                // since the step before
 };
 

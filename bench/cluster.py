@@ -38,6 +38,13 @@ def random_data(folder, train, test, shape=(28, 28)):
     command([ctl, "import", "npy", "--from", folder, "--out", folder + "/data"])
 
 
+def random_text(folder, characters):
+    """Shards of a text of so many random letters in folder/data."""
+    with open(f"{folder}/text.txt", "wb") as file:
+        file.write(bytes(97 + each % 26 for each in os.urandom(characters)))
+    command([ctl, "import", "text", "--from", f"{folder}/text.txt", "--out", folder + "/data", "--test", "10%"])
+
+
 class Cluster:
     """A daemon in each of n hosts of a lab, or on loopback; each computes on one core, assigned in turn."""
 

@@ -6,9 +6,11 @@ from cluster import command, cpu, lab
 
 here = os.path.dirname(os.path.abspath(__file__))
 batch, blocks = 128, 8   # samples and blocks of a step, of all hosts together
-parameters = {"mlp": 2_383_370, "wide": 103_995_010, "lenet5": 61_706, "nin": 966_986, "resnet9": 6_573_130, "gpt": 834_304, "resnet18": 11_173_962}
+batches = {"gpt10m": 8}   # samples of a step of nets that have fewer
+context = 256            # tokens of a sample of a text
+parameters = {"mlp": 2_383_370, "wide": 103_995_010, "lenet5": 61_706, "nin": 966_986, "gpt10m": 10_942_464, "resnet9": 6_573_130, "gpt": 834_304, "resnet18": 11_173_962}
 shapes = {"mlp": (28, 28), "wide": (28, 28), "lenet5": (28, 28), "nin": (3, 32, 32), "resnet9": (3, 32, 32), "resnet18": (3, 32, 32)}
-core_s = {"mlp": 0.015, "wide": 1.0, "lenet5": 0.005, "nin": 1.5, "resnet9": 3.0, "gpt": 1.4, "resnet18": 20}   # about, for a step on a core: only the number of steps depends on it
+core_s = {"mlp": 0.015, "wide": 1.0, "lenet5": 0.005, "nin": 1.5, "resnet9": 3.0, "gpt": 1.4, "gpt10m": 6, "resnet18": 20}   # about, for a step on a core: only the number of steps depends on it
 examples = os.path.join(here, "..", "tools", "python", "examples")
 attached = {"gpt": 4, "resnet18": 4}   # nets that a program computes (examples/train_NET.py) -> blocks of a step
 rates = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s"}
@@ -45,16 +47,18 @@ def net_text(net):
         package = json.dumps(os.path.dirname(os.path.abspath(examples)))
         return (f'[net]\ncommand = ["/usr/bin/python3", {json.dumps(os.path.abspath(f"{examples}/train_{net}.py"))}]\nthreads = 1\n'
                 f'environment = {{ PYTHONPATH = {package}, PYTHONDONTWRITEBYTECODE = "1" }}\n')  # fmt: skip
+    if net == "gpt10m":   # of nanoGPT's page on Shakespeare
+        return '[net]\npreset = "gpt"\ndepth = 6\nwidth = 384\nheads = 6\n'
     return layers_text([5000] * 5) if net == "wide" else f'[net]\npreset = "{net}"\n'
 
 
-def job_text(folder, net, steps, more, cut=blocks, data=""):
+def job_text(folder, net, steps, more, cut=blocks, data="", samples=batch):
     """net: a section of a job file; data: the keys of another one, by default those of the folder's shard.  Epochs are short, so no checkpoint is
     written: its copies would take the link in most steps."""
     train = f'train = "{folder}/data/train.h5"'
     return f"""[job]
 steps = {steps}
-batch = {batch}
+batch = {samples}
 blocks = {cut}
 checkpoint_keep = 0
 deadline = "60s"

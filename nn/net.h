@@ -22,6 +22,7 @@ namespace gradcast {
 /// Of presets that come in sizes (preset_sized()).
 struct PresetSize {
     uint32_t depth = 4, width = 128, heads = 4;
+    bool tied_head = false;   // the head has the embedding's weights
 };
 bool preset_sized(std::string_view name);
 /// Gives the net of those samples the layers of one of preset_names().  Error: the nearest, and all of them.
@@ -32,7 +33,8 @@ Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, 
 std::span<const char* const> preset_names();
 
 /// Gets a bucket's gradient as soon as the backward pass has completed it: float32 [bucket.count], summed over the block's samples,
-/// valid until the call returns.  Called on the lane that computes the block.
+/// valid until the call returns.  Called on the lane that computes the block.  Of a bucket of tied weights a block hands in a gradient for
+/// each layer that takes them (Group::uses).
 struct GradientSink {
     virtual ~GradientSink() = default;
     virtual Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient) = 0;

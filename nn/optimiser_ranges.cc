@@ -24,7 +24,7 @@ std::vector<Tensor> learning_tensors(const std::vector<Layer>& layers) {
     std::vector<Tensor> all;
     for (const Layer& layer : layers) {
         const std::string& name = layer.spec.name;
-        if (layer.weights)
+        if (layer.weights > 0 && layer.tied == Layer::none)
             all.push_back({layer.kind->tensor ? name : name + ".weight", layer.offset, layer.weights, layer.weight_shape.size()});
         if (layer.biases) all.push_back({name + ".bias", layer.offset + layer.weights, layer.biases, 1});
     }

@@ -62,6 +62,7 @@ Status preset_gpt(NetSpec& spec, const PresetSize& size) {
     made.blocks("wpe");
     made.linear("head", spec.vocabulary, Transformer::std);
     spec.layers.back().values.set("bias", 0);
+    if (size.tied_head) spec.layers.back().weights_of = "wte";
     made.add({.kind = "softmax_cross_entropy"});
     return {};
 }

@@ -51,7 +51,7 @@ bool CpuNet::sample_by_sample() const {
     uint64_t floats = layers_[0].in.elements();   // of a sample's activations
     for (uint32_t i = 0; i < layers_.size(); ++i) {
         floats += layers_[i].out.elements();
-        if (layers_[i].takers > 1) return false;
+        if (layers_[i].takers > 1 || layers_[i].tied != Layer::none) return false;
         for (const Program& program : programs_) {
             const uint32_t unit = program.layers[i].unit;
             if (!merged_[i] && (unit == 0 || (program.training && program.samples % unit != 0))) return false;
@@ -71,7 +71,7 @@ void CpuNet::plan_gradients(Build& build) {
         build.memory.reserve(Place::gradient, (bucket.count + (together_ - 1) * behind) * sizeof(float));
     }
     for (const Layer& layer : layers_)
-        in_bucket_.push_back(layer.parameters() ? layout_.bucket_of(layout_.offset_of(own_parameters(layer, stage_).first)) : ~0u);
+        in_bucket_.push_back(layer.learns() ? layout_.bucket_of(layout_.offset_of(own_parameters(layer, stage_).first)) : ~0u);
 }
 
 /// Layers of other stages were built for the choice of kernels and orders alone.

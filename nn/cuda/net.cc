@@ -31,9 +31,12 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     GC_TRY(layers_check(spec_, &layers_));
     GC_TRY(computed_check(layers_));
     if (config.stage.slice_groups > 1) return fail(Code::unsupported, "nodes share slices on CPUs alone in this version: take device cpu");
-    for (const Layer& layer : layers_)
+    for (const Layer& layer : layers_) {
         if (!layer.slices.empty())
             return fail(Code::unsupported, "layer {}: slices compute on CPUs in this version: take device cpu", layer_name(layer));
+        if (layer.tied != Layer::none)
+            return fail(Code::unsupported, "layer {}: GPUs do not compute weights_of in this version: take device cpu", layer_name(layer));
+    }
     layers_pool_first(layers_);
     const std::vector<bool> fused = layers_fused(layers_, gpu_fusions());
     stage_begins_ = gradcast::stage_begins(layers_, fused);

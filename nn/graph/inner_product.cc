@@ -46,6 +46,7 @@ const LayerKind linear_kind{.name = "linear",
                             .keys = linear_keys,
                             .shape = linear_shape,
                             .multiplies = true,
+                            .ties = true,
                             .causal = by_position,
                             .initial_std = &spread,
                             .onnx = {.form = OnnxOperator::Form::rows, .make = linear_onnx}};

@@ -67,6 +67,7 @@ std::string layer_text(const LayerSpec& spec) {
     std::string text = spec.kind;
     if (!spec.name.empty()) text += " name=" + spec.name;
     if (!spec.from.empty()) text += " from=" + spec.from;
+    if (!spec.weights_of.empty()) text += " weights_of=" + spec.weights_of;
     if (const LayerKind* kind = layer_kind_find(spec.kind))
         for (const LayerKey* key : kind->keys)
             if (const double* value = spec.values.find(key->name); value && *value != key->value)
@@ -110,6 +111,7 @@ bool layer_parse(std::string_view text, LayerSpec* spec) {
         double number = 0;
         if (key == "name") spec->name = value;
         else if (key == "from") spec->from = value;
+        else if (key == "weights_of") spec->weights_of = value;
         else if (layer_set(*spec, key, value)) continue;
         else if (const auto [at, error] = std::from_chars(value.data(), value.data() + value.size(), number);
                  error != std::errc() || at != value.data() + value.size() || !layer_set(*spec, key, number))

@@ -66,6 +66,7 @@ struct LayerKind {
     bool multiplies = false;   // weights by inputs: most of a net's work
     bool computed = true;      // by gradcast; false: of a net that a process computes (nn/graph/process.cc)
     bool tensor = false;       // its parameters are one tensor with the layer's name
+    bool ties = false;         // it can take an earlier layer's weights of the same shape (LayerSpec::weights_of)
     /// Whether a position of the output depends on no later position of the inputs (by_position, or of attention its key); null: no.
     bool (*causal)(const Layer& layer) = nullptr;
     uint32_t slice_unit = 0;   // of outputs: a slice has a multiple of it (nn/graph/slices.h); 0: the kind is not sliced

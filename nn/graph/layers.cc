@@ -37,6 +37,9 @@ Status keys_check(const LayerKind& kind, const LayerSpec& spec, const std::strin
 
 const std::string& layer_name(const Layer& layer) { return layer.spec.name; }
 std::string shape_text(const Shape& shape) { return fmt::format("{}x{}x{}", shape.C, shape.H, shape.W); }
+std::string weight_shape_text(const Layer& layer) {
+    return layer.weight_shape.empty() ? "none" : fmt::format("{}", fmt::join(layer.weight_shape, "x"));
+}
 
 Status same_shape(const NetSpec&, Layer& layer) {
     layer.out = layer.in;
@@ -45,19 +48,23 @@ Status same_shape(const NetSpec&, Layer& layer) {
 
 namespace {
 
+/// The number of the earlier layer that a key names; none: the name is empty.
+Status earlier(const std::vector<Layer>& before, const Layer& layer, const char* key, const std::string& name, uint32_t* number) {
+    *number = Layer::none;
+    if (name.empty()) return {};
+    for (const Layer& each : before)
+        if (each.spec.name == name) return *number = each.number, Status{};
+    std::vector<std::string> known;
+    for (const Layer& each : before) known.push_back(each.spec.name);
+    const std::string near = nearest(name, known);
+    return fail(Code::invalid, "layer {}: {} \"{}\" is no layer before it{}", layer.spec.name, key, name,
+                near.empty() ? "" : fmt::format(": did you mean {}?", near));
+}
+
 /// Finds the layer's inputs and their shape.
 Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
     uint32_t named = Layer::none;
-    if (!layer.spec.from.empty())
-        for (const Layer& each : before)
-            if (each.spec.name == layer.spec.from) named = each.number;
-    if (!layer.spec.from.empty() && named == Layer::none) {
-        std::vector<std::string> known;
-        for (const Layer& each : before) known.push_back(each.spec.name);
-        std::string near = nearest(layer.spec.from, known);
-        return fail(Code::invalid, "layer {}: from \"{}\" is no layer before it{}", layer.spec.name, layer.spec.from,
-                    near.empty() ? "" : fmt::format(": did you mean {}?", near));
-    }
+    GC_TRY(earlier(before, layer, "from", layer.spec.from, &named));
     layer.input = before.empty() ? Layer::none : static_cast<uint32_t>(before.size() - 1);
     if (layer.kind->second_input) {
         if (named == Layer::none)
@@ -77,6 +84,38 @@ Status inputs(const NetSpec& spec, std::vector<Layer>& before, Layer& layer) {
     if (alike == layer.in) return {};
     return fail(Code::invalid, "layer {}: its inputs {} {} and {} {} must be alike{}", layer.spec.name, before[layer.input].spec.name,
                 shape_text(layer.in), layer.spec.from, shape_text(layer.other_in), layer.kind->joins ? " in height and width" : "");
+}
+
+/// Gives the layer the weights of the one that weights_of names, or of the one whose weights that has.
+Status tie(std::vector<Layer>& before, Layer& layer) {
+    uint32_t named = Layer::none;
+    GC_TRY(earlier(before, layer, "weights_of", layer.spec.weights_of, &named));
+    if (named == Layer::none) return {};
+    const std::string& name = layer.spec.name;
+    if (!layer.kind->ties) {
+        std::string kinds;
+        for (const LayerKind* kind : layer_kinds())
+            if (kind->ties) kinds += (kinds.empty() ? "" : ", ") + std::string(kind->name);
+        return fail(Code::invalid, "layer {}: {} has no weights_of, which goes with {}", name, layer.kind->name, kinds);
+    }
+    if (before[named].tied != Layer::none) named = before[named].tied;
+    Layer& of = before[named];
+    for (const Layer* each : {&of, &layer})
+        if (each->biases > 0)
+            return fail(Code::invalid, "layer {}: weights that {} and {} share (weights_of) go without a bias: set bias = false",
+                        each->spec.name, of.spec.name, name);
+    if (of.uses == layer_uses_max)
+        return fail(Code::invalid, "layer {}: {} layers have the weights of {} already, the most that can", name, of.uses, of.spec.name);
+    if (!of.slices.empty())
+        return fail(Code::invalid, "layer {}: the weights of {} are in slices, which no other layer can take: leave it out of sliced", name,
+                    of.spec.name);
+    if (of.weight_shape != layer.weight_shape)
+        return fail(Code::invalid, "layer {}: its weights are {}, and those of {} (weights_of) {}", name, weight_shape_text(layer),
+                    of.spec.name, weight_shape_text(of));
+    layer.tied = named;
+    layer.offset = of.offset;
+    ++of.uses;
+    return {};
 }
 
 }   // namespace
@@ -130,6 +169,7 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
             return fail(Code::invalid, "layer {}: {} must be the last layer", layer.spec.name, each.kind);
         GC_TRY(kind->shape(spec, layer));
         layer.offset = offset;
+        GC_TRY(tie(result, layer));
         layer.bias_offset = offset + layer.weights;
         offset += layer.parameters();
         if (layer.weights > layer_elements_max || offset > layer_elements_max)

@@ -10,6 +10,8 @@ constexpr float statistics_share = 0.1f;   // how far running statistics move to
 constexpr double norm_epsilon = 1e-5;   // added to the variance by batch norm
 /// The most parameters of a net, and the most elements of one sample between two layers: no product of two overflows.
 constexpr uint64_t layer_elements_max = uint64_t{1} << 31;
+/// The most layers that take the same weights.
+constexpr uint32_t layer_uses_max = 16;
 
 struct Shape {   // of one sample
     uint32_t C = 0, H = 0, W = 0;
@@ -49,7 +51,13 @@ struct Layer {
     uint64_t statistics = 0, statistics_offset = 0;
     uint32_t input = none, other = none;   // number of the layer whose output it takes (none: the net's input), and the second one
     uint32_t takers = 0;                   // how many layers take its output
-    uint64_t parameters() const { return weights + biases; }
+    // Tied weights: offset, weights and weight_shape of a layer that takes another's are those of the other, whose parameters they are.
+    uint32_t tied = none;   // number of that layer; none: it has its own
+    uint32_t uses = 1;      // layers that take the weights of this one, itself among them
+    /// In the flat vector.
+    uint64_t parameters() const { return tied == none ? weights + biases : 0; }
+    /// It has a gradient, of its own parameters or of those that it takes.
+    bool learns() const { return weights + biases > 0; }
     /// Of weight_shape: of a tensor without the padding that `weights` counts.
     uint64_t weight_elements() const {
         uint64_t product = 1;
@@ -66,6 +74,9 @@ std::string shape_text(const Shape& shape);   // "3x32x32"
 /// LayerKind::shape of kinds whose output has the shape of the input.
 Status same_shape(const NetSpec& spec, Layer& layer);
 
+/// "10x3".
+std::string weight_shape_text(const Layer& layer);
+
 /// Checks the whole list.  Error: names the layer and both shapes; *wrong, where given, becomes that layer's number in the list, unless the
 /// error is about the whole net.
 Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wrong = nullptr);
@@ -79,7 +90,7 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 /// Of that stage: a group for each layer with parameters, then one for each with statistics; a sliced layer has a group for each slice's
 /// weights, then one for each slice's biases.  A bucket has whole layers and is closed when it has at least bucket_bytes, from the end of
 /// the vector.  Where there are statistics, bucket 0 has all of them and nothing else.  With several slice groups a bucket has sliced
-/// layers, or others.
+/// layers, or others.  Weights that several layers take have a bucket of their own; a block has a gradient of it from each of them.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
 
 /// What a stage has of a layer's parameters: the place of the first one, and how many.
@@ -87,7 +98,7 @@ struct OwnParameters {
     uint64_t first, count;
 };
 OwnParameters own_parameters(const Layer& layer, const Stage& stage);
-/// By layer: the bucket that is complete once its gradient is; none: ~0.
+/// By layer: the bucket that is complete once its gradient is, or to which it adds one of a tied weight; none: ~0.
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage = {});
 /// The labels of a sample of a net with labels by position, [NetSpec::positions()]: those of its targets, or the tokens behind the first.
 class PositionLabels {

@@ -3,6 +3,17 @@
 
 namespace gradcast {
 
+namespace {
+
+/// Between layers a and b (a < b) stands one that takes the weights of another.  Its gradient of them goes to their bucket.
+bool tied_between(const std::vector<Layer>& layers, uint32_t a, uint32_t b) {
+    for (uint32_t i = a + 1; i < b; ++i)
+        if (layers[i].tied != Layer::none) return true;
+    return false;
+}
+
+}   // namespace
+
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage) {
     Layout layout;
     layout.answers = stage.slice_group == 0;
@@ -11,7 +22,7 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
         if (count == 0) return;
         if (!stage.has(layer)) return (void)(layout.others += count);
         const bool shared = stage.slice_groups > 1 && (statistics || layers[layer].slices.empty());
-        layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared});
+        layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared, statistics ? 1 : layers[layer].uses});
         layout.elements += count;
         layer_of.push_back(layer);
     };
@@ -29,7 +40,12 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
     }
     const size_t learnt = layout.groups.size();
     for (uint32_t i = 0; i < count; ++i) take(i, layers[i].statistics, layers[i].spec.name + " statistics", true);
-    const auto alike = [&](uint32_t group) { return layout.groups[group - 1].shared == layout.groups[group].shared; };
+    // A bucket of tied weights has nothing else.  Any other is complete before a layer adds to that one.
+    const auto alike = [&](uint32_t group) {
+        const Group &first = layout.groups[group - 1], &second = layout.groups[group];
+        return first.shared == second.shared && first.uses == 1 && second.uses == 1 &&
+               !tied_between(layers, layer_of[group - 1], layer_of[group]);
+    };
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
     while (bucket.group > 0) {
         const Group& group = layout.groups[--bucket.group];
@@ -58,7 +74,7 @@ OwnParameters own_parameters(const Layer& layer, const Stage& stage) {
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage) {
     std::vector<uint32_t> result(layers.size(), ~0u);
     for (size_t i = 0; i < layers.size(); ++i) {
-        if (layers[i].parameters() == 0) continue;
+        if (!layers[i].learns()) continue;
         const uint64_t offset = layout.offset_of(own_parameters(layers[i], stage).first);
         const uint32_t bucket = layout.bucket_of(offset);
         if (bucket != ~0u && offset == layout.buckets[bucket].offset) result[i] = bucket;

@@ -42,6 +42,7 @@ struct LayerSpec {
     std::string name = {};     // for errors, exports and `from`; empty: kind and number ("conv2")
     LayerValues values = {};   // of the keys of its kind
     std::string from = {};     // an earlier layer: a kind with two inputs takes it as its second one, any other as its input
+    std::string weights_of = {};   // an earlier layer, whose weights it takes in place of its own (LayerKind::ties)
 };
 /// Layers first .. end - 1 of a net, and of those that are sliced the slices of one slice group; the default is all of the net.  The number
 /// of slice groups divides the slices of each layer.

@@ -73,6 +73,7 @@ struct Group {
     bool statistics = false;   // a block's statistics (batch norm), not a gradient: always auto32
     uint64_t before = 0;       // elements before it that other nodes own
     bool shared = false;       // each slice group of the stage owns it: its layer is not sliced
+    uint32_t uses = 1;         // gradients that a block has of it: one for each layer that takes these weights
     uint64_t place() const { return offset + before; }
 };
 struct Bucket {

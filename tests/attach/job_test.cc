@@ -321,7 +321,7 @@ TEST_F(AttachedJob, ConstantsAreExported) {
     forged[sizeof length + length + tied] ^= 1;
     ASSERT_TRUE(file_write(out, forged).ok());
     again = from_file("constants " + number);
-    EXPECT_NE(std::string_view(again.status.what).find("tensors w and tied.w differ, and are one in the program"), std::string_view::npos)
+    EXPECT_NE(std::string_view(again.status.what).find("tensors w and tied.w differ, and are one in the net"), std::string_view::npos)
         << again.status.what;
 
     // An altered one is found, and so is a missing file.

@@ -221,6 +221,32 @@ TEST(Codec, AStepAtTheLimitDoesNotLeaveInt32) {
     }
 }
 
+// Weights that several layers take have so many gradients in each block.
+TEST(Codec, AStepAtTheLimitOfTiedWeightsIsAWordOfItsField) {
+    Layout layout = layout_of_three();
+    for (const uint32_t uses : {2u, 16u}) {
+        layout.groups[2].uses = uses;
+        for (const auto& [quantiser, word, most] :
+             {std::tuple{Quantiser::auto32, Word::i32, int64_t{1073741823}}, {Quantiser::auto16, Word::i16, int64_t{32760}}})
+            for (const uint32_t blocks : {1u, 3u, 64u}) {
+                auto codec = codec_cpu(layout, {quantiser, 64, blocks});
+                Accumulator into(layout, 0, word);
+                const std::vector<float> huge(layout.elements, 3e38f);
+                for (uint32_t b = 0; b < blocks; ++b)
+                    for (uint32_t use = 0; use < uses; ++use) {
+                        ASSERT_TRUE(add(*codec, {0, b}, 0, huge, layout, into).ok());
+                    }
+                EXPECT_EQ(into[7], int64_t{blocks} * uses * quantise_limit(quantiser, blocks * uses));
+                EXPECT_LE(into[7], most);
+                EXPECT_GT(into[7], most / 2);
+                // The other groups keep the limit of one gradient a block.
+                Accumulator other(layout, 1, word);
+                ASSERT_TRUE(add(*codec, {0, 0}, 1, huge, layout, other).ok());
+                EXPECT_EQ(other[7], quantise_limit(quantiser, blocks));
+            }
+    }
+}
+
 TEST(Codec, Auto16RoundsByElementStepAndBlockAlone) {
     Layout whole = layout_of_three(), cut = layout_of_three();
     cut.buckets = {{305, 40, 2, 1}, {300, 5, 1, 1}, {0, 300, 0, 1}};   // the cut into buckets changes no bit

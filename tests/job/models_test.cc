@@ -170,6 +170,8 @@ size_t export_nets(const TestFolder& folder) {
           "linear outputs=20 bias=0 from=n1", "multiply from=g1", "linear outputs=12 bias=0", "add from=a1", "rms_norm",
           "linear outputs=7 bias=0", "softmax_cross_entropy"})
         EXPECT_TRUE(layer_parse(text, &gated.layers.emplace_back())) << text;
+    NetSpec tied = small_gpt();
+    tied.layers[tied.layers.size() - 2].weights_of = "wte";
     // Values go from planes to rows, to features and back.
     const NetSpec patches{.C = 3,
                           .H = 12,
@@ -192,6 +194,7 @@ size_t export_nets(const TestFolder& folder) {
                                      loss()}};
     const std::pair<const char*, NetSpec> nets[] = {{"gated", gated},
                                                     {"gpt", small_gpt()},
+                                                    {"tied", tied},
                                                     {"masks", masks},
                                                     {"patches", patches},
                                                     {"lenet5", preset("lenet5", 1, 28)},

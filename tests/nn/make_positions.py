@@ -35,6 +35,7 @@ CASES = {
     "masks": ((3, 6, 7, 4, 0, 255, 4), ["conv outputs=9 kernel=3 pad=1 name=c", "relu", "positions name=p", "attention heads=1 name=t", "conv outputs=4 kernel=1 from=t",
                                         "softmax_cross_entropy label_smoothing=0.125"]),
     "gated": ((1, 1, 70, 1, 9, -1, 3), gated(9, 24, 3)),
+    "tied": ((1, 1, 12, 1, 13, -1, 6), [each + " weights_of=wte" if each == "linear outputs=13 bias=0" else each for each in gpt(13, 12, 2, 1, True)]),
 }
 STEPS, LR, MOMENTUM, WEIGHT_DECAY = 5, 0.125, 0.875, 0.015625   # exact in float
 
@@ -46,17 +47,18 @@ def parsed(text):
 
 def forward(layers, parameters, x):
     """x: tokens [n, T], or images.  Outputs [n, classes, positions...]."""
-    parameters, outputs = iter(parameters), {}
+    parameters, outputs, weights = iter(parameters), {}, {}
     for text in layers:
         kind, o = parsed(text)
         if "from" in o and kind not in ("add", "multiply"):
             x = outputs[o["from"]]
         if kind == "embedding":
-            x = F.embedding(x, next(parameters)).movedim(-1, 1)
+            weights[o.get("name")] = next(parameters)
+            x = F.embedding(x, weights[o.get("name")]).movedim(-1, 1)
         elif kind == "positions":
             x = x + next(parameters).T.reshape(1, *x.shape[1:])
         elif kind == "linear":
-            x = F.linear(x.movedim(1, -1), next(parameters), next(parameters) if o.get("bias") != "0" else None).movedim(-1, 1)
+            x = F.linear(x.movedim(1, -1), weights[o["weights_of"]] if "weights_of" in o else next(parameters), next(parameters) if o.get("bias") != "0" else None).movedim(-1, 1)
         elif kind == "layer_norm":
             x = F.layer_norm(x.movedim(1, -1), (x.shape[1],), next(parameters), next(parameters), eps=1e-5).movedim(-1, 1)
         elif kind == "rms_norm":
@@ -116,7 +118,7 @@ def make(name, folder, random):
             made = [random.standard_normal((vocabulary, outputs)) * 0.5]
         elif kind == "positions":
             made = [random.standard_normal((positions, channels)) * 0.5]
-        elif kind == "linear":
+        elif kind == "linear" and "weights_of" not in o:
             made = [random.standard_normal((outputs, channels)) / np.sqrt(channels)] + ([random.standard_normal(outputs) * 0.1] if o.get("bias") != "0" else [])
         elif kind == "conv":
             kernel = int(o["kernel"])

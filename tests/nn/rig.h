@@ -200,9 +200,10 @@ struct Data {
     Data(const Data&) = delete;
 };
 
-/// Gathers the flat gradient; checks that buckets come in order, each with its size, after the loss.
+/// Gathers the flat gradient; checks that buckets come in order, each with its size, after the loss.  A bucket of tied weights comes once
+/// for each use of them, and its turn is the last one.
 struct Gather : GradientSink {
-    explicit Gather(const Layout& of) : layout(of), gradient(of.elements, NAN) {}
+    explicit Gather(const Layout& of) : layout(of), gradient(of.elements, NAN), came(of.buckets.size()) {}
     const Layout& layout;
     std::vector<float> gradient;
     double total = NAN;
@@ -210,6 +211,7 @@ struct Gather : GradientSink {
     bool has_loss = false;
     bool by_pieces = false;   // take the pieces of large layers
     uint32_t in_pieces = 0;   // buckets that came in pieces
+    std::vector<uint32_t> came;   // by bucket: gradients
     void loss(uint32_t, BlockId, double sum) override {
         EXPECT_TRUE(next == 0 && !has_loss);
         total = sum;
@@ -235,10 +237,16 @@ struct Gather : GradientSink {
         return count;
     }
     Status bucket(uint32_t, BlockId, uint32_t bucket, Buffer part) override {
+        const Bucket& range = layout.buckets[bucket];
         EXPECT_TRUE(has_loss);
-        EXPECT_EQ(bucket, next++);
-        EXPECT_EQ(part.bytes, layout.buckets[bucket].count * sizeof(float));
-        std::copy_n(part.as<float>(), layout.buckets[bucket].count, gradient.begin() + static_cast<int64_t>(layout.buckets[bucket].offset));
+        if (++came[bucket] == layout.groups[range.group].uses) {
+            EXPECT_EQ(bucket, next++);
+        }
+        EXPECT_EQ(part.bytes, range.count * sizeof(float));
+        for (uint64_t i = 0; i < range.count; ++i) {
+            float& to = gradient[range.offset + i];
+            to = part.as<float>()[i] + (came[bucket] > 1 ? to : 0.0f);
+        }
         return {};
     }
 };

@@ -40,7 +40,7 @@ void masks(const std::string& folder) {
 }
 
 constexpr NetOf nets[] = {
-    {"gpt", text, "context = 12\n[net]\npreset = \"gpt\"\ndepth = 2\nwidth = 24\nheads = 3\n"},
+    {"gpt", text, "context = 12\n[net]\npreset = \"gpt\"\ndepth = 2\nwidth = 24\nheads = 3\ntied_head = true\n"},
     {"masks", masks,
      "flip = true\ncrop = 2\n[[net.layers]]\nkind = \"conv\"\noutputs = 8\nkernel = 3\npad = 1\n[[net.layers]]\nkind = \"group_norm\"\n"
      "groups = 2\n[[net.layers]]\nkind = \"gelu\"\n[[net.layers]]\nkind = \"conv\"\noutputs = 3\nkernel = 1\n[[net.layers]]\n"

@@ -156,7 +156,11 @@ private:
     static constexpr uint32_t digits = 3;              // enough for auto16_blocks_max blocks
     int32_t radix() const { return 2 * limit_ + 1; }   // digits are -limit_ .. limit_
     bool fixed(uint32_t group) const { return config_.quantiser == Quantiser::fixed && !layout_.groups[group].statistics; }
-    int32_t limit(uint32_t group) const { return layout_.groups[group].statistics ? statistics_limit_ : limit_; }
+    int32_t limit(uint32_t group) const {
+        const Group& of = layout_.groups[group];
+        if (of.statistics) return statistics_limit_;
+        return of.uses == 1 ? limit_ : quantise_limit(config_.quantiser, config_.blocks * of.uses);
+    }
 
     Status take(std::span<const Addition> blocks, uint32_t bucket, const GradientPiece& piece) {
         const Bucket& range = layout_.buckets[bucket];
@@ -327,9 +331,9 @@ private:
 
 }   // namespace
 
-int32_t quantise_limit(Quantiser quantiser, uint32_t blocks) {
+int32_t quantise_limit(Quantiser quantiser, uint32_t gradients) {
     if (quantiser == Quantiser::fixed) return fixed_limit;
-    return static_cast<int32_t>((quantiser == Quantiser::auto16 ? prime_16 : prime_32) / 2 / blocks);
+    return static_cast<int32_t>((quantiser == Quantiser::auto16 ? prime_16 : prime_32) / 2 / gradients);
 }
 
 std::unique_ptr<Codec> codec_cpu(const Layout& layout, const CodecConfig& config) { return std::make_unique<CpuCodec>(layout, config); }

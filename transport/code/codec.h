@@ -17,11 +17,11 @@ Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error 
 
 constexpr uint32_t auto16_blocks_max = 64;
 
-/// The largest |word| of one block: 2^31 - 1 for fixed, Q = floor((p - 1) / 2 / B) for the others, p = 2^31 - 1 for auto32 and 65521 for
-/// auto16, so that sums over B blocks are words of the prime field and stay within int32 or int16.
-int32_t quantise_limit(Quantiser quantiser, uint32_t blocks);
+/// The largest |word| of one gradient: 2^31 - 1 for fixed, Q = floor((p - 1) / 2 / B) for the others, p = 2^31 - 1 for auto32 and 65521 for
+/// auto16, so that sums of B gradients are words of the prime field and stay within int32 or int16.  B: the blocks, times Group::uses.
+int32_t quantise_limit(Quantiser quantiser, uint32_t gradients);
 
-/// Metadata of the blocks of one target.  Memory of the exchange.  The codec writes blocks, written, maxima, clipped, diverged and digest;
+/// Metadata of the gradients of one target: one a block, of tied weights several (Group::uses).  Memory of the exchange.  The codec writes blocks, written, maxima, clipped, diverged and digest;
 /// the trainer writes the rest before `ready`.
 struct Record {
     uint64_t state = 0;
@@ -29,7 +29,7 @@ struct Record {
     uint64_t clipped = 0;
     uint64_t digest = 0;       // of the target's words, if Plan::audit
     uint32_t diverged = 0;     // 1 + the first block whose gradient holds NaN or Inf; 0: none
-    uint32_t blocks = 0;       // blocks added; the exchange sets it to 0 when a step begins in the slot
+    uint32_t blocks = 0;       // gradients added; the exchange sets it to 0 when a step begins in the slot
     uint64_t written = 0;      // words [0, written) hold values of this step: later blocks add to them, other words are overwritten
     std::span<float> maxima;   // [bucket.group_count]
 };
@@ -38,7 +38,7 @@ struct Record {
 /// one target per super-block that the rank holds; other exchanges have one target in all.
 struct Plan {
     Word word = Word::i32;
-    Buffer words;   // [bucket.count]; the first block of a step overwrites, later blocks add
+    Buffer words;   // [bucket.count]; the first gradient of a step overwrites, later ones add
     Record* record = nullptr;
     bool audit = false;   // holders of a super-block compare digests
 };
@@ -66,7 +66,8 @@ struct DeviceWords {
 /// Runs where the gradient is: on a lane thread, or on a CUDA stream (transport/code/cuda).
 struct Codec {
     virtual ~Codec() = default;
-    /// Quantises one block's gradient of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  Does not allocate.
+    /// Quantises a gradient that one block has of one bucket (float32 [bucket.count]) and adds it.  Any lane, several at a time.  Does not
+    /// allocate.
     /// A gradient with NaN or Inf: Code::diverged, naming step, layer and block.  Where holders compare (Plan::audit), only the record
     /// shows it (maximum Inf), so a faulty rank cannot end the job.
     virtual Status add(uint32_t lane, BlockId block, uint32_t bucket, Buffer gradient, const Plan& plan) = 0;

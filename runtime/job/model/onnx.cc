@@ -121,7 +121,10 @@ private:
             graph_.integers(name, values);
             return name;
         }
-        std::string weight() const override { return layer_.spec.name + ".weight"; }
+        std::string weight() const override {
+            const Layer& of = layer_.tied == Layer::none ? layer_ : graph_.layers_[layer_.tied];
+            return of.spec.name + ".weight";
+        }
         std::string bias() const override { return layer_.spec.name + ".bias"; }
 
     private:

@@ -380,7 +380,7 @@ private:
             if (of == entries_.end()) continue;   // of a constant that is not in the file
             std::string other;
             GC_TRY(file_.digest_of(of->begin, of->end, &other));
-            if (other != digest) return wrong(fmt::format("tensors {} and {} differ, and are one in the program", alias->of, alias->name));
+            if (other != digest) return wrong(fmt::format("tensors {} and {} differ, and are one in the net", alias->of, alias->name));
         }
         return {};
     }
@@ -462,6 +462,10 @@ public:
         }
         for (const auto& [key, value] : json.items()) {
             if (key == "name" || key == "kind" || key == "from") continue;
+            if (value.is_string() && key == "weights_of") {
+                spec->weights_of = value.get<std::string>();
+                continue;
+            }
             if (value.is_string()) {
                 if (!layer_set(*spec, key, std::string_view(value.get_ref<const std::string&>()))) return false;
                 continue;

@@ -26,6 +26,7 @@ std::string layers_json(const std::vector<Layer>& layers) {
     for (const Layer& layer : layers) {
         const LayerSpec& spec = layer.spec;
         Json each = {{"name", spec.name}, {"kind", spec.kind}, {"from", spec.from}};
+        if (!spec.weights_of.empty()) each["weights_of"] = spec.weights_of;
         for (const LayerKey* key : layer.kind->keys) {
             const double value = layer.value(key->name);
             if (key->type == LayerKey::Type::flag) each[key->name] = value != 0;

@@ -15,7 +15,7 @@ std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
             tensors.push_back({name, layer.weight_shape, layer.offset, layer.weight_elements()});
             continue;
         }
-        if (layer.weights) tensors.push_back({name + ".weight", layer.weight_shape, layer.offset, layer.weights});
+        if (layer.weights > 0 && layer.tied == Layer::none) tensors.push_back({name + ".weight", layer.weight_shape, layer.offset, layer.weights});
         if (layer.biases) tensors.push_back({name + ".bias", {layer.biases}, layer.offset + layer.weights, layer.biases});
         if (!layer.statistics) continue;
         const uint64_t K = layer.statistics / 2;
@@ -34,6 +34,7 @@ std::vector<NetExtra> net_extras(const std::vector<Layer>& layers) {
         const auto counts = [](const Layer& of) { return of.is(running_kind) && of.value("batches") != 0; };
         if (counts(layer)) extras.push_back({Kind::batches, name + ".num_batches_tracked"});
         if (layer.is(constant_kind)) extras.push_back({Kind::constant, name, "", constants++});
+        if (layer.tied != Layer::none) extras.push_back({Kind::alias, name + ".weight", layers[layer.tied].spec.name + ".weight"});
         if (!layer.is(alias_kind)) continue;
         const Layer& of = layers[layer.other];
         if (!of.is(running_kind)) {
