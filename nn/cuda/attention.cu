@@ -6,6 +6,9 @@
 // The forward pass keeps of each query the largest score and the inverse of its sum of exponentials; the backward pass computes p from
 // them.  No sum depends on the order of thread blocks.  A thread block writes `slice` channels of its results; wider heads have several
 // thread blocks, each of which computes the scores.
+//
+// Rotary positions are a pass of their own before that: channels i and i + width / 2 of a query or key are turned by the angle of their
+// position, as in nn/cpu/attention.cc.
 #include "nn/cuda/rows.h"
 
 namespace gradcast::cuda {
@@ -258,6 +261,43 @@ __global__ void __launch_bounds__(block_threads)
     put(part_of(dx, s, at, 2), dv, at.first, s.positions, at.slice_first, s.width, one);
 }
 
+/// A thread turns a pack of channels and that `half` channels behind it; way: 1, or -1 back.  matrices: of a position, 2 heads to turn and
+/// others to copy; y and x have 3 heads matrices.
+template <typename T, int packed>
+__global__ void rotary_kernel(T* y, const T* x, const float* turns, const AttentionShape s, uint32_t samples, uint32_t matrices,
+                              float way) {
+    const uint32_t half = s.width / 2, packs = half / packed, i = piece_thread(), matrix = i / packs % matrices, row = i / packs / matrices;
+    if (row >= samples * s.positions) return;
+    const uint32_t channel = i % packs * packed;
+    const uint64_t at = uint64_t{row} * 3 * s.heads * s.width + matrix * s.width + channel;
+    Pack<T, packed> left = *as_packs<packed>(x + at), right = *as_packs<packed>(x + at + half);
+    if (matrix < 2 * s.heads) {
+        const float* const angles = turns + uint64_t{row % s.positions} * half + channel;
+        const Pack<float, packed> cosines = floats<packed>(angles), sines = floats<packed>(angles + uint64_t{s.positions} * half);
+        for (int j = 0; j < packed; ++j) {
+            const float of_x = load(left.v[j]), of_y = load(right.v[j]), cosine = cosines.v[j], sine = way * sines.v[j];
+            store(&left.v[j], of_x * cosine - of_y * sine);
+            store(&right.v[j], of_y * cosine + of_x * sine);
+        }
+    }
+    *as_packs<packed>(y + at) = left;
+    *as_packs<packed>(y + at + half) = right;
+}
+
+Status turn(cudaStream_t stream, Values y, Values x, const float* turns, const AttentionShape& s, uint32_t matrices, float way) {
+    const uint32_t half = s.width / 2;
+    const uint64_t values = uint64_t{3} * s.heads * s.width * s.positions;
+    return typed(x.bf16, half, [&](auto type, auto packed) {
+        using T = decltype(type);
+        constexpr int w = decltype(packed)::value;
+        const uint64_t each = uint64_t{s.positions} * matrices * (half / w);
+        return pieces(s.samples, each, [&](uint64_t first, uint32_t samples) {
+            return GC_LAUNCH((rotary_kernel<T, w>), blocks_of(samples * each, threads), threads, stream, as<T>(y) + first * values,
+                             as<T>(x) + first * values, turns, s, samples, matrices, way);
+        });
+    });
+}
+
 /// Calls launch(T{}, first sample, thread blocks) for pieces of the samples.
 template <typename Launch>
 Status of_heads(bool bf16, const AttentionShape& s, Launch launch) {
@@ -269,6 +309,13 @@ Status of_heads(bool bf16, const AttentionShape& s, Launch launch) {
 }
 
 }   // namespace
+
+Status rotary(cudaStream_t stream, Values y, Values x, const float* turns, const AttentionShape& s) {
+    return turn(stream, y, x, turns, s, 3 * s.heads, 1);
+}
+Status rotary_backward(cudaStream_t stream, Values dx, const float* turns, const AttentionShape& s) {
+    return turn(stream, dx, dx, turns, s, 2 * s.heads, -1);
+}
 
 Status attention_forward(cudaStream_t stream, Values y, Values x, AttentionKept* kept, const AttentionShape& s) {
     const uint64_t values = uint64_t{s.heads} * s.width * s.positions, queries = uint64_t{s.heads} * s.positions;

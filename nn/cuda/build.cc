@@ -91,6 +91,15 @@ Tensor Build::copy(uint64_t size, std::vector<CopyPart> parts) {
     return made.tensor;
 }
 
+Tensor Build::constant(std::vector<float> values) {
+    if (!inside_) return {Place::copies, 0};   // another stage's: nobody reads it
+    const auto same = std::ranges::find(constants, values, &Constant::values);
+    if (same != constants.end()) return same->tensor;
+    const Tensor made{Place::copies, plan().append(Place::copies, values.size() * sizeof(float))};
+    constants.push_back({made, std::move(values)});
+    return made;
+}
+
 void Build::bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list) {
     const uint64_t count = rows(layer->out), C = layer->out.C;
     const bool masked = y.rectified;

@@ -155,6 +155,8 @@ public:
     /// A copy of the layer's parameters in its kernels' order, `size` bytes of the activations' type, which is made anew after each update
     /// (weight_copies()); all block sizes share it.
     Tensor copy(uint64_t size, std::vector<CopyPart> parts);
+    /// Values that never change, at their place on each GPU.  Layers and block sizes with equal values share them.
+    Tensor constant(std::vector<float> values);
     /// Appends to `list`: the backward pass of a fused ReLU, in place on y.gradient, and the bias's gradient.
     void bias_backward(const Activation& y, const Layer* biased, std::vector<Operation>& list);
 
@@ -168,6 +170,11 @@ public:
         std::vector<CopyPart> parts;   // none: there is no copy
     };
     std::vector<Copy> copies;
+    struct Constant {
+        Tensor tensor;
+        std::vector<float> values;
+    };
+    std::vector<Constant> constants;   // of this stage's layers
 
 private:
     MemoryPlan& plan() { return inside_ ? memory : elsewhere; }

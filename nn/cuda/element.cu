@@ -33,6 +33,9 @@ struct Mask {
 struct Plus {
     __device__ float operator()(float a, float b) const { return a + b; }
 };
+struct Times {
+    __device__ float operator()(float a, float b) const { return a * b; }
+};
 struct First {
     __device__ float operator()(float a, float) const { return a; }
 };
@@ -153,6 +156,7 @@ Status curve_backward(cudaStream_t stream, Curve which, Values dx, Values dy, Va
     return each_curve<Slope>(stream, which, dx, dy, x, count);
 }
 Status add(cudaStream_t stream, Values y, Values a, Values b, uint64_t count) { return each(stream, Plus{}, y, a, b, count); }
+Status multiply(cudaStream_t stream, Values y, Values a, Values b, uint64_t count) { return each(stream, Times{}, y, a, b, count); }
 Status copy(cudaStream_t stream, Values y, Values x, uint64_t count) { return each(stream, First{}, y, x, x, count); }
 
 Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32_t B, uint32_t C) {

@@ -56,8 +56,9 @@ Status relu_backward(cudaStream_t stream, Values dx, Values dy, Values y, uint64
 /// y = f(x);  dx = dy f'(x), dx may be dy.  Exponentials, tanh and the normal distribution are CUDA's.
 Status curve(cudaStream_t stream, Curve which, Values y, Values x, uint64_t count);
 Status curve_backward(cudaStream_t stream, Curve which, Values dx, Values dy, Values x, uint64_t count);
-/// y = a + b; y may be one of them.
+/// y = a + b, or y = a b; y may be one of them.
 Status add(cudaStream_t stream, Values y, Values a, Values b, uint64_t count);
+Status multiply(cudaStream_t stream, Values y, Values a, Values b, uint64_t count);
 Status copy(cudaStream_t stream, Values y, Values x, uint64_t count);   // also converts between float and bf16
 /// to [A, C, B] = from [A, B, C].
 Status transpose(cudaStream_t stream, Values to, Values from, uint32_t A, uint32_t B, uint32_t C);
@@ -141,21 +142,22 @@ Status average_pool_backward(cudaStream_t stream, Values dx, Values dy, const Wi
 Status dropout(cudaStream_t stream, Values y, Values x, const uint64_t* seed, const BlockHeader* header, uint32_t samples, uint32_t pixels,
                uint32_t C, uint32_t drop);
 
-/// Of layer_norm and group_norm.  A set has the channels of one of `groups` groups at all pixels of a sample.
+/// Of layer_norm, rms_norm and group_norm.  A set has the channels of one of `groups` groups at all pixels of a sample.
 struct SetShape {
     uint32_t N, pixels, C, groups;
+    bool centred = true;                           // false: of rms_norm, whose mean counts as 0
     uint32_t sets() const { return N * groups; }   // below 2^31
 };
 /// What a set is normalised by: z = (x - mean) inverse, inverse = 1 / sqrt(variance + epsilon).
 struct SetScale {
     float mean, inverse;
 };
-/// y = z weight + bias by channel.  Writes scales [sets] for the backward pass.
+/// y = z weight + bias by channel; bias may be null.  Writes scales [sets] for the backward pass.
 Status set_norm_forward(cudaStream_t stream, Values y, Values x, SetScale* scales, const float* weight, const float* bias,
                         const SetShape& shape, double epsilon);
 Status set_norm_backward(cudaStream_t stream, Values dx, Values dy, Values x, const SetScale* scales, const float* weight,
                          const SetShape& shape);
-/// dweight and dbias [C]; memory: columns_size(N pixels, C, 2).
+/// dweight and dbias [C]; dbias may be null.  memory: columns_size(N pixels, C, 2).
 Status set_norm_weights(cudaStream_t stream, Values dy, Values x, const SetScale* scales, float* dweight, float* dbias,
                         const SumMemory& memory, const SetShape& shape);
 
@@ -175,6 +177,11 @@ Status attention_forward(cudaStream_t stream, Values y, Values x, AttentionKept*
 /// delta: scratch [samples, heads, positions].
 Status attention_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const AttentionKept* kept, float* delta,
                           const AttentionShape& shape);
+/// y = x [samples, positions, 3 heads width], with queries and keys turned by their positions.  turns: RotaryTurns' cosines [positions,
+/// width / 2], and behind them its sines.
+Status rotary(cudaStream_t stream, Values y, Values x, const float* turns, const AttentionShape& shape);
+/// Turns the gradients of queries and keys back, in place.
+Status rotary_backward(cudaStream_t stream, Values dx, const float* turns, const AttentionShape& shape);
 
 /// y [rows, C] = w [token of the row, C].
 Status embedding(cudaStream_t stream, Values y, const uint32_t* tokens, const float* w, uint64_t rows, uint32_t C);

@@ -68,6 +68,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
             copies_.push_back({part.from.offset / sizeof(float), build.copies[l].tensor.offset / build.value_bytes() + part.at,
                                static_cast<uint32_t>(part.A), static_cast<uint32_t>(part.B), static_cast<uint32_t>(part.C), part.width, 0});
         }
+    constants_ = std::move(build.constants);
     engines_ = build.engines;
     engine_list_ = std::move(build.engine_list);
 
@@ -191,6 +192,9 @@ Status CudaNet::ready() {
     for (size_t i = 0; i < gpus_.size(); ++i) {
         GC_TRY(device_.use(*device_.gpus()[i]));
         const cudaStream_t stream = gpus_[i].stream;
+        for (const Build::Constant& each : constants_)
+            GC_TRY(device_.copy_in(static_cast<std::byte*>(gpus_[i].copies.device) + each.tensor.offset, each.values.data(),
+                                   each.values.size() * sizeof(float), stream));
         for (uint32_t b = 0; b < layout_.buckets.size(); ++b) {
             const Bucket& bucket = layout_.buckets[b];
             *reinterpret_cast<ApplyNow*>(update_here_.host + update_at_[b]) = {words_.device, {}, {}, spoiled(gpus_[0])};

@@ -210,10 +210,11 @@ private:
     std::string kernels_name_;
     uint64_t engines_ = 0;
     std::vector<std::string> engine_list_;
-    std::vector<Program> programs_;         // by ascending block size
-    std::vector<WeightCopy> copies_;        // in the order of the layers
-    std::vector<uint64_t> copy_offsets_;    // of their layers' parameters
-    std::vector<uint64_t> dropout_seeds_;   // by dropout layer
+    std::vector<Program> programs_;            // by ascending block size
+    std::vector<WeightCopy> copies_;           // in the order of the layers
+    std::vector<uint64_t> copy_offsets_;       // of their layers' parameters
+    std::vector<Build::Constant> constants_;   // of all GPUs
+    std::vector<uint64_t> dropout_seeds_;      // by dropout layer
     InputLayout input_{};
     std::vector<Edge> edges_;
     struct EdgePlace {

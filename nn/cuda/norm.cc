@@ -42,7 +42,7 @@ Status batch_norm(Build& b) {
 
 namespace {
 
-// layer_norm and group_norm as in nn/cpu/norm.cc; the kernels are in set_norm.cu.
+// layer_norm, rms_norm and group_norm as in nn/cpu/norm.cc; the kernels are in set_norm.cu.
 Status set_norm(Build& b, const SetShape& shape) {
     const Layer& l = *b.layer;
     const uint64_t rows = b.rows(l.in);
@@ -51,17 +51,18 @@ Status set_norm(Build& b, const SetShape& shape) {
                     l.in.H * l.in.W);
     const Activation x = b.activation, y = b.activation = b.flows(true);
     const Tensor scales = b.kept(uint64_t{shape.sets()} * sizeof(SetScale));
-    const Tensor weight = b.weight(Place::parameters), bias = b.bias(Place::parameters);
+    const bool biased = l.biases > 0;
+    const Tensor weight = b.weight(Place::parameters), bias = biased ? b.bias(Place::parameters) : Tensor{};
     b.operations->forward.emplace_back([=, epsilon = l.value("epsilon")](const Frame& f) {
-        return set_norm_forward(f.stream, f.values(y.value), f.values(x.value), f.at<SetScale>(scales), f.at(weight), f.at(bias), shape,
-                                epsilon);
+        return set_norm_forward(f.stream, f.values(y.value), f.values(x.value), f.at<SetScale>(scales), f.at(weight),
+                                biased ? f.at(bias) : nullptr, shape, epsilon);
     });
     if (!b.training) return {};
-    const Tensor dweight = b.weight(Place::gradient), dbias = b.bias(Place::gradient);
+    const Tensor dweight = b.weight(Place::gradient), dbias = biased ? b.bias(Place::gradient) : Tensor{};
     const SumPlaces sums = b.sum(Place::beside, columns_size(rows, l.in.C, 2, b.bf16));
     b.operations->weights.emplace_back([=](const Frame& f) {
-        return set_norm_weights(f.stream, f.values(y.gradient), f.values(x.value), f.at<SetScale>(scales), f.at(dweight), f.at(dbias),
-                                f.at(sums), shape);
+        return set_norm_weights(f.stream, f.values(y.gradient), f.values(x.value), f.at<SetScale>(scales), f.at(dweight),
+                                biased ? f.at(dbias) : nullptr, f.at(sums), shape);
     });
     if (x.learns)
         b.operations->data.emplace_back([=](const Frame& f) {
@@ -73,7 +74,12 @@ Status set_norm(Build& b, const SetShape& shape) {
 
 }   // namespace
 
-Status layer_norm(Build& b) { return set_norm(b, {static_cast<uint32_t>(b.rows(b.layer->in)), 1, b.layer->in.C, 1}); }
+/// Of each position, whose channels are a set.
+static Status row_norm(Build& b, bool centred) {
+    return set_norm(b, {static_cast<uint32_t>(b.rows(b.layer->in)), 1, b.layer->in.C, 1, centred});
+}
+Status layer_norm(Build& b) { return row_norm(b, true); }
+Status rms_norm(Build& b) { return row_norm(b, false); }
 
 Status group_norm(Build& b) {
     const Layer& l = *b.layer;

@@ -1,6 +1,7 @@
-// layer_norm and group_norm as in nn/cpu/norm.cc:  y = w z + b by channel, z = (x - mean) / sqrt(variance + epsilon), with both over a set.
-// A set has the channels of a group at all pixels of a sample.  layer_norm has one group and takes each position for a sample of one pixel.
-//     dx = inverse (g - mean of g - z mean of g z),  g = dy w
+// layer_norm, rms_norm and group_norm as in nn/cpu/norm.cc:  y = w z + b by channel, z = (x - mean) / sqrt(variance + epsilon), with both
+// over a set.  A set has the channels of a group at all pixels of a sample.  layer_norm has one group and takes each position for a sample
+// of one pixel; so does rms_norm, which is not centred: its mean counts as 0.
+//     dx = inverse (g - mean of g - z mean of g z),  g = dy w;  of rms_norm without the mean of g
 //     dw = sum of dy z,  db = sum of dy
 //
 // Some threads share a set.  Sums of sets are in double, each thread its elements in order, then the threads by halves.
@@ -49,9 +50,12 @@ __global__ void __launch_bounds__(row_threads)
     __shared__ double scratch[row_threads];
     const Set<one> set(s, sets, lanes);
     const double count = static_cast<double>(s.pixels) * (s.C / s.groups);
-    double sum = 0, squares = 0;
-    set.each([&](uint64_t at, uint32_t) { sum += static_cast<double>(load(x[at])); });
-    const double mean = row_sum(sum, lanes, scratch) / count;
+    double mean = 0, squares = 0;
+    if (s.centred) {
+        double sum = 0;
+        set.each([&](uint64_t at, uint32_t) { sum += static_cast<double>(load(x[at])); });
+        mean = row_sum(sum, lanes, scratch) / count;
+    }
     set.each([&](uint64_t at, uint32_t) {
         const double off = static_cast<double>(load(x[at])) - mean;
         squares += off * off;
@@ -59,7 +63,7 @@ __global__ void __launch_bounds__(row_threads)
     const double variance = row_sum(squares, lanes, scratch) / count;
     const SetScale by{static_cast<float>(mean), static_cast<float>(1 / sqrt(variance + epsilon))};
     if (set.lane == 0 && set.number < sets) scales[set.number] = by;
-    set.each([&](uint64_t at, uint32_t c) { store(y + at, z_of(load(x[at]), by) * weight[c] + bias[c]); });
+    set.each([&](uint64_t at, uint32_t c) { store(y + at, z_of(load(x[at]), by) * weight[c] + (bias ? bias[c] : 0.0f)); });
 }
 
 template <typename T, bool one>
@@ -75,8 +79,8 @@ __global__ void __launch_bounds__(row_threads) set_backward_kernel(T* dx, const 
         of_g += g;
         of_gz += g * static_cast<double>(z_of(load(x[at]), by));
     });
-    const auto a = static_cast<float>(row_sum(of_g, lanes, scratch) / count),
-               b = static_cast<float>(row_sum(of_gz, lanes, scratch) / count);
+    const float a = s.centred ? static_cast<float>(row_sum(of_g, lanes, scratch) / count) : 0.0f;
+    const auto b = static_cast<float>(row_sum(of_gz, lanes, scratch) / count);
     set.each([&](uint64_t at, uint32_t c) { store(dx + at, by.inverse * (load(dy[at]) * weight[c] - a - z_of(load(x[at]), by) * b)); });
 }
 
@@ -116,7 +120,7 @@ struct SetTotal {
     static constexpr int sums = 2;
     float *dweight, *dbias;
     __device__ void operator()(uint32_t c, const double* s) const {
-        dbias[c] = static_cast<float>(s[0]);
+        if (dbias) dbias[c] = static_cast<float>(s[0]);
         dweight[c] = static_cast<float>(s[1]);
     }
 };

@@ -1,4 +1,4 @@
-// Layers of one or two kernels: ReLU, functions of each element, residual sum, dropout, pooling, losses.
+// Layers of one or two kernels: ReLU, functions of each element, residual sum, product, dropout, pooling, losses.
 #include <algorithm>
 #include <cmath>
 
@@ -53,6 +53,23 @@ Status add(Build& b) {
         b.operations->data.emplace_back(
             [=](const Frame& f) { return copy(f.stream, f.values(other.gradient), f.values(y.gradient), count); });
     b.activation = y;
+    return {};
+}
+
+// y = x other.
+Status multiply(Build& b) {
+    const Activation x = b.activation, other = b.other;
+    const uint64_t count = b.rows(b.layer->in) * b.layer->in.C;
+    const Activation y = b.activation = b.flows(x.learns || other.learns);
+    b.operations->forward.emplace_back(
+        [=](const Frame& f) { return multiply(f.stream, f.values(y.value), f.values(x.value), f.values(other.value), count); });
+    const auto gradient = [&](const Activation& of, const Tensor& by) {
+        if (b.training && of.learns)
+            b.operations->data.emplace_back(
+                [=](const Frame& f) { return multiply(f.stream, f.values(of.gradient), f.values(y.gradient), f.values(by), count); });
+    };
+    gradient(x, other.value);
+    gradient(other, x.value);
     return {};
 }
 

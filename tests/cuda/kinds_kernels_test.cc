@@ -91,6 +91,101 @@ TEST_F(CudaKindKernels, AttentionIsThatOfItsDefinition) {
             }
 }
 
+// Halves of one channel, of a pack and of several; positions of several samples in one launch and in several.
+TEST_F(CudaKindKernels, RotaryTurnsQueriesAndKeys) {
+    for (const bool bf16 : {false, true})
+        for (const auto& [positions, heads, width] : {std::tuple{1u, 1u, 2u}, {5u, 3u, 6u}, {37u, 2u, 32u}, {9u, 1u, 64u}}) {
+            SCOPED_TRACE(fmt::format("{} positions, {} heads of {}{}", positions, heads, width, bf16 ? ", bf16" : ""));
+            constexpr uint32_t samples = 7;
+            const uint32_t half = width / 2, matrices = 3 * heads;
+            const AttentionShape shape{samples, positions, heads, width, 1, true};
+            const uint64_t values = uint64_t{samples} * positions * matrices * width;
+            std::vector<float> turns(2 * uint64_t{positions} * half);
+            for (uint64_t i = 0; i < turns.size() / 2; ++i) {
+                const double angle = static_cast<double>(i / half) * std::pow(10000.0, -static_cast<double>(i % half) / half);
+                turns[i] = static_cast<float>(std::cos(angle));
+                turns[turns.size() / 2 + i] = static_cast<float>(std::sin(angle));
+            }
+            const Array x(normals(values, 1), bf16), y(values, bf16), dx(normals(values, 2), bf16);
+            const DeviceVector<float> angles(turns);
+            const std::vector<float> inputs = x.read(), slopes = dx.read();
+            ASSERT_TRUE(ok(rotary(nullptr, y, x, angles.get(), shape)));
+            ASSERT_TRUE(ok(rotary_backward(nullptr, dx, angles.get(), shape)));
+            std::vector<double> turned(inputs.begin(), inputs.end()), back(slopes.begin(), slopes.end());
+            for (uint64_t row = 0; row < uint64_t{samples} * positions; ++row)
+                for (uint32_t matrix = 0; matrix < 2 * heads; ++matrix)
+                    for (uint32_t i = 0; i < half; ++i) {
+                        const uint64_t left = (row * matrices + matrix) * width + i, right = left + half, turn = row % positions * half + i;
+                        const double cosine = turns[turn], sine = turns[turns.size() / 2 + turn];
+                        turned[left] = inputs[left] * cosine - inputs[right] * sine;
+                        turned[right] = inputs[right] * cosine + inputs[left] * sine;
+                        back[left] = slopes[left] * cosine + slopes[right] * sine;
+                        back[right] = slopes[right] * cosine - slopes[left] * sine;
+                    }
+            expect_near(y.read(), turned, bf16, 1e-7);
+            expect_near(dx.read(), back, bf16, 1e-7);
+        }
+}
+
+// Rows of one thread, of several, and longer than a thread block; with mean and bias, and without both as rms_norm.
+TEST_F(CudaKindKernels, NormsOfRowsAreThoseOfTheirDefinition) {
+    for (const bool bf16 : {false, true})
+        for (const bool centred : {true, false})
+            for (const auto& [rows, C] : {std::pair{3u, 4u}, {300u, 24u}, {5u, 1030u}}) {
+                SCOPED_TRACE(fmt::format("{} rows of {}{}{}", rows, C, centred ? ", centred" : "", bf16 ? ", bf16" : ""));
+                constexpr double epsilon = 1e-5;
+                const SetShape shape{rows, 1, C, 1, centred};
+                const uint64_t count = uint64_t{rows} * C;
+                const std::vector<float> weights = normals(C, 3), biases = centred ? normals(C, 4) : std::vector<float>(C);
+                const Array x(normals(count, 1), bf16), dy(normals(count, 2), bf16), y(count, bf16), dx(count, bf16);
+                const DeviceVector<float> w(weights), b(biases), dw(C), db(std::vector<float>(C, 5));
+                const DeviceVector<SetScale> scales(rows);
+                const Sum sum(columns_size(rows, C, 2, bf16));
+                ASSERT_TRUE(ok(set_norm_forward(nullptr, y, x, scales.get(), w.get(), centred ? b.get() : nullptr, shape, epsilon)));
+                ASSERT_TRUE(ok(set_norm_weights(nullptr, dy, x, scales.get(), dw.get(), centred ? db.get() : nullptr, sum, shape)));
+                ASSERT_TRUE(ok(set_norm_backward(nullptr, dx, dy, x, scales.get(), w.get(), shape)));
+                const std::vector<float> inputs = x.read(), slopes = dy.read();
+                std::vector<double> values(count), back(count), dweight(C), dbias(C, centred ? 0 : 5);
+                for (uint64_t row = 0; row < rows; ++row) {
+                    const float *of = &inputs[row * C], *slope = &slopes[row * C];
+                    double mean = 0, squares = 0, g = 0, gz = 0;
+                    for (uint32_t c = 0; centred && c < C; ++c) mean += static_cast<double>(of[c]) / C;
+                    for (uint32_t c = 0; c < C; ++c) squares += (of[c] - mean) * (of[c] - mean) / C;
+                    const double inverse = 1 / std::sqrt(squares + epsilon);
+                    for (uint32_t c = 0; c < C; ++c) {
+                        const double z = (of[c] - mean) * inverse, by = static_cast<double>(slope[c]) * weights[c];
+                        values[row * C + c] = z * weights[c] + biases[c];
+                        dweight[c] += slope[c] * z;
+                        if (centred) dbias[c] += slope[c];
+                        if (centred) g += by / C;
+                        gz += by * z / C;
+                    }
+                    for (uint32_t c = 0; c < C; ++c) {
+                        const double z = (of[c] - mean) * inverse, by = static_cast<double>(slope[c]) * weights[c];
+                        back[row * C + c] = inverse * (by - g - z * gz);
+                    }
+                }
+                expect_near(y.read(), values, bf16, 1e-6);
+                expect_near(dx.read(), back, bf16, 1e-5);
+                expect_near(dw.read(), dweight, false, 1e-5);
+                expect_near(db.read(), dbias, false, 1e-5);
+            }
+}
+
+TEST_F(CudaKindKernels, ProductsAreThoseOfElements) {
+    for (const bool bf16 : {false, true})
+        for (const uint64_t count : {1, 7, 4096, 5000}) {
+            const Array a(normals(count, 1), bf16), b(normals(count, 2), bf16), y(count, bf16);
+            ASSERT_TRUE(ok(multiply(nullptr, y, a, b, count)));
+            const std::vector<float> left = a.read(), right = b.read();
+            std::vector<double> values(count);
+            for (uint64_t i = 0; i < count; ++i) values[i] = static_cast<double>(left[i]) * right[i];
+            expect_near(y.read(), values, bf16, 1e-7);
+            ASSERT_TRUE(ok(multiply(nullptr, a, a, b, count)));
+            EXPECT_EQ(a.read(), y.read());
+        }
+}
+
 // Vocabularies whose rows are cut into chunks or not, more rows than a thread block compares at once, weights at any alignment.
 TEST_F(CudaKindKernels, EmbeddingGathersItsGradient) {
     for (const bool bf16 : {false, true})

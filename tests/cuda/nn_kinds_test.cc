@@ -3,6 +3,7 @@
 
 #include "tests/cuda/nn_rig.h"
 #include "tests/nn/chain.h"
+#include "tests/nn/llama.h"
 #include "tests/nn/nets.h"
 #include "tests/nn/position_reference.h"
 
@@ -66,6 +67,24 @@ NetSpec small_text() {
                         "attention heads=2 causal=1", "linear outputs=9 bias=0", "softmax_cross_entropy label_smoothing=0.1"});
 }
 
+/// Its embedding is not small: the slopes of a norm of small values change within a difference.
+NetSpec tiny_llama() {
+    NetSpec spec = llama({.depth = 1, .width = 8, .heads = 2, .hidden = 6}, 7, 5);
+    spec.layers.front().values.set("initial_std", 0.5);
+    return spec;
+}
+NetSpec rms_normed() {
+    return of(5, 6, 5, 0, 4, {conv(19, 3), layer("rms_norm"), conv(6, 2), fc(9), layer("rms_norm epsilon=0.1"), fc(4), loss()});
+}
+NetSpec multiplied() {
+    return of(3, 6, 5, 0, 4,
+              {named(conv(7, 3, 1, 1), "a"), relu(), conv(7, 3, 1, 1), layer("sigmoid"), multiply("a"), conv(16, 3), named(norm(), "b"),
+               conv(16, 1), multiply("b"), fc(4), loss()});
+}
+NetSpec multiplied_by_input() {
+    return of(3, 6, 5, 0, 4, {named(relu(), "x"), conv(3, 3, 1, 1), multiply("x"), conv(4, 3, 1, 1), fc(4), loss()});
+}
+
 std::vector<Difference> small_kinds() {
     return {Difference{"text", small_text(), 4, false},
             {"masks", of_masks(), 5, false},
@@ -77,12 +96,19 @@ std::vector<Difference> small_kinds() {
             {"dilated", dilated(), 5, true},
             {"transposed", transposed(), 5, true},
             {"transposed_first", transposed_first(), 5, false},
+            {"llama", tiny_llama(), 4, false},
+            {"rms_norm", rms_normed(), 5, false},
+            {"multiply", multiplied(), 5, true, true},
+            {"multiply_with_itself", of(1, 6, 5, 0, 4, {conv(3, 2), multiply("conv1"), fc(4), loss()}), 5, false},
+            {"multiply_by_what_does_not_learn", multiplied_by_input(), 5, false},
             {"smoothed", smoothed(), 6, false}};
 }
 /// Also nets whose finite differences would take the stand-in minutes.
 std::vector<Difference> kinds() {
     std::vector<Difference> all = small_kinds();
     all.insert(all.end(), {Difference{"gpt", small_gpt(), 4, false},
+                           {"small_llama", small_llama(), 4, false},
+                           {"long_llama", llama({.depth = 1, .width = 28, .heads = 2, .hidden = 24}, 76, 90), 2, false},
                            {"smoothed_text", smoothed_text(), 3, false},
                            {"long_text", long_text(), 2, false},
                            {"halves", regression_on_floats(Element::u16), 5, true},
@@ -115,12 +141,12 @@ TEST_P(CudaPositions, GiveTheNumbersOfPyTorch) {
     CudaRig rig(spec, sizes({n}), sgd);
     expect_numbers(rig);
 }
-INSTANTIATE_TEST_SUITE_P(Nets, CudaPositions, testing::Values("gpt", "long", "masks"), [](const auto& p) { return p.param; });
+INSTANTIATE_TEST_SUITE_P(Nets, CudaPositions, testing::Values("gpt", "long", "masks", "gated"), [](const auto& p) { return p.param; });
 
 // The bits of a block depend on the block alone: not on the run, the lane or the other blocks.
 TEST(CudaMoreNets, BitsAreTheSameInEveryRun) {
     GC_NEED_GPU();
-    for (const NetSpec& spec : {small_gpt(), of_masks(), encoder_decoder(), normed()})
+    for (const NetSpec& spec : {small_gpt(), small_llama(), of_masks(), encoder_decoder(), normed()})
         for (const Precision precision : {Precision::f32, Precision::bf16}) {
             NetConfig config = sizes({3, 4}, 2);
             config.precision = precision;
@@ -136,7 +162,7 @@ TEST(CudaMoreNets, BitsAreTheSameInEveryRun) {
 // The labels of a text are its tokens, and those of the loss's stage come from there although another stage reads them as input.
 TEST(CudaMoreNets, StagesHaveTheBitsOfTheWhole) {
     GC_NEED_GPU();
-    for (const NetSpec& spec : {small_gpt(), of_masks(), normed(), grouped_net(), transposed()}) {
+    for (const NetSpec& spec : {small_gpt(), small_llama(), of_masks(), normed(), grouped_net(), transposed()}) {
         NetOrder order;
         ASSERT_TRUE(net_gpu_order(spec, &order).ok());
         const size_t count = order.begins.size();

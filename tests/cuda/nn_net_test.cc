@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/cuda/nn_rig.h"
+#include "tests/nn/llama.h"
 #include "tests/nn/nets.h"
 
 namespace gradcast {
@@ -25,7 +26,7 @@ struct PresetCase {
 void PrintTo(const PresetCase& p, std::ostream* out) { *out << p.name; }
 class CudaPresets : public testing::TestWithParam<PresetCase> {};
 
-/// gpt: of texts of `side` tokens; unet: of images with masks.
+/// gpt, llama: of texts of `side` tokens; unet: of images with masks.
 NetSpec net_of(const PresetCase& p) {
     const std::string name = p.name;
     if (name == "gpt") {
@@ -33,6 +34,7 @@ NetSpec net_of(const PresetCase& p) {
         EXPECT_TRUE(preset_layers("gpt", {.depth = 4, .width = 128, .heads = 4}, &spec).ok());
         return spec;
     }
+    if (name == "llama") return llama({.depth = 4, .width = 128, .heads = 4, .hidden = 320}, p.side, 96);
     if (name != "unet") return preset(p.name, p.C, p.side);
     NetSpec spec{.C = p.C, .H = p.side, .W = p.side, .classes = 4, .targets = p.side * p.side, .target_element = Element::u8, .ignore = 7};
     EXPECT_TRUE(preset_layers("unet", {}, &spec).ok());
@@ -80,7 +82,8 @@ std::vector<PresetCase> presets_here() {
                            {"resnet18", 3, 32, 16},
                            {"unet", 3, 32, 4},
                            {"vit-s", 3, 32, 8},
-                           {"gpt", 1, 65, 8}});
+                           {"gpt", 1, 65, 8},
+                           {"llama", 1, 65, 8}});
     return all;
 }
 INSTANTIATE_TEST_SUITE_P(Presets, CudaPresets, testing::ValuesIn(presets_here()), [](const auto& p) {

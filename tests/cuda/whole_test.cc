@@ -1,5 +1,6 @@
 // Whole steps: several under way, gradients that are not finite, and what a step's graph is made of.
 #include "tests/cuda/steps.h"
+#include "tests/nn/llama.h"
 #include "tests/nn/nets.h"
 
 namespace gradcast {
@@ -47,7 +48,7 @@ TEST_F(CudaWhole, OneMayBeginBeforeTheOneBeforeHasEnded) {
 // Samples and labels of other types come with each step, as their data stay on the host.
 TEST_F(CudaWhole, OfTextsMasksAndFloatsAreAsByBuckets) {
     GC_NEED_GPU();
-    for (const NetSpec& spec : {small_gpt(), of_masks(), regression_on_floats(Element::f32)}) {
+    for (const NetSpec& spec : {small_gpt(), small_llama(), of_masks(), regression_on_floats(Element::f32)}) {
         const StepCase how{2, 1, 1, Quantiser::auto32, sgd, false};
         Steps buckets(how, spec), whole(how, spec, true);
         const std::vector<float> ones(whole.net->layout().elements, 1.0f);

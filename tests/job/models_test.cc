@@ -15,6 +15,7 @@
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/model/tensors.h"
 #include "tests/datasets/support.h"
+#include "tests/nn/llama.h"
 #include "tests/nn/nets.h"
 
 namespace gradcast {
@@ -162,14 +163,6 @@ size_t export_nets(const TestFolder& folder) {
                                    relu(), max_pool(1), fc(8), add("flat"), average_pool(1), concat("pixel"), fc(10), squared_loss()}};
     NetSpec masks = of_masks();
     masks.ignore = -1;   // a position without a label has no probabilities
-    // A block as Llama has it.
-    NetSpec gated{.C = 1, .H = 1, .W = 9, .classes = 1, .element = Element::u16, .vocabulary = 7};
-    for (const char* text :
-         {"embedding name=b0 outputs=12", "rms_norm", "linear outputs=36 bias=0", "attention heads=3 causal=1 rotary=10000",
-          "linear outputs=12 bias=0", "add name=a1 from=b0", "rms_norm name=n1", "linear outputs=20 bias=0", "silu name=g1",
-          "linear outputs=20 bias=0 from=n1", "multiply from=g1", "linear outputs=12 bias=0", "add from=a1", "rms_norm",
-          "linear outputs=7 bias=0", "softmax_cross_entropy"})
-        EXPECT_TRUE(layer_parse(text, &gated.layers.emplace_back())) << text;
     NetSpec tied = small_gpt();
     tied.layers[tied.layers.size() - 2].weights_of = "wte";
     // Values go from planes to rows, to features and back.
@@ -192,7 +185,7 @@ size_t export_nets(const TestFolder& folder) {
                                      {.kind = "layer_norm"},
                                      fc(10),
                                      loss()}};
-    const std::pair<const char*, NetSpec> nets[] = {{"gated", gated},
+    const std::pair<const char*, NetSpec> nets[] = {{"llama", small_llama()},
                                                     {"gpt", small_gpt()},
                                                     {"tied", tied},
                                                     {"masks", masks},
