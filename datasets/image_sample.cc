@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "datasets/picture.h"
 #include "datasets/shard.h"
 #include "runtime/core/memory_room.h"
 
@@ -71,6 +72,14 @@ std::pair<uint32_t, uint32_t> image_sample_size(const ImageFile& image, const Im
     if (rules.size == 0) return {H, W};
     const uint64_t shorter = std::min(H, W);
     return {static_cast<uint32_t>(uint64_t{rules.size} * H / shorter), static_cast<uint32_t>(uint64_t{rules.size} * W / shorter)};
+}
+
+Status image_picture_check(const ImageFile& image, const ImageRules& rules) {
+    const auto [H, W] = image_sample_size(image, rules);
+    if (!rules.whole || (std::max(H, W) <= picture_side_max && uint64_t{3} * H * W <= shard_sample_bytes_max)) return {};
+    return fail(Code::data,
+                "{}: {} x {} pixels become {} x {} where the short side has {}, more than a shard takes: cut it, or take a smaller size",
+                image.path, image.W, image.H, W, H, rules.size);
 }
 
 Status image_sample(const ImageFile& image, const ImageRules& rules, uint32_t C, Planes* sample, std::string* odd) {

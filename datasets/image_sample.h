@@ -21,6 +21,8 @@ Status image_sample_open(const std::string& path, ImageFile* image);
 Status image_sample_header(const std::string& path, ImageFile* image);
 /// Height and width of the sample that the image becomes.
 std::pair<uint32_t, uint32_t> image_sample_size(const ImageFile& image, const ImageRules& rules);
+/// Error: the long side of what image_resize() would make, or its bytes, are more than a shard takes.
+Status image_picture_check(const ImageFile& image, const ImageRules& rules);
 /// Decodes into C planes (1 or 3), turns upright and fits to rules.size.  *odd: as of image_decode().  Error: Code::node_memory where the
 /// image does not fit into the available memory.
 Status image_sample(const ImageFile& image, const ImageRules& rules, uint32_t C, Planes* sample, std::string* odd);

@@ -289,12 +289,12 @@ private:
         // The resized picture, the rows of its width before, and its JPEG, which is smaller.
         const uint64_t H = header->H, W = header->W;
         header->decode_bytes = image.decode_bytes(3) + 3 * W * (H + std::max(image.H, image.W)) + 3 * H * W;
-        header->status = long_check(image);
+        header->status = image_picture_check(image, rules_);
     }
     void decode(const std::string& path, Decoded* decoded) const {
         ImageFile& image = decoded->image;
         decoded->status = image_sample_open(path, &image);
-        if (decoded->status.ok()) decoded->status = long_check(image);
+        if (decoded->status.ok()) decoded->status = image_picture_check(image, rules_);
         decoded->changed = decoded->status.ok() && is_other(image);
         decoded->odd.clear();
         if (decoded->status.ok() && !decoded->changed) decoded->status = image_sample(image, rules_, C_, &decoded->planes, &decoded->odd);
@@ -304,13 +304,6 @@ private:
         decoded->planes = {};
     }
 
-    /// A picture whose long side no JPEG or shard takes.
-    Status long_check(const ImageFile& image) const {
-        const auto [H, W] = image_sample_size(image, rules_);
-        if (!rules_.whole || (std::max(H, W) <= picture_side_max && uint64_t{3} * H * W <= shard_sample_bytes_max)) return {};
-        return fail(Code::data, "{}: {} x {} pixels become {} x {} with --size {}, more than a shard takes: cut it, or take a smaller size",
-                    image.path, image.W, image.H, W, H, rules_.size);
-    }
     /// Its header is not as it was.
     bool is_other(const ImageFile& image) const {
         const auto [H, W] = image_sample_size(image, rules_);

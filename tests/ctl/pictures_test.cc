@@ -51,11 +51,11 @@ protected:
                 const uint32_t y = i / 3 / W, x = i / 3 % W;
                 image[i] = static_cast<uint8_t>(((label ? y : x) / 3 % 2 ? 190 : 40) + (i * 7 + n * 13) % 40);
             }
-            const std::string in = fmt::format("{}/from/{}", folder, label ? "lying" : "standing");
+            const std::string in = fmt::format("{}/from/{}/{}", folder, n < 48 ? "train" : "test", label ? "lying" : "standing");
             fs::create_directories(in);
             jpeg(fmt::format("{}/{}.jpg", in, n), H, W, JCS_RGB, image);
         }
-        const Outcome outcome = run("import images --from from --out shards --store jpeg --size 20 --test 20%");
+        const Outcome outcome = run("import images --from from --out shards --store jpeg --size 20");
         ASSERT_EQ(outcome.exit, 0) << outcome.err;
     }
     void write_with(const std::string& from, const std::string& to) {
@@ -84,8 +84,42 @@ TEST_F(CtlPictures, OneDigestWhateverTheNodes) {
     EXPECT_EQ(json["samples"], 12) << json.dump();
     EXPECT_GT(json["accuracy"], 0.9) << json.dump();
     EXPECT_NE(found.find(fmt::format("accuracy {:.4f}", json["accuracy"].get<double>())), found.npos) << found << json.dump();
-    const Outcome said = run("predict kept1/final.h5 from/lying/1.jpg --size 16");
-    EXPECT_EQ(said.exit, 0) << said.err;
+}
+
+// The short side gets the 20 pixels of the shards, and 16 x 16 are cut out: resizing to 16 would be another sample.
+TEST_F(CtlPictures, APictureIsPredictedFromItsFileAsItIsEvaluated) {
+    write_with("steps = 24", "steps = 6");   // not sure of all
+    Outcome outcome = run("run job.toml --local 1 --keep kept");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    ASSERT_EQ(run("export kept model.safetensors").exit, 0);
+    const Json measured = run("-o json evaluate kept --data shards/test.h5").json();
+    const char* names[] = {"lying", "standing"};
+    const auto predicted = [&](const std::string& model, const std::string& options, Json* confusion) {
+        double loss = 0;
+        *confusion = {{0, 0}, {0, 0}};
+        for (size_t label = 0; label < 2; ++label) {
+            const Outcome said = run(fmt::format("-o json predict {} from/test/{} --top 2 {}", model, names[label], options));
+            EXPECT_EQ(said.exit, 0) << said.err;
+            const Json images = said.json()["images"];
+            EXPECT_EQ(images.size(), 6u) << said.out;
+            for (const Json& image : images) {
+                Json& count = (*confusion)[label][image["classes"][0]["class"].get<size_t>()];
+                count = count.get<int>() + 1;
+                for (const Json& each : image["classes"])
+                    if (each["class"] == label) loss -= std::log(each["probability"].get<double>()) / 12;
+            }
+        }
+        return loss;
+    };
+    Json confusion;
+    for (const auto& [model, options] : {std::pair{"kept", ""}, {"kept", "--size 20"}, {"model.safetensors", ""}}) {
+        EXPECT_NEAR(predicted(model, options, &confusion), measured["loss"].get<double>(), 1e-6) << model << options;
+        EXPECT_EQ(confusion, measured["confusion"]) << model << options;
+    }
+    EXPECT_GT(std::abs(predicted("kept", "--size 16", &confusion) - measured["loss"].get<double>()), 1e-4);
+    outcome = run("predict kept from/test --size 15");
+    EXPECT_EQ(outcome.exit, 1);
+    EXPECT_TRUE(outcome.says("--size 15: the model kept/final.h5 takes images of 16 x 16 pixels: give --size 16 or more")) << outcome.err;
 }
 
 // A worker that learns alone reads its own samples, by the same draws.

@@ -115,7 +115,7 @@ TEST_F(CtlPredict, BadImagesAreNamedAndTheOthersPrinted) {
          {"gradcastctl: images/cut.png: corrupt PNG: ", "images/text.txt: neither PNG nor JPEG", "images/inner: a folder in a folder",
           "empty: a folder without images", "absent.png",
           "images/wide.png: 40 x 30 pixels, but the model final.h5 takes 28 x 28: --size 28 resizes the short side to so many pixels and "
-          "cuts the middle out\n"})
+          "cuts the middle out; if it was trained on pictures, give the --size of their import\n"})
         EXPECT_TRUE(outcome.says(text)) << text << "\n" << outcome.err;
     const Json json = run("predict final.h5 images empty absent.png -o json").json();
     ASSERT_EQ(json["images"].size(), 7u);
@@ -124,9 +124,9 @@ TEST_F(CtlPredict, BadImagesAreNamedAndTheOthersPrinted) {
     const Outcome sized = run("predict final.h5 images/wide.png --size 28");
     EXPECT_EQ(sized.exit, 0) << sized.err;
     EXPECT_TRUE(sized.out.starts_with("images/wide.png\t")) << sized.out;
-    const Outcome other = run("predict final.h5 images/wide.png --size 32");
+    const Outcome other = run("predict final.h5 images/wide.png --size 27");
     EXPECT_EQ(other.exit, 1);
-    EXPECT_TRUE(other.says("--size 32: the model final.h5 takes images of 28 x 28 pixels: give --size 28")) << other.err;
+    EXPECT_TRUE(other.says("--size 27: the model final.h5 takes images of 28 x 28 pixels: give --size 28 or more")) << other.err;
 }
 
 TEST_F(CtlPredict, ImagesBecomeWhatImportMakesOfThem) {

@@ -48,6 +48,7 @@ std::string good_file(Base base) {
         model.net = {.C = 1, .H = 2, .W = 2, .classes = 2, .targets = 4, .target_element = Element::u8, .ignore = 255};
         model.net.layers = {{.kind = "conv", .values = {{"outputs", 2}, {"kernel", 1}}}, loss};
         model.class_names = "dark,light";
+        model.pictures_side = 3;
     }
     model.mean = {0.5f};
     model.std = {0.25f};
@@ -79,6 +80,7 @@ std::vector<std::pair<const char*, bool>> things_of(Base base) {
     if (base == Base::labels) return all;
     for (const char* name : typed_attributes) all.emplace_back(name, true);
     for (const char* name : typed_data_sets) all.emplace_back(name, false);
+    all.emplace_back("pictures_side", true);
     return all;
 }
 

@@ -340,7 +340,7 @@ TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
         Hdf5Lock lock;
         Hid file(H5Fopen(checkpoint_path(folder, 40).c_str(), H5F_ACC_RDWR, H5P_DEFAULT));
         Hid version(H5Aopen(file.get(), "version", H5P_DEFAULT));
-        const uint64_t newer = 8;
+        const uint64_t newer = 9;
         ASSERT_GE(H5Awrite(version.get(), H5T_NATIVE_UINT64, &newer), 0);
     }
     Model model;
@@ -349,7 +349,7 @@ TEST_F(ResumeTest, ACheckpointOfANewerVersionIsToldAndTheOneBeforeIsTaken) {
     ASSERT_TRUE(newest(folder, &model, &path, &notes).ok());
     EXPECT_EQ(path, checkpoint_path(folder, 30));
     EXPECT_EQ(notes,
-              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 8, this one reads 7"});
+              std::vector<std::string>{checkpoint_path(folder, 40) + ": written by a newer gradcast: format version 9, this one reads 8"});
 }
 
 TEST_F(ResumeTest, ACheckpointOfBeforeTheElementaryFunctionsGoesOnWithAWarning) {

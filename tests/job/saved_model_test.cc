@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "datasets/hdf5.h"
 #include "nn/graph/layers.h"
 #include "runtime/core/fd.h"
 #include "runtime/job/model/model_evaluate.h"
@@ -74,6 +75,44 @@ TEST(ModelFile, OfMasksAndTextsIsReadBack) {
             }
             std::filesystem::remove(path + end);
         }
+        std::filesystem::remove(path + ".safetensors");
+    }
+}
+
+// predict resizes to that side; a model of samples of one size keeps the version that earlier versions of gradcast read.
+TEST(ModelFile, KeepsTheShortSideOfPictures) {
+    const std::string path = testing::TempDir() + "gc-side-" + std::to_string(getpid());
+    Model model;
+    model.net = {.C = 3, .H = 4, .W = 4, .classes = 2};
+    model.net.layers = {{.kind = "inner_product", .values = {{"outputs", 2}}}, {.kind = "softmax_cross_entropy"}};
+    model.mean = {0, 0, 0}, model.std = {1, 1, 1};
+    std::vector<float> parameters(4 * 4 * 3 * 2 + 2, 0.5f), found;
+    const auto version = [&] {
+        Hdf5Lock lock;
+        Hid file(H5Fopen((path + ".h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)), attribute(H5Aopen(file.get(), "version", H5P_DEFAULT));
+        uint64_t value = 0;
+        EXPECT_GE(H5Aread(attribute.get(), H5T_NATIVE_UINT64, &value), 0);
+        return value;
+    };
+    for (const uint32_t side : {0u, 3u, 4u, 300u}) {
+        model.pictures_side = side;
+        ASSERT_TRUE(model_write(path + ".h5", model, {parameters, {}, {}, {}}).ok());
+        ASSERT_TRUE(safetensors_write(path + ".safetensors", model, parameters).ok());
+        EXPECT_EQ(version(), side > 0 ? 8u : 5u);
+        Model again, exported;
+        const Status read = model_read(path + ".h5", &again, &found);
+        const Status other = safetensors_model(path + ".safetensors", &exported, &found);
+        if (side == 3) {   // no sample of 4 x 4 can be cut out
+            EXPECT_EQ(read.what, path + ".h5: not a gradcast model: pictures_side is 3, outside 4 .. 65536");
+            EXPECT_NE(std::string_view(other.what).find("its __metadata__ does not say pictures_side"), std::string_view::npos)
+                << other.what;
+        } else {
+            EXPECT_TRUE(read.ok()) << read.what;
+            EXPECT_TRUE(other.ok()) << other.what;
+            EXPECT_EQ(again.pictures_side, side);
+            EXPECT_EQ(exported.pictures_side, side);
+        }
+        std::filesystem::remove(path + ".h5");
         std::filesystem::remove(path + ".safetensors");
     }
 }

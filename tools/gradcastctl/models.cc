@@ -342,7 +342,8 @@ void add_predict(Cli& cli) {
     command->add_option("--top", f.top, "how many classes of each image, the most probable ones")
         ->capture_default_str()
         ->check(CLI::Range(uint32_t{1}, uint32_t{65536}));
-    command->add_option("--size", f.rules.size, size_help)->check(CLI::Range(uint32_t{1}, import_side_max));
+    command->add_option("--size", f.rules.size, fmt::format("{} (default: as the model's evaluations)", size_help))
+        ->check(CLI::Range(uint32_t{1}, import_side_max));
     command->add_flag_callback(
         "--no-exif", [&] { f.rules.exif = false; }, exif_help);
     command->add_option("--masks", f.masks, "of a model with a class for each pixel: the folder for a PNG of the classes of each image");
@@ -352,6 +353,7 @@ void add_predict(Cli& cli) {
         "    (of a model with a class for each pixel: a line for each class in the image, with its share of the pixels)\n"
         "    (of a net that ends with squared_loss: its output in place of the probability)\n"
         "an image becomes what gradcastctl import images makes of it, with as many planes as the model takes\n"
+        "of a model that was trained on pictures (import images --store jpeg) it is stored as they were, then the middle is cut out\n"
         "exit code 1: an image cannot be used, and is named; the others are printed");
 }
 

@@ -10,6 +10,7 @@
 //                           regression
 // A part of a checkpoint has version 6 and the vectors' elements of one cell: ranges uint64 [k, 3], each (vector, place, elements), and the
 // attribute whole [4], the sizes of the whole vectors.
+// Version 7 adds the types of samples and targets that are not bytes with labels; version 8 the attribute pictures_side.
 // Version 1 has no attributes after kernel_set and no algorithm: a model, but no checkpoint.  Versions before 5 were trained with the C
 // library's elementary functions.
 #pragma once
@@ -28,6 +29,8 @@ struct Model {
     std::string digest, kernel_set, data_digest;
     std::string class_names;                // of the classes that it distinguishes, as in DataInfo; empty: not known
     std::string alphabet;                   // of a text of characters, as in DataInfo; empty: not known
+    uint32_t pictures_side = 0;             // evaluations cut samples out of the middle of pictures whose short side has so many pixels;
+                                            // 0: samples of one size, or, before version 8, not known
     std::string id;                         // of the job, 32 hex digits; empty in version 1
     uint64_t step = 0;                      // that are done
     uint64_t state = 0;                     // Context::state; of a part Context::part()

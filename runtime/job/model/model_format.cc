@@ -88,6 +88,7 @@ std::string model_content(const Model& model, const PerVector<std::string>& dige
         text += fmt::format("element {} targets {} {} vocabulary {}\n", element_name(net.element), net.targets,
                             element_name(net.target_element), net.vocabulary);
     if (net.ignore >= 0) text += fmt::format("ignore {}\n", net.ignore);
+    if (model.pictures_side > 0) text += fmt::format("pictures_side {}\n", model.pictures_side);
     if (version >= model_part_version)
         text += fmt::format("whole {}\nranges {}\n", fmt::join(sizes, " "), fmt::join(ranges_values(runs), " "));
     return digest_of(std::span(text));

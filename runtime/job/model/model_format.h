@@ -15,6 +15,8 @@ constexpr uint32_t model_format_version = 5, model_elementary_version = 5;
 constexpr uint32_t model_part_version = 6;
 // 7: as 6, with the types of samples and targets, of a net that is typed().
 constexpr uint32_t model_typed_version = 7;
+// 8: as 7, with pictures_side, of a model that was evaluated on pictures.
+constexpr uint32_t model_pictures_version = 8, model_newest_version = 8;
 constexpr uint64_t targets_max = uint64_t{1} << 28;   // of a sample: a shard has no more bytes a sample
 
 constexpr uint64_t model_piece_bytes = 1 << 20;   // of a vector, at a time; others may use HDF5 between two pieces

@@ -165,9 +165,9 @@ Status ModelPart::describe(uint64_t file_bytes) {
     if (format != model_format_name) return contents.broken("format", fmt::format("is not \"{}\"", model_format_name));
     uint64_t &version = version_, pad, classes, sample[3];
     GC_TRY(contents.number("version", 1, UINT32_MAX, &version));
-    if (version > model_typed_version)
+    if (version > model_newest_version)
         return fail(Code::data, "{}: written by a newer gradcast: format version {}, this one reads {}", path_, version,
-                    model_typed_version);
+                    model_newest_version);
     GC_TRY(contents.numbers("sample", H5T_INTEGER, H5T_NATIVE_UINT64, std::span<uint64_t>(sample)));
     for (uint64_t side : sample)
         if (side == 0 || side > side_max) return contents.broken("sample", fmt::format("has a side of {}", side));
@@ -200,6 +200,11 @@ Status ModelPart::describe(uint64_t file_bytes) {
             GC_TRY(contents.number("ignore", 0, UINT16_MAX, &ignore));
             model_.net.ignore = static_cast<int32_t>(ignore);
         }
+    }
+    if (version >= model_pictures_version) {
+        uint64_t side = 0;
+        GC_TRY(contents.number("pictures_side", std::max(sample[1], sample[2]), side_max, &side));
+        model_.pictures_side = static_cast<uint32_t>(side);
     }
     model_.mean.resize(sample[0]), model_.std.resize(sample[0]);
     GC_TRY(contents.numbers("mean", H5T_FLOAT, H5T_NATIVE_FLOAT, std::span(model_.mean)));

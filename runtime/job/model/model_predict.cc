@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "datasets/picture.h"
 #include "runtime/job/model/evaluate.h"
 
 namespace gradcast {
@@ -23,9 +24,12 @@ Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_
         return fail(Code::data, "the model {} has {} classes, but a PNG of classes has 256 at most", path, spec.classes);
     if (spec.regression()) return fail(Code::data, "the model {} is a regression: it has no classes", path);
     if (spec.C != 1 && spec.C != 3) return fail(Code::data, "the model {} takes samples of {} planes: an image has 1 or 3", path, spec.C);
-    if (rules.size > 0 && (rules.size != spec.H || rules.size != spec.W))
+    const bool square = spec.H == spec.W, cuts = square && !masks();
+    if (rules.size > 0 && (!square || rules.size < spec.H || (rules.size > spec.H && !cuts)))
         return fail(Code::invalid, "--size {}: the model {} takes images of {} x {} pixels{}", rules.size, path, spec.W, spec.H,
-                    spec.H == spec.W ? fmt::format(": give --size {}", spec.H) : ": resize them before");
+                    square ? fmt::format(": give --size {}{}", spec.H, cuts ? " or more" : "") : ": resize them before");
+    if (rules.size == 0) rules_.size = net_.model.pictures_side;
+    rules_.whole = net_.model.pictures_side > 0 || rules_.size > spec.H;
     rooms_.resize(net_.threads);
     const uint64_t labels = masks() ? spec.targets_bytes() : sizeof(int32_t);
     const uint64_t outputs = masks() ? spec.positions() * sizeof(int32_t) : spec.classes * sizeof(float);
@@ -45,15 +49,23 @@ Status Predictor::read(const std::string& path, uint8_t* to, Read* read) const {
     const NetSpec& spec = net_.model.net;
     ImageFile& image = read->image;
     GC_TRY(image_sample_open(path, &image));
-    if (const auto [H, W] = image_sample_size(image, rules_); H != spec.H || W != spec.W)
+    GC_TRY(image_picture_check(image, rules_));
+    if (const auto [H, W] = image_sample_size(image, rules_); !rules_.whole && (H != spec.H || W != spec.W))
         return fail(Code::data, "{}: {} x {} pixels, but the model {} takes {} x {}: {}", path, W, H, path_, spec.W, spec.H,
-                    spec.H == spec.W ? fmt::format("--size {} resizes the short side to so many pixels and cuts the middle out", spec.H)
-                                     : "resize it");
+                    spec.H != spec.W ? "resize it"
+                                     : fmt::format("--size {} resizes the short side to so many pixels and cuts the middle out{}", spec.H,
+                                                   masks() ? "" : "; if it was trained on pictures, give the --size of their import"));
     Planes sample;
     GC_TRY(image_sample(image, rules_, spec.C, &sample, &read->odd));
     image.bytes = {};
-    std::copy(sample.pixels.begin(), sample.pixels.end(), to);
-    return {};
+    if (!rules_.whole) return std::copy(sample.pixels.begin(), sample.pixels.end(), to), Status{};
+    std::string jpeg;
+    picture_encode(sample, &jpeg);
+    PictureDecoder decoder;
+    uint32_t H = 0, W = 0;
+    const char* wrong = decoder.open({reinterpret_cast<const uint8_t*>(jpeg.data()), jpeg.size()}, spec.C, &H, &W);
+    if (!wrong) wrong = decoder.cut(part_centre(H, W, spec.H), spec.H, to);
+    return wrong ? fail(Code::data, "{}: {}", path, wrong) : Status{};
 }
 
 Status Predictor::batch(uint32_t lane, std::span<const std::string> paths, uint32_t top, std::span<Prediction> results,

@@ -23,8 +23,10 @@ struct Prediction {
 
 class Predictor {
 public:
-    /// Opens a model as ModelNet does.  rules.size: 0, or the side of the model's images.  Error: a regression, a net whose samples are no
-    /// images, another size, masks of more than 256 classes.
+    /// Opens a model as ModelNet does.  rules.size: 0, or what the short side of each image is resized to, at least the side of the model's
+    /// images, which are cut out of the middle.  Where Model::pictures_side is known, 0 stands for it; and then, or where the size is more
+    /// than the model's side, an image is stored as a JPEG and decoded as evaluations do it with pictures, so that the sample is the same.
+    /// Error: a regression, a net whose samples are no images, another size, masks of more than 256 classes.
     Status open(const std::string& path, const ImageRules& rules, uint32_t threads);
     /// How many images a call of run() should have, so that all threads work.
     size_t images_at_once() const { return size_t{net_.threads} * evaluation_batch; }
@@ -43,11 +45,11 @@ private:
     struct Room {
         Buffer images, labels, outputs;   // labels: zeros, or masks of zeros; outputs: [batch, classes], or the pixels' classes
     };
-    /// An image's sample, into `to`, and what is odd about it.
     struct Read {
         ImageFile image;   // without its bytes
         std::string odd;
     };
+    /// An image's sample, into `to`, and what is odd about it.
     Status read(const std::string& path, uint8_t* to, Read* read) const;
     Status batch(uint32_t lane, std::span<const std::string> paths, uint32_t top, std::span<Prediction> results, std::span<Read> reads);
 

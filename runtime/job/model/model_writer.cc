@@ -57,16 +57,17 @@ bool put_ranges(hid_t h, const StateSizes& sizes, const StateRuns& runs) {
 bool put_description(hid_t h, const Model& model, const uint64_t version, const std::string& digest, const std::string& content) {
     const uint64_t sample[] = {model.net.C, model.net.H, model.net.W}, pad = model.net.pad, classes = model.net.classes,
                    targets = model.net.targets, vocabulary = model.net.vocabulary, ignore = static_cast<uint64_t>(model.net.ignore),
-                   agreed = model.agreed ? 1 : 0;
+                   side = model.pictures_side, agreed = model.agreed ? 1 : 0;
     return put_text(h, "format", model_format_name) && put_numbers(h, "version", H5T_NATIVE_UINT64, std::span(&version, 1)) &&
            put_numbers(h, "sample", H5T_NATIVE_UINT64, std::span<const uint64_t>(sample)) &&
            put_numbers(h, "pad", H5T_NATIVE_UINT64, std::span(&pad, 1)) &&
            put_numbers(h, "classes", H5T_NATIVE_UINT64, std::span(&classes, 1)) &&
            (model.net.target_scale == 0 || put_numbers(h, "target_scale", H5T_NATIVE_FLOAT, std::span(&model.net.target_scale, 1))) &&
-           (!typed(model.net) || (put_text(h, "element", std::string(element_name(model.net.element))) &&
-                                  put_numbers(h, "targets", H5T_NATIVE_UINT64, std::span<const uint64_t>(&targets, 1)) &&
-                                  put_numbers(h, "vocabulary", H5T_NATIVE_UINT64, std::span<const uint64_t>(&vocabulary, 1)) &&
-                                  put_text(h, "target_element", std::string(element_name(model.net.target_element))))) &&
+           (version < model_typed_version || (put_text(h, "element", std::string(element_name(model.net.element))) &&
+                                              put_numbers(h, "targets", H5T_NATIVE_UINT64, std::span<const uint64_t>(&targets, 1)) &&
+                                              put_numbers(h, "vocabulary", H5T_NATIVE_UINT64, std::span<const uint64_t>(&vocabulary, 1)) &&
+                                              put_text(h, "target_element", std::string(element_name(model.net.target_element))))) &&
+           (side == 0 || put_numbers(h, "pictures_side", H5T_NATIVE_UINT64, std::span<const uint64_t>(&side, 1))) &&
            (model.net.ignore < 0 || put_numbers(h, "ignore", H5T_NATIVE_UINT64, std::span<const uint64_t>(&ignore, 1))) &&
            put_numbers(h, "mean", H5T_NATIVE_FLOAT, std::span(model.mean)) &&
            put_numbers(h, "std", H5T_NATIVE_FLOAT, std::span(model.std)) && put_text(h, "digest", digest) &&
@@ -179,7 +180,10 @@ Status ModelWriter::close(const Model& model) {
     {
         Hdf5Lock lock;
         const bool part = has_ != sizes_;
-        const uint64_t version = typed(model.net) ? model_typed_version : part ? model_part_version : model_format_version;
+        const uint64_t version = model.pictures_side > 0 ? model_pictures_version
+                                 : typed(model.net)      ? model_typed_version
+                                 : part                  ? model_part_version
+                                                         : model_format_version;
         good = put_description(file_.get(), model, version, digest(), model_content(model, digests_, version, sizes_, runs_)) &&
                (version < model_part_version || put_ranges(file_.get(), sizes_, runs_)) && file_.close();
     }

@@ -278,6 +278,7 @@ Status onnx_write(const std::string& path, const Model& model, std::span<const f
         property("mean", fmt::format("[{}]", fmt::join(model.mean, ",")));
         property("std", fmt::format("[{}]", fmt::join(model.std, ",")));
         property("digest", model.digest);
+        if (model.pictures_side > 0) property("pictures_side", fmt::format("{}", model.pictures_side));
         property("class_names",
                  nlohmann::json(class_names_split(model.class_names)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     }

@@ -497,6 +497,9 @@ public:
             if (!whole(value("ignore"), UINT16_MAX, &ignore)) return "ignore";
             net.ignore = static_cast<int32_t>(ignore);
         }
+        const Json side = value("pictures_side");   // absent without pictures
+        if (!side.is_null() && (!whole(side, side_max, &model->pictures_side) || model->pictures_side < std::max(net.H, net.W)))
+            return "pictures_side";
         if (!reals(value("mean"), net.C, &model->mean)) return "mean";
         if (!reals(value("std"), net.C, &model->std)) return "std";
         for (const float each : model->std)

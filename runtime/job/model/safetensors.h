@@ -7,7 +7,7 @@ namespace gradcast {
 
 /// Writes the net's tensors (runtime/job/model/tensors.h) as float32; in __metadata__, each as JSON: net (its layers), sample [C, H, W],
 /// pad, classes, class_names (a list, empty: not known), mean and std [C] of the data, digest (of final.h5's parameters), step, accuracy,
-/// kernel_set, target_scale (0: classes). The file is whole or not there.
+/// kernel_set, target_scale (0: classes), pictures_side (of pictures). The file is whole or not there.
 /// Of a net that a process computes it has all names of the state: tensors with several names under each, PyTorch's counts of batches (the
 /// number of steps), and the constants out of constants.safetensors (constants.h) in that folder.  folder empty: without constants.  Error:
 /// there are some, and no such file, or that of another net.

@@ -139,6 +139,7 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
         metadata["targets"] = fmt::format("{}", net.targets);
         metadata["target_element"] = dump(Json(element_name(net.target_element)));
     }
+    if (model.pictures_side > 0) header["__metadata__"]["pictures_side"] = fmt::format("{}", model.pictures_side);
     uint64_t end = 0;
     for (const Entry& entry : entries) {
         const uint64_t begin = end;

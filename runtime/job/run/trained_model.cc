@@ -23,6 +23,7 @@ void TrainedModel::describe() {
     model_.mean = parts_.train->info().mean;
     model_.std = parts_.train->info().std;
     model_.alphabet = parts_.train->info().alphabet;
+    model_.pictures_side = (parts_.test ? *parts_.test : *parts_.train).info().side;
     if (!parts_.train->of_program()) model_.class_names = parts_.train->shards()[0].info.class_names;
     if (std::vector<std::string> names = class_names_split(model_.class_names); names.size() > model_.net.classes)   // data.classes
         names.resize(model_.net.classes), model_.class_names = fmt::format("{}", fmt::join(names, ","));
