@@ -15,9 +15,7 @@ Status attention(Build& b) {
     const AttentionShape shape{
         b.samples, positions, heads, width, static_cast<float>(1 / std::sqrt(static_cast<double>(width))), l.value("causal") != 0};
     const uint64_t queries = uint64_t{b.samples} * positions * heads;
-    if (queries > INT32_MAX)
-        return fail(Code::unsupported, "layer {}: {} samples of {} positions and {} heads are too many: take smaller blocks", l.spec.name,
-                    b.samples, positions, heads);
+    GC_TRY(b.rows_fit(queries));
     const Activation x = b.activation, y = b.activation = b.flows(x.learns);
     const bool learns = b.training && x.learns;
     const Tensor kept = learns ? b.kept(queries * sizeof(AttentionKept)) : Tensor{};

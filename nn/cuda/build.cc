@@ -51,6 +51,12 @@ void Build::add_up(uint32_t which, const Activation& output, std::vector<Tensor>
     list.insert(list.begin(), sum);
 }
 
+Status Build::rows_fit(uint64_t rows) const {
+    if (rows <= INT32_MAX) return {};
+    return fail(Code::unsupported, "layer {}: a block of {} samples has {} rows there, and GPUs take at most {}: take smaller blocks",
+                layer->spec.name, samples, rows, INT32_MAX);
+}
+
 SumPlaces Build::sum(Place place, const SumSize& size) {
     const uint64_t tickets = size.tickets * sizeof(uint32_t);
     return {reserve(place, size.scratch * sizeof(double), 0), {Place::tickets, plan().append(Place::tickets, tickets)}};

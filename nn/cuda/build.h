@@ -125,6 +125,8 @@ public:
 
     uint64_t value_bytes() const { return bf16 ? 2 : 4; }
     uint64_t rows(const Shape& shape) const { return uint64_t{samples} * shape.H * shape.W; }
+    /// Kernels count rows, and libraries pixels, by int32_t.  Error: names the layer.
+    Status rows_fit(uint64_t rows) const;
     WindowShape window() const {
         const Layer& l = *layer;
         return {samples, l.in.C, l.in.H, l.in.W, l.out.H, l.out.W, l.window.kernel, l.window.stride, l.window.pad, l.window.dilation};

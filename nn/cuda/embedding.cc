@@ -7,9 +7,9 @@ Status embedding(Build& b) {
     const Layer& l = *b.layer;
     const uint64_t rows = b.rows(l.out);
     const uint32_t C = l.out.C, vocabulary = static_cast<uint32_t>(l.weights / C);
-    if (rows > INT32_MAX || C > 65535)
-        return fail(Code::unsupported, "layer {}: {} samples of {} positions with {} outputs are too many: take smaller blocks",
-                    l.spec.name, b.samples, l.out.H, C);
+    GC_TRY(b.rows_fit(rows));
+    if (C > 65535)
+        return fail(Code::unsupported, "layer {}: its {} outputs are more than the 65535 that GPUs take: take device cpu", l.spec.name, C);
     const Tensor tokens = b.activation.value, w = b.weight(Place::parameters), dw = b.weight(Place::gradient);
     const Activation y = b.activation = b.flows(true);
     b.operations->forward.emplace_back(

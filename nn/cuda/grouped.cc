@@ -11,9 +11,10 @@ Status grouped(Build& b) {
     const WindowShape shape = b.window();
     const uint32_t K = l.out.C, groups = l.groups, each = static_cast<uint32_t>(l.weights / K);
     const uint64_t rows = b.rows(l.out);
-    if (rows > INT32_MAX || l.weights > INT32_MAX)
-        return fail(Code::unsupported, "layer {}: {} samples of {}x{} pixels are too many: take smaller blocks", l.spec.name, b.samples,
-                    l.out.H, l.out.W);
+    GC_TRY(b.rows_fit(rows));
+    if (l.weights > INT32_MAX)
+        return fail(Code::unsupported, "layer {}: its {} weights in groups are more than the {} that GPUs take: take device cpu",
+                    l.spec.name, l.weights, INT32_MAX);
     const bool rectify = b.before(relu_kind), pooled = b.before(max_pool_kind), biased = l.biases > 0 && !pooled;
     const Tensor bias = b.bias(Place::parameters), w = b.copy(l.weights * b.value_bytes(), {{b.weight(Place::parameters), 0, 1, K, each}});
     Activation y = b.flows(true);

@@ -107,28 +107,33 @@ __global__ void grouped_total_kernel(float* dw, const double* parts, uint32_t we
     dw[i % K * (weights / K) + i / K] = static_cast<float>(sum);
 }
 
-}   // namespace
+/// Elements of a sample.
+uint64_t inputs_of(const WindowShape& s) { return uint64_t{s.H} * s.W * s.C; }
+uint64_t outputs_of(const WindowShape& s, uint32_t K) { return uint64_t{s.P} * s.Q * K; }
 
-Status grouped_conv(cudaStream_t stream, Values y, Values x, Values w, const WindowShape& s, uint32_t K, uint32_t groups) {
-    const uint64_t in = uint64_t{s.H} * s.W * s.C, out = uint64_t{s.P} * s.Q * K;
-    return typed(y.bf16, [&](auto type) {
+/// A thread for each of the `to_size` elements of a sample; from_size: of what the kernel grouped_conv(T{}) reads.
+template <typename Kernel>
+Status each_sum(cudaStream_t stream, Values to, Values from, Values w, const WindowShape& s, uint32_t K, uint32_t groups, uint64_t to_size,
+                uint64_t from_size, Kernel grouped_kernels) {
+    return typed(to.bf16, [&](auto type) {
         using T = decltype(type);
-        return pieces(s.N, out, [&](uint64_t first, uint32_t samples) {
-            return GC_LAUNCH(grouped_kernel<T>, blocks_of(samples * out, threads), threads, stream, as<T>(y) + first * out,
-                             as<T>(x) + first * in, as<T>(w), s, samples, K, groups);
+        return pieces(s.N, to_size, [&](uint64_t first, uint32_t samples) {
+            return GC_LAUNCH(grouped_kernels(type), blocks_of(samples * to_size, threads), threads, stream, as<T>(to) + first * to_size,
+                             as<T>(from) + first * from_size, as<T>(w), s, samples, K, groups);
         });
     });
 }
 
+}   // namespace
+
+Status grouped_conv(cudaStream_t stream, Values y, Values x, Values w, const WindowShape& s, uint32_t K, uint32_t groups) {
+    const auto kernel = [](auto type) { return grouped_kernel<decltype(type)>; };
+    return each_sum(stream, y, x, w, s, K, groups, outputs_of(s, K), inputs_of(s), kernel);
+}
+
 Status grouped_conv_data(cudaStream_t stream, Values dx, Values dy, Values w, const WindowShape& s, uint32_t K, uint32_t groups) {
-    const uint64_t in = uint64_t{s.H} * s.W * s.C, out = uint64_t{s.P} * s.Q * K;
-    return typed(dx.bf16, [&](auto type) {
-        using T = decltype(type);
-        return pieces(s.N, in, [&](uint64_t first, uint32_t samples) {
-            return GC_LAUNCH(grouped_data_kernel<T>, blocks_of(samples * in, threads), threads, stream, as<T>(dx) + first * in,
-                             as<T>(dy) + first * out, as<T>(w), s, samples, K, groups);
-        });
-    });
+    const auto kernel = [](auto type) { return grouped_data_kernel<decltype(type)>; };
+    return each_sum(stream, dx, dy, w, s, K, groups, inputs_of(s), outputs_of(s, K), kernel);
 }
 
 uint64_t grouped_conv_scratch(const WindowShape& s, uint32_t weights) { return uint64_t{chunks_of(s, weights).count} * weights; }

@@ -1,13 +1,10 @@
-// Losses, one thread a sample, and their sum (not average).  Each thread block sums its samples; the last block to end adds the sums of all
-// blocks, in their order.
+// Losses, one thread a sample, and their sum (not average).
 #include <type_traits>
 
-#include "nn/cuda/element.h"
+#include "nn/cuda/loss_total.h"
 
 namespace gradcast::cuda {
 namespace {
-
-constexpr uint32_t block_samples = 128, unrolled = 8;
 
 /// Index of the largest, the first of equals.
 template <typename T>
@@ -61,18 +58,14 @@ struct SquaresOfTargets {
     }
 };
 
-/// memory: scratch [blocks, 2] for losses and right answers, one ticket.
 template <typename F, typename T>
-__global__ void __launch_bounds__(block_samples) loss_kernel(F f, const T* x, T* dx, const LossTask task) {
+__global__ void __launch_bounds__(row_threads) loss_kernel(F f, const T* x, T* dx, const LossTask task) {
     const uint32_t classes = task.classes;
-    const SumMemory& memory = task.memory;
-    __shared__ double losses[block_samples];
-    __shared__ uint32_t rights[block_samples];
-    const uint32_t n = blockIdx.x * block_samples + threadIdx.x, count = task.header->count;
+    __shared__ double totals[row_threads];
+    const uint32_t n = blockIdx.x * row_threads + threadIdx.x, count = task.header->count;
     const T* row = x + uint64_t{n} * classes;
     T* drow = dx ? dx + uint64_t{n} * classes : nullptr;
-    double loss = 0;
-    uint32_t right = 0;
+    double loss = 0, right = 0;
     if (n < count) {
         if constexpr (std::is_same_v<F, SquaresOfTargets>) {
             task.best[n] = 0;
@@ -91,46 +84,20 @@ __global__ void __launch_bounds__(block_samples) loss_kernel(F f, const T* x, T*
     } else if (n < task.samples) {
         for (uint32_t k = 0; drow && k < classes; ++k) store(drow + k, 0.0f);
     }
-    losses[threadIdx.x] = loss;
-    rights[threadIdx.x] = right;
-    for (uint32_t half = block_samples / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) {
-            losses[threadIdx.x] += losses[threadIdx.x + half];
-            rights[threadIdx.x] += rights[threadIdx.x + half];
-        }
-    }
-    if (threadIdx.x > 0) return;
-    double sums[2] = {losses[0], static_cast<double>(rights[0])};
-    if (gridDim.x > 1) {
-        for (int s = 0; s < 2; ++s) memory.scratch[uint64_t{blockIdx.x} * 2 + s] = sums[s];
-        __threadfence();   // before the ticket: the last block sees what the others wrote
-        if (atomicAdd(memory.tickets, 1u) < gridDim.x - 1) return;
-        __threadfence();
-        *memory.tickets = 0;
-        sums[0] = sums[1] = 0;
-        for (uint32_t block = 0; block < gridDim.x; block += unrolled) {
-            double got[unrolled][2];
-            for (uint32_t u = 0; u < unrolled; ++u)
-                for (int s = 0; s < 2; ++s) got[u][s] = block + u < gridDim.x ? __ldcg(memory.scratch + uint64_t{block + u} * 2 + s) : 0;
-            for (uint32_t u = 0; u < unrolled; ++u)
-                for (int s = 0; s < 2; ++s) sums[s] += got[u][s];
-        }
-    }
-    *task.result = {sums[0], static_cast<uint64_t>(sums[1])};
+    loss_total(loss, right, task, totals);
 }
 
 template <typename F>
 Status loss(cudaStream_t stream, F f, Values x, Values dx, const LossTask& task) {
     return typed(x.bf16, [&](auto type) {
         using T = decltype(type);
-        return GC_LAUNCH((loss_kernel<F, T>), blocks_of(task.samples, block_samples), block_samples, stream, f, as<T>(x), as<T>(dx), task);
+        return GC_LAUNCH((loss_kernel<F, T>), blocks_of(task.samples, row_threads), row_threads, stream, f, as<T>(x), as<T>(dx), task);
     });
 }
 
 }   // namespace
 
-SumSize loss_size(uint32_t samples) { return {uint64_t{2} * blocks_of(samples, block_samples), 1}; }
+SumSize loss_size(uint32_t samples) { return {uint64_t{2} * blocks_of(samples, row_threads), 1}; }
 
 Status softmax_cross_entropy(cudaStream_t stream, Values x, Values dx, const LossTask& task) {
     return loss(stream, Softmax{}, x, dx, task);

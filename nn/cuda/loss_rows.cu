@@ -2,10 +2,7 @@
 //
 //     loss = log(sum of exp x) - sum of t x,   dx = softmax(x) - t,   t = (1 - s) [k = label] + s / classes,   both divided by the
 //     positions
-//
-// Each thread block adds the losses of its rows by halves.  The last block to end adds the sums of all blocks: each thread those of every
-// row_threads-th block in order, then the threads by halves.
-#include "nn/cuda/rows.h"
+#include "nn/cuda/loss_total.h"
 
 namespace gradcast::cuda {
 namespace {
@@ -19,13 +16,11 @@ struct Better {
     __device__ Best operator()(Best a, Best b) const { return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a; }
 };
 
-/// memory: scratch [blocks, 2] for losses and right answers, one ticket.
 template <typename T>
 __global__ void __launch_bounds__(row_threads) loss_rows_kernel(const T* x, T* dx, const LossTask task, uint32_t lanes) {
     __shared__ Best bests[row_threads];
     __shared__ float sums[row_threads];
     __shared__ double totals[row_threads];
-    __shared__ bool last;
     const uint32_t classes = task.classes, lane = threadIdx.x % lanes, row = blockIdx.x * (row_threads / lanes) + threadIdx.x / lanes;
     const bool exists = row < task.samples * task.positions, here = row < task.header->count * task.positions;
     const int32_t label = here ? task.labels[row] : loss_ignored;
@@ -70,29 +65,7 @@ __global__ void __launch_bounds__(row_threads) loss_rows_kernel(const T* x, T* d
         }
         if (spoiled) loss = NAN;
     }
-    loss = row_sum(loss, row_threads, totals);
-    right = row_sum(right, row_threads, totals);
-    if (gridDim.x > 1) {
-        const SumMemory& memory = task.memory;
-        if (threadIdx.x == 0) {
-            memory.scratch[uint64_t{blockIdx.x} * 2] = loss;
-            memory.scratch[uint64_t{blockIdx.x} * 2 + 1] = right;
-            __threadfence();   // before the ticket: the last block sees what the others wrote
-            last = atomicAdd(memory.tickets, 1u) == gridDim.x - 1;
-            __threadfence();
-        }
-        __syncthreads();
-        if (!last) return;
-        if (threadIdx.x == 0) *memory.tickets = 0;
-        loss = right = 0;
-        for (uint32_t block = threadIdx.x; block < gridDim.x; block += row_threads) {
-            loss += __ldcg(memory.scratch + uint64_t{block} * 2);
-            right += __ldcg(memory.scratch + uint64_t{block} * 2 + 1);
-        }
-        loss = row_sum(loss, row_threads, totals);
-        right = row_sum(right, row_threads, totals);
-    }
-    if (threadIdx.x == 0) *task.result = {loss / task.positions, static_cast<uint64_t>(right)};
+    loss_total(loss, right, task, totals);
 }
 
 uint32_t blocks_for(uint64_t rows, uint32_t classes) { return blocks_of(rows, row_threads / row_lanes(classes)); }

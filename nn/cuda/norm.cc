@@ -1,4 +1,6 @@
 // Batch norm as in nn/cpu/batch_norm.cc; the kernels are in sums.cu.  A following ReLU is fused, forward and backward.
+#include <algorithm>
+
 #include "nn/cuda/build.h"
 
 namespace gradcast::cuda {
@@ -46,9 +48,7 @@ namespace {
 Status set_norm(Build& b, const SetShape& shape) {
     const Layer& l = *b.layer;
     const uint64_t rows = b.rows(l.in);
-    if (rows > INT32_MAX || uint64_t{shape.N} * shape.groups > INT32_MAX)
-        return fail(Code::unsupported, "layer {}: {} samples of {} positions are too many: take smaller blocks", l.spec.name, b.samples,
-                    l.in.H * l.in.W);
+    GC_TRY(b.rows_fit(std::max(rows, uint64_t{shape.N} * shape.groups)));
     const Activation x = b.activation, y = b.activation = b.flows(true);
     const Tensor scales = b.kept(uint64_t{shape.sets()} * sizeof(SetScale));
     const bool biased = l.biases > 0;

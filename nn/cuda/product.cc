@@ -119,9 +119,7 @@ std::array<uint32_t, algorithm_attributes.size()> choice_of(const cublasLtMatmul
 }   // namespace
 
 Status Product::choose(Build& b, const ProductShape& shape, bool* offered) {
-    if (shape.N > INT32_MAX)
-        return fail(Code::unsupported, "layer {}: a block has {} pixels there, and cuBLAS takes at most {}: take smaller blocks",
-                    b.layer->spec.name, shape.N, INT32_MAX);
+    GC_TRY(b.rows_fit(shape.N));
     shape_ = shape;
     precision_ = b.config.precision;
     algorithms_.assign(b.device.gpus().size(), {});

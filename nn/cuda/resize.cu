@@ -108,6 +108,24 @@ __global__ void upsample_backward_kernel(T* dx, const T* dy, UpsampleShape s, ui
     as_packs<width>(dx)[piece_thread()] = made;
 }
 
+/// Pixels of a sample.
+uint64_t inputs_of(const UpsampleShape& s) { return uint64_t{s.H} * s.W; }
+uint64_t outputs_of(const UpsampleShape& s) { return inputs_of(s) * s.scale * s.scale; }
+
+/// A thread for each pack of the `to_size` pixels of a sample; from_size: of what the kernel upsample_kernels(T{}, Width<w>{}) reads.
+template <typename Kernel>
+Status each_pixel(cudaStream_t stream, Values to, Values from, const UpsampleShape& s, uint64_t to_size, uint64_t from_size,
+                  Kernel upsample_kernels) {
+    return typed(to.bf16, s.C, [&](auto type, auto width) {
+        using T = decltype(type);
+        const uint64_t each = to_size * (s.C / decltype(width)::value);
+        return pieces(s.N, each, [&](uint64_t first, uint32_t samples) {
+            return GC_LAUNCH(upsample_kernels(type, width), blocks_of(samples * each, threads), threads, stream,
+                             as<T>(to) + first * to_size * s.C, as<T>(from) + first * from_size * s.C, s, samples);
+        });
+    });
+}
+
 }   // namespace
 
 Status join(cudaStream_t stream, Values y, Values a, Values b, uint64_t rows, uint32_t A, uint32_t B) {
@@ -133,27 +151,13 @@ Status take_columns(cudaStream_t stream, Values y, Values x, uint64_t rows, uint
 }
 
 Status upsample(cudaStream_t stream, Values y, Values x, const UpsampleShape& s) {
-    const uint64_t pixels = uint64_t{s.H} * s.W, wide = pixels * s.scale * s.scale;
-    return typed(y.bf16, s.C, [&](auto type, auto width) {
-        using T = decltype(type);
-        constexpr int w = decltype(width)::value;
-        return pieces(s.N, wide * (s.C / w), [&](uint64_t first, uint32_t count) {
-            return GC_LAUNCH((upsample_kernel<T, w>), blocks_of(count * wide * (s.C / w), threads), threads, stream,
-                             as<T>(y) + first * wide * s.C, as<T>(x) + first * pixels * s.C, s, count);
-        });
-    });
+    const auto kernel = [](auto type, auto width) { return upsample_kernel<decltype(type), decltype(width)::value>; };
+    return each_pixel(stream, y, x, s, outputs_of(s), inputs_of(s), kernel);
 }
 
 Status upsample_backward(cudaStream_t stream, Values dx, Values dy, const UpsampleShape& s) {
-    const uint64_t pixels = uint64_t{s.H} * s.W, wide = pixels * s.scale * s.scale;
-    return typed(dx.bf16, s.C, [&](auto type, auto width) {
-        using T = decltype(type);
-        constexpr int w = decltype(width)::value;
-        return pieces(s.N, pixels * (s.C / w), [&](uint64_t first, uint32_t count) {
-            return GC_LAUNCH((upsample_backward_kernel<T, w>), blocks_of(count * pixels * (s.C / w), threads), threads, stream,
-                             as<T>(dx) + first * pixels * s.C, as<T>(dy) + first * wide * s.C, s, count);
-        });
-    });
+    const auto kernel = [](auto type, auto width) { return upsample_backward_kernel<decltype(type), decltype(width)::value>; };
+    return each_pixel(stream, dx, dy, s, inputs_of(s), outputs_of(s), kernel);
 }
 
 }   // namespace gradcast::cuda

@@ -165,9 +165,7 @@ static Status loss_by_rows(Build& b, double smoothing) {
     const Layer& l = *b.layer;
     const uint32_t positions = l.in.H * l.in.W;
     const uint64_t rows = b.rows(l.in);
-    if (rows > INT32_MAX)
-        return fail(Code::unsupported, "layer {}: {} samples of {} positions are too many: take smaller blocks", l.spec.name, b.samples,
-                    positions);
+    GC_TRY(b.rows_fit(rows));
     const Activation x = loss_input(b);
     b.operations->forward.emplace_back(
         [=, task = loss_task(b, loss_rows_size(rows, l.in.C), positions, smoothing), training = b.training](const Frame& f) {

@@ -172,6 +172,22 @@ TEST(CudaMoreNets, StagesHaveTheBitsOfTheWhole) {
     }
 }
 
+// Kernels count rows by 32 bits.  The error comes before memory is taken.
+TEST(CudaMoreNets, BlocksOfTooManyRowsAreRefused) {
+    GC_NEED_GPU();
+    for (const char* text : {"layer_norm name=x", "rms_norm name=x", "group_norm name=x", "attention name=x", "linear name=x outputs=4",
+                             "conv name=x outputs=3 kernel=1 groups=3"}) {
+        const NetSpec spec = of(3, 8, 8, 0, 4, {layer(text), fc(4), loss()});
+        cuda::CudaDevice device;
+        ASSERT_TRUE(device.open({.lanes_max = 1, .lanes_per_gpu = 1, .numbers = {0}}).ok());
+        std::unique_ptr<Net> net;
+        const Status status = cuda::net_plan(spec, sizes({1u << 26}), device, &net);
+        EXPECT_EQ(std::string(status.what),
+                  "layer x: a block of 67108864 samples has 4294967296 rows there, and GPUs take at most 2147483647: take smaller blocks")
+            << text;
+    }
+}
+
 TEST(CudaMoreNets, NanShows) {
     GC_NEED_GPU();
     NetSpec spec = small_gpt();
