@@ -25,8 +25,8 @@ struct SlicePoint {
 /// must make the same calls of the net, each lane in the same order.
 struct SliceLink {
     virtual ~SliceLink() = default;
-    /// Memory for what this group sends at that point; to be written before exchange().  May block until what the lane sent there before
-    /// is with the others.
+    /// Memory for what this group sends at that point; to be written before exchange(), which need not follow.  May block until what the
+    /// lane sent there before is with the others.
     virtual Status room(uint32_t lane, size_t point, Buffer* to) = 0;
     /// Sends it, and blocks until what the others send at this point is here.  Error: what has ended the wait; the pass ends with it.
     virtual Status exchange(uint32_t lane, size_t point) = 0;

@@ -38,6 +38,13 @@ Status CpuNet::layers_forward(Frame& frame, StepId step) {
     return {};
 }
 
+Status CpuNet::computed_again(Frame& frame, StepId step) {
+    kept_links_[frame.number].again(true);
+    const Status status = layers_forward(frame, step);
+    kept_links_[frame.number].again(false);
+    return status;
+}
+
 Buffer CpuNet::gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const {
     return memory_[frame.lane][static_cast<size_t>(Place::gradient)].part(block * apart_[bucket] * sizeof(float),
                                                                           layout_.buckets[bucket].count * sizeof(float));
@@ -159,7 +166,7 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     Frame& frame = frame_of(lane, slot);
     const StepId step = frame.blocks[0].id.step;
     // Losses and statistics, which the slot's forward pass has handed in, are not handed in again.
-    if (config_.recompute && computed_[lane] != frame.number) GC_TRY(layers_forward(frame, step));
+    if (config_.recompute && computed_[lane] != frame.number) GC_TRY(computed_again(frame, step));
     for (size_t layer = stage_.end; layer-- > stage_.first;) {
         if (cancelled(step)) return step_cancelled;
         const Operations& operations = frame.program->layers[layer];
@@ -194,6 +201,15 @@ Buffer CpuNet::evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) {
     GC_ASSERT(program_find(programs_, samples, false, &program).ok());
     const Tensor& value = program->edges[edge].value;
     return {reinterpret_cast<std::byte*>(frame_of(lane, 0).at(value)), nullptr, value.bytes()};
+}
+
+void CpuNet::slice_link(SliceLink* link) {
+    for (Frame& frame : frames_) {
+        frame.link = link;
+        if (!config_.recompute) continue;
+        frame.link = &kept_links_[frame.number];
+        kept_links_[frame.number].open(link, slice_points_, stage_.slice_group, frame);
+    }
 }
 
 uint64_t CpuNet::slice_bytes(size_t point, uint32_t group, uint32_t samples, bool training) {

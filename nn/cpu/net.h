@@ -2,7 +2,7 @@
 #pragma once
 #include <atomic>
 
-#include "nn/cpu/build.h"
+#include "nn/cpu/kept_link.h"
 #include "nn/optimiser.h"
 #include "nn/sums.h"
 
@@ -28,6 +28,8 @@ struct Program : ProgramSize {
     std::vector<EdgeTensors> edges;   // alike in all programs of training but for the sizes
     std::vector<SliceBytes> slices;   // by point
     Tensor blocks;                    // with recompute: what the stage reads of the samples
+    /// With recompute: where a slot keeps what a slice group has sent forward, by point and group.
+    std::vector<std::vector<uint64_t>> received;
     /// The first samples of a tensor of this program.
     uint64_t bytes(const Tensor& of, uint32_t count) const {
         const uint64_t all = of.bytes();
@@ -64,9 +66,7 @@ public:
     uint64_t edge_bytes(size_t edge, bool gradient, uint32_t samples) override;
     Buffer edge(uint32_t lane, uint32_t slot, size_t edge, bool gradient, uint32_t samples) override;
     Buffer evaluation_edge(uint32_t lane, size_t edge, uint32_t samples) override;
-    void slice_link(SliceLink* link) override {
-        for (Frame& frame : frames_) frame.link = link;
-    }
+    void slice_link(SliceLink* link) override;
     std::span<const SlicePoint> slice_points() const override { return slice_points_; }
     uint64_t slice_bytes(size_t point, uint32_t group, uint32_t samples, bool training) override;
     uint64_t slice_bytes_most(size_t point, uint32_t group) const override;
@@ -88,8 +88,11 @@ private:
     uint64_t blocks_bytes(const Program& program, uint32_t blocks) const;
     /// Copies what this stage reads of the samples to the slot.
     void keep_blocks(Frame& frame) const;
+    /// Plans where a slot keeps what other slice groups send forward.
+    void keep_received(Build& build, Program& program);
     /// Fills the input and runs all layers forward.
     Status layers_forward(Frame& frame, StepId step);
+    Status computed_again(Frame& frame, StepId step);
     /// Computes and hands in the layer's gradients of weights, block by block.
     Status weights(Frame& frame, size_t layer, GradientSink& sink);
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);
@@ -129,8 +132,9 @@ private:
     std::vector<std::unique_ptr<Call>> calls_;
     std::vector<std::array<Buffer, place_count>> memory_;   // by lane; those of all lanes stay empty
     std::vector<Stream> streams_;
-    std::vector<Frame> frames_;        // those of a lane one behind the other
-    std::vector<uint32_t> computed_;   // by lane: the frame of the newest forward pass
+    std::vector<Frame> frames_;          // those of a lane one behind the other
+    std::vector<KeptLink> kept_links_;   // with recompute: by frame
+    std::vector<uint32_t> computed_;     // by lane: the frame of the newest forward pass
     Buffer parameters_, copies_memory_;
     Engine engine_;
     std::atomic<StepId> cancelled_{no_step};

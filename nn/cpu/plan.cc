@@ -43,7 +43,18 @@ Status CpuNet::make(Build& build, Program& program) {
     if (!config_.recompute || !program.training) return {};
     const uint64_t bytes = blocks_bytes(program, build.together);
     program.blocks = {Build::plain({bytes / sizeof(float)}), Place::slot, build.memory.append(Place::slot, bytes)};
+    keep_received(build, program);
     return {};
+}
+
+void CpuNet::keep_received(Build& build, Program& program) {
+    program.received.resize(program.slices.size());
+    for (size_t point = 0; point < program.slices.size(); ++point) {
+        if (!program.slices[point] || build.slice_points[point].backward()) continue;
+        for (uint32_t group = 0; group < stage_.slice_groups; ++group)
+            program.received[point].push_back(
+                group == stage_.slice_group ? 0 : build.memory.append(Place::slot, program.slices[point](group, program.samples)));
+    }
 }
 
 /// Blocks can be computed together: all layers can, and the activations of so many samples are few.
@@ -123,7 +134,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
             build.most = size.samples;
         }
     for (const ProgramSize& size : sizes) {
-        programs_.push_back({size, {}, {}, {}, {}, {}});
+        programs_.push_back({size, {}, {}, {}, {}, {}, {}});
         GC_TRY(make(build, programs_.back()));
     }
     if (sample_by_sample()) together_ = std::clamp(together_samples / build.most, 1u, together_most);
@@ -156,6 +167,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
 
 Status CpuNet::ready(bool initial) {
     frames_.resize(memory_.size() * config_.slots);
+    kept_links_.resize(config_.recompute ? frames_.size() : 0);
     computed_.assign(memory_.size(), ~0u);
     const auto of_slots = static_cast<size_t>(config_.recompute ? Place::slot : Place::kept);
     for (uint32_t lane = 0; lane < config_.lanes; ++lane) {

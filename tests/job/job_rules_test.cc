@@ -286,8 +286,6 @@ const std::vector<Case> cases = {
      "parallel.slice_groups: nodes that share slices miss nobody in this version: take s = 0, or slice_groups = 1"},
     {{.algorithm = "weights = [1, 2]\n", .parallel = "slices = 2\nslice_groups = 2\n"},
      "parallel.slice_groups: goes with equal shares of the blocks: leave balance and weights out"},
-    {{.parallel = "stages = 2\nslices = 2\nslice_groups = 2\nrecompute = true\n"},
-     "parallel.recompute: does not go with slice_groups in this version"},
     {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},
      "profile.step: goes with ssgd, not ma"},
 };

@@ -6,6 +6,7 @@
 
 #include "nn/graph/slices.h"
 #include "tests/nn/nets.h"
+#include "tests/nn/slot_calls.h"
 
 namespace gradcast {
 namespace {
@@ -37,7 +38,10 @@ struct ThreadLink final : SliceLink {
         std::unique_lock lock(all.mutex);
         for (uint32_t group = 0; group < count; ++group)
             if (place.has(group, own)) {
-                EXPECT_TRUE(all.sent.try_emplace({lane, point_key(point), own, group}, rooms[point]).second);
+                const std::tuple key{lane, point_key(point), own, group};
+                if (!all.changed.wait_for(lock, 20s, [&] { return !all.sent.contains(key); }))
+                    return {Code::deadline, 0, "the other group has not taken what was sent before"};
+                all.sent[key] = rooms[point];
             }
         all.changed.notify_all();
         for (uint32_t group = 0; group < count; ++group) {
@@ -48,6 +52,7 @@ struct ThreadLink final : SliceLink {
             come[point][group] = all.sent[key];
             EXPECT_EQ(come[point][group].size(), net.slice_bytes(point, group, samples, training));
             all.sent.erase(key);
+            all.changed.notify_all();
         }
         return {};
     }
@@ -325,6 +330,62 @@ TEST(SliceGroups, OfBlocksTogether) {
                 wanted.gradient));
         }
     }
+}
+
+uint64_t activation_bytes(const Rig& rig) {
+    uint64_t bytes = 0;
+    for (const auto& [purpose, count] : rig.arena.use("").bytes) bytes += purpose == "activations" ? count : 0;
+    return bytes;
+}
+
+// A forward pass that is computed again exchanges nothing: a slot keeps what has come.
+TEST(SliceGroups, ComputeForwardPassesAgain) {
+    struct Order {
+        const char* name;
+        const std::vector<Call>& calls;
+        uint32_t slots, blocks;
+    };
+    const Order orders[] = {{"gpipe", all_forward_then_all_backward, 3, 3}, {"1f1b", one_forward_one_backward, 2, 4}};
+    for (const Case& each : cases())
+        for (const auto& [name, calls, slots, blocks] : orders)
+            for (const uint32_t groups : {2u, 4u}) {
+                if (groups == 4 && each.spec.layers[0].kind == "conv") continue;   // whose kernels take long to make
+                SCOPED_TRACE(fmt::format("{}, {}, {} groups", each.name, name, groups));
+                const NetSpec spec = cut(each.spec, 4, each.sliced);
+                const uint32_t samples = each.samples[0];
+                Rig whole(spec, sizes({samples}));
+                NetConfig config = sizes({samples});
+                config.slots = slots;
+                uint64_t bytes[2] = {}, activations[2] = {};
+                for (const bool recompute : {false, true}) {
+                    config.recompute = recompute;
+                    Groups all(spec, config, groups);
+                    std::vector<GatherEach> found;
+                    for (uint32_t group = 0; group < groups; ++group) found.emplace_back(all.net(group).layout(), blocks, false);
+                    std::vector<std::unique_ptr<Data>> data;
+                    for (uint32_t b = 0; b < blocks; ++b) data.push_back(std::make_unique<Data>(spec, samples, b + 1));
+                    all.run(samples, true, [&](uint32_t group) -> Status {
+                        Net& net = all.net(group);
+                        for (const auto& [pass, b] : calls) {
+                            const Block block{{0, b}, data[b]->samples};
+                            GC_TRY(pass == Call::forward ? net.forward(0, b % slots, {&block, 1}, found[group])
+                                                         : net.backward(0, b % slots, Backward::both, found[group]));
+                        }
+                        return {};
+                    });
+                    for (uint32_t b = 0; b < blocks; ++b) {
+                        Gather wanted(whole.net->layout());
+                        ASSERT_TRUE(whole.net->block(0, {0, b}, data[b]->samples, wanted).ok());
+                        for (uint32_t group = 0; group < groups; ++group) EXPECT_EQ(found[group].each[b].total, wanted.total);
+                        const auto gradient = [&](uint32_t group) { return std::span(found[group].each[b].gradient); };
+                        EXPECT_TRUE(same_bits(all.gathered(whole.net->layout().elements, gradient), wanted.gradient)) << "block " << b;
+                    }
+                    for (const auto& link : all.links) bytes[recompute] += link->bytes;
+                    activations[recompute] = activation_bytes(*all.rigs[0]);
+                }
+                EXPECT_EQ(bytes[true], bytes[false]);
+                EXPECT_LT(activations[true], activations[false]);
+            }
 }
 
 // Inputs of the softmax that are alike, and NaN, at several groups.

@@ -88,6 +88,43 @@ TEST(SliceGroups, GiveTheBitsOfTheWholeNetInUnequalParts) {
     }
 }
 
+uint64_t bytes_of(const Engine& engine, std::string_view wanted) {
+    uint64_t bytes = 0;
+    for (const MemoryUse& use : engine.status().memory)
+        for (const auto& [purpose, count] : use.bytes) bytes += purpose == wanted ? count : 0;
+    return bytes;
+}
+
+// A pass that is computed again exchanges nothing.
+TEST(SliceGroups, ComputeActivationsAgain) {
+    struct Case {
+        const char *what, *schedule;
+        uint32_t groups, replicas, micro_batch;
+        bool less;   // of the activations less than half is left
+    };
+    const Case cases[] = {{"all blocks in flight", "gpipe", 2, 1, 1, true},
+                          {"of two replicas", "1f1b", 4, 2, 1, false},
+                          {"several blocks in a call", "eager-1f1b", 2, 1, 2, false}};
+    for (const Case& each : cases) {
+        SCOPED_TRACE(each.what);
+        std::vector<uint64_t> bytes[2];   // of activations, by rank
+        uint64_t edges[2] = {};
+        for (const bool recompute : {false, true}) {
+            StagesJob job = job_of(2, each.groups, each.replicas, each.schedule);
+            job.blocks = 8, job.batch = 16;
+            job.parallel += fmt::format("micro_batch = {}\nrecompute = {}\n", each.micro_batch, recompute);
+            const Status status = job.run();
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_wanted(job);
+            for (const auto& engine : job.engines) bytes[recompute].push_back(bytes_of(*engine, "activations"));
+            edges[recompute] = job.engines[0]->status().edge_bytes;
+        }
+        EXPECT_EQ(edges[true], edges[false]);
+        for (Rank rank = 0; rank < bytes[true].size() && each.less; ++rank)
+            EXPECT_LT(bytes[true][rank], bytes[false][rank] / 2) << "rank " << rank;
+    }
+}
+
 // Also exchanges by which several replicas compute a block are tried.
 TEST(SliceGroups, AutoChoosesOneExchangeForAllGroups) {
     StagesJob job = job_of(1, 2, 3);
@@ -144,13 +181,6 @@ TEST(SliceGroups, BeginWithParametersOfAFile) {
     const Status status = job.run();
     ASSERT_TRUE(status.ok()) << status.what;
     expect_wanted(job);
-}
-
-uint64_t bytes_of(const Engine& engine, std::string_view wanted) {
-    uint64_t bytes = 0;
-    for (const MemoryUse& use : engine.status().memory)
-        for (const auto& [purpose, count] : use.bytes) bytes += purpose == wanted ? count : 0;
-    return bytes;
 }
 
 TEST(SliceGroups, HaveTheirShareOfTheParameters) {

@@ -334,8 +334,6 @@ constexpr JobRule rules[] = {
      "nodes that share slices miss nobody in this version: take s = 0, or slice_groups = 1"},
     {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && (keys.job.balance || !keys.job.weights.empty()); },
      "goes with equal shares of the blocks: leave balance and weights out"},
-    {"parallel.recompute", [](Keys keys) { return keys.job.recompute && grouped(keys); },
-     "does not go with slice_groups in this version"},
     {"profile.step", [](Keys keys) { return keys.job.profile > 0 && learns_alone(keys); },
      "goes with ssgd, not {algorithm.kind}"},
 };
