@@ -253,8 +253,8 @@ const std::vector<Case> cases = {
       .parallel = "stages = 2\nrecompute = true\n"},
      "parallel.recompute: computes on CPUs in this version: a GPU keeps the activations of its stage"},
     {{.job = "steps = 3\nsurvive = true\n", .parallel = "stages = 2\nslices = 2\nslice_groups = 2\nbuddy = true\n"},
-     "parallel.buddy: keeps whole stages in this version, and nodes that share slices have parts of one: take slice_groups = 1, or leave buddy and "
-     "job.survive out"},
+     "parallel.buddy: keeps whole stages in this version, and nodes that share slices have parts of one: take slice_groups = 1, or leave buddy "
+     "out"},
     {{.job = "steps = 3\nsurvive = true\n", .net = "preset = \"mlp\"\ndevice = \"cuda\"\n",
       .parallel = "stages = 2\nbuddy = true\n"},
      "parallel.buddy: computes on CPUs in this version: on GPUs a stage is kept by replicas, with twice the nodes"},
@@ -280,8 +280,6 @@ const std::vector<Case> cases = {
      "parallel.slice_groups: 3 is not a power of two"},
     {{.parallel = "slices = 2\nslice_groups = 4\n"},
      "parallel.slice_groups: 4 does not divide the 2 slices"},
-    {{.job = "steps = 3\nsurvive = true\n", .parallel = "slices = 2\nslice_groups = 2\n"},
-     "parallel.slice_groups: nodes that share slices do not survive a loss in this version: leave job.survive out, or take slice_groups = 1"},
     {{.algorithm = "exchange = \"coded-rs\"\ns = 1\n", .parallel = "slices = 2\nslice_groups = 2\n"},
      "parallel.slice_groups: nodes that share slices miss nobody in this version: take s = 0, or slice_groups = 1"},
     {{.algorithm = "weights = [1, 2]\n", .parallel = "slices = 2\nslice_groups = 2\n"},

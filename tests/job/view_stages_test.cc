@@ -84,6 +84,35 @@ TEST(ViewStages, NodesThatShareSlices) {
     EXPECT_EQ(view.pipeline(cut, 7).begins, cut.begins);
 }
 
+// Of each set of eight nodes in two replicas of two stages in two slice groups: a replica is any one node of each cell.
+TEST(ViewStages, NodesThatShareSlicesAreLost) {
+    for (uint32_t living = 1; living < 256; ++living) {
+        SCOPED_TRACE(living);
+        std::vector<NodeId> nodes;
+        std::vector<Rank> of_cell[4];
+        for (uint32_t node = 0; node < 8; ++node) {
+            if (!(living & 1u << node)) continue;
+            of_cell[node % 4].push_back(static_cast<Rank>(nodes.size()));
+            nodes.push_back(NodeId{node});
+        }
+        const ViewStages view(nodes, 2, false, 2);
+        const auto fewest = std::ranges::min_element(of_cell, {}, [](const auto& each) { return each.size(); });
+        EXPECT_EQ(view.grid.replicas(), fewest->size());
+        EXPECT_EQ(view.missing().has_value(), fewest->empty());
+        if (fewest->empty()) {
+            const auto cell = static_cast<uint32_t>(fewest - of_cell);
+            EXPECT_EQ(view.missing(), cell / 2);
+            EXPECT_EQ(view.grid.missing()[0], (Cell{cell / 2, cell % 2}));
+        }
+        for (uint32_t cell = 0; cell < 4; ++cell) {
+            std::vector<Rank> computes = of_cell[cell];
+            computes.resize(fewest->size());
+            EXPECT_EQ(view.holders(cell / 2, cell % 2), computes);
+            for (size_t i = computes.size(); i < of_cell[cell].size(); ++i) EXPECT_TRUE(view.grid.is_spare(of_cell[cell][i]));
+        }
+    }
+}
+
 // Stages of a view begin where its runs do.
 TEST(ViewStages, CutsOfAView) {
     PipelineConfig cut;

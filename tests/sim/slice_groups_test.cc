@@ -266,7 +266,9 @@ TEST(SliceGroups, GridsThatNodesDoNotFillAreNamed) {
         uint32_t nodes, stages, groups;
         const char* error;
     } rows[] = {
-        {3, 1, 2, "parallel.slice_groups: 2 slice groups take 2, 4, ... nodes, and the job has 3: each node computes one"},
+        {3, 1, 2,
+         "parallel.slice_groups: 2 slice groups take 2, 4, ... nodes, and the job has 3: each node computes one; survive = true keeps "
+         "spare nodes"},
         {6, 2, 2, "parallel.stages: 2 stages x 2 slice groups take 4, 8, ... nodes, and the job has 6: each node computes one"},
         {3, 2, 2, "parallel.stages: 2 stages x 2 slice groups need 4 nodes, and there are 3: take fewer stages, or more nodes"},
     };

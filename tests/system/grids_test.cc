@@ -271,6 +271,42 @@ TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
     }
 }
 
+// The same where two slice groups share each stage, and where they share the net.
+TEST_F(SystemGrids, AJobOfSliceGroupsSurvivesLostNodes) {
+    constexpr uint32_t steps = 900;
+    const Net& net = nets[0];
+    auto begun = [&](const Grid& grid, const std::vector<std::string>& names, const char* survive) {
+        const std::string text = job_text(net, grid, steps, survive);
+        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, names, 0}));
+        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
+        return answer.value("id", "");
+    };
+    const JobStatus quiet = cluster[0].ended(begun({.groups = 1}, {"a"}, ""));
+    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
+    for (const uint32_t stages : {1u, 2u}) {
+        SCOPED_TRACE(fmt::format("{} stages", stages));
+        std::vector<std::string> names;
+        for (uint32_t node = 0; node < 4 * stages; ++node) names.push_back(cluster[node].name);
+        const std::string id = begun({.stages = stages, .replicas = 2, .groups = 2}, names, "survive = true");
+        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 60; }));
+        cluster[2].process->kill(SIGKILL);
+        ASSERT_TRUE(eventually([&] { return members(id) == names.size() - 1; })) << cluster[0].job(id).dump(2);
+        cluster.start(cluster[2]);
+        ASSERT_TRUE(eventually([&] { return members(id) == names.size(); })) << cluster[0].job(id).dump(2);
+        cluster[1].process->kill(SIGKILL);
+        for (uint32_t node = 0; node < names.size(); ++node) {
+            if (node == 1) continue;
+            const JobStatus last = cluster[node].ended(id);
+            EXPECT_EQ(last.state, JobState::done) << last.error;
+            EXPECT_EQ(last.digest, quiet.digest);
+            EXPECT_EQ(last.step_digest, quiet.step_digest);
+            EXPECT_EQ(last.accuracy, quiet.accuracy);
+        }
+        cluster.start(cluster[1]);
+        ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b c d e f g h"; }));
+    }
+}
+
 // Each of the four nodes of one replica is killed; three of them come back before the next one is.
 TEST_F(SystemGrids, ABuddyTakesTheStageOfALostNode) {
     constexpr uint32_t steps = 2500;

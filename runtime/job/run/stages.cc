@@ -110,8 +110,9 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
         const std::string named = groups == 1  ? fmt::format("{} stages", stages)
                                   : stages > 1 ? fmt::format("{} stages x {} slice groups", stages, groups)
                                                : fmt::format("{} slice groups", groups);
-        return fail(Code::invalid, "{} take {}, {}, ... nodes, and the job has {}: each node computes one{}", named, cells, 2 * cells, n,
-                    groups == 1 ? "; survive = true keeps spare nodes" : "");
+        return fail(Code::invalid,
+                    "{} take {}, {}, ... nodes, and the job has {}: each node computes one; survive = true keeps spare nodes", named, cells,
+                    2 * cells, n);
     }
     *about = "parallel.cuts";
     if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, stages);

@@ -108,7 +108,7 @@ private:
     Status catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing);
     /// The same of a net in stages: each rank gets the part that it is to compute with from one that has it.
     Status catch_up_parts(Context& context, Session& session, const ViewNotice& step, Standing* standing);
-    Status lost(uint32_t stage);
+    Status lost(const Cell& cell);
     ViewRecord record(const Context& context, const SessionConfig& now) const;
     void report(Context& context);
     void be_patient(Host& host, StepId step);
