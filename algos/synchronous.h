@@ -62,7 +62,7 @@ private:
     Port port_;
     std::vector<std::atomic<uint32_t>> gradients_remaining_;   // by bucket: of own blocks
     std::vector<std::atomic<int64_t>> losses_;                 // by target
-    bool expelling_ = false;                                // since the step before
+    bool expelling_ = false;                                   // since the step before
 };
 
 }   // namespace gradcast

@@ -38,10 +38,10 @@ private:
 };
 
 struct LayerSpec {
-    std::string kind = {};     // LayerKind::name
-    std::string name = {};     // for errors, exports and `from`; empty: kind and number ("conv2")
-    LayerValues values = {};   // of the keys of its kind
-    std::string from = {};     // an earlier layer: a kind with two inputs takes it as its second one, any other as its input
+    std::string kind = {};         // LayerKind::name
+    std::string name = {};         // for errors, exports and `from`; empty: kind and number ("conv2")
+    LayerValues values = {};       // of the keys of its kind
+    std::string from = {};         // an earlier layer: a kind with two inputs takes it as its second one, any other as its input
     std::string weights_of = {};   // an earlier layer, whose weights it takes in place of its own (LayerKind::ties)
 };
 /// Layers first .. end - 1 of a net, and of those that are sliced the slices of one slice group; the default is all of the net.  The number

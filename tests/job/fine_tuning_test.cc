@@ -129,6 +129,15 @@ TEST_F(FineTuning, AveragedWeightsAreStateAndAreEvaluated) {
     const Status evaluated = model_evaluate(folder_ + "/ema.safetensors", folder_ + "/test.h5", 1, &of_export);
     ASSERT_TRUE(evaluated.ok()) << evaluated.what;
     EXPECT_NEAR(of_export.loss, measured.ranks[0].test_loss, 1e-5);
+    const auto averaged_loss = [&](const std::string& path, Evaluation* evaluation) {
+        return model_evaluate(path, folder_ + "/test.h5", 1, evaluation, 0, {}, true);
+    };
+    Evaluation of_file;
+    ASSERT_TRUE(averaged_loss(all.folders[0] + "/final.h5", &of_file).ok());
+    EXPECT_EQ(of_file.loss, of_export.loss);
+    EXPECT_EQ(of_file.digest, of_export.digest);
+    EXPECT_EQ(std::string(averaged_loss(folder_ + "/ema.safetensors", &of_file).what),
+              folder_ + "/ema.safetensors: a file of tensors has one set of weights, and no averaged ones beside them");
     // Resumed, the averages go on; a job without them has none.
     const Run rest = run(job, 2, from(checkpoints(all).at(5)));
     EXPECT_EQ(rest.digest(), all.digest());

@@ -34,7 +34,8 @@ TEST_P(PositionReference, BlocksOfOtherSizesAddUpToTheSame) {
     expect_near(whole.net->layout(), sum, once.gradient, 2e-5f);
 }
 
-INSTANTIATE_TEST_SUITE_P(Nets, PositionReference, testing::Values("gpt", "long", "masks", "gated", "tied"), [](const auto& p) { return p.param; });
+INSTANTIATE_TEST_SUITE_P(Nets, PositionReference, testing::Values("gpt", "long", "masks", "gated", "tied"),
+                         [](const auto& p) { return p.param; });
 
 NetSpec text_net(std::vector<LayerSpec> layers, uint32_t vocabulary = 7, uint32_t context = 5) {
     return {.C = 1, .H = 1, .W = context + 1, .classes = 1, .element = Element::u16, .vocabulary = vocabulary, .layers = std::move(layers)};

@@ -209,8 +209,8 @@ struct Gather : GradientSink {
     double total = NAN;
     uint32_t next = 0;
     bool has_loss = false;
-    bool by_pieces = false;   // take the pieces of large layers
-    uint32_t in_pieces = 0;   // buckets that came in pieces
+    bool by_pieces = false;       // take the pieces of large layers
+    uint32_t in_pieces = 0;       // buckets that came in pieces
     std::vector<uint32_t> came;   // by bucket: gradients
     void loss(uint32_t, BlockId, double sum) override {
         EXPECT_TRUE(next == 0 && !has_loss);

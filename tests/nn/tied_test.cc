@@ -18,10 +18,8 @@ NetSpec text_net(const std::vector<std::string>& layers) {
     return spec;
 }
 
-const std::vector<std::string> two_heads = {"embedding name=wte outputs=4",
-                                            "linear name=up outputs=7 weights_of=wte bias=0",
-                                            "linear name=down outputs=4",
-                                            "linear name=head outputs=7 weights_of=up bias=0",
+const std::vector<std::string> two_heads = {"embedding name=wte outputs=4", "linear name=up outputs=7 weights_of=wte bias=0",
+                                            "linear name=down outputs=4", "linear name=head outputs=7 weights_of=up bias=0",
                                             "softmax_cross_entropy"};
 
 NetSpec tied_gpt() {

@@ -63,8 +63,8 @@ constexpr char jobs_group[] = "Jobs", cluster_group[] = "Cluster", models_group[
 CLI::Validator job_states();
 /// The file `which`, or final.h5 of the folder or job of that name.  Returns exit_done, or says what is wrong.
 int find_model(const Options& options, const std::string& which, std::string* path);
-/// The argument MODEL; others: what it may name besides final.h5 and a job, as every_file.
-void model_argument(CLI::App* command, std::string& model, const char* others);
+/// The argument MODEL, and the flag --ema; others: what it may name besides final.h5 and a job, as every_file.
+void model_argument(CLI::App* command, std::string& model, bool& averaged, const char* others);
 constexpr char every_file[] = "a checkpoint, a .safetensors file of gradcastctl export, ";
 /// Type of --isa in help and completion.
 std::string isa_type();

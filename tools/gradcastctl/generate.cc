@@ -15,6 +15,7 @@ namespace {
 
 struct Flags {
     std::string model, prompt, vocabulary;
+    bool averaged = false;
     std::vector<uint32_t> tokens;
     uint32_t count = 200;
     Sampling sampling;
@@ -29,7 +30,7 @@ int command_generate(const Options& options, const Flags& flags) {
     if (int exit = find_model(options, flags.model, &path); exit != exit_done) return exit;
     Generator generator;
     std::vector<uint32_t> tokens = flags.tokens;
-    Status status = generator.open(path);
+    Status status = generator.open(path, flags.averaged);
     if (status.ok() && !flags.vocabulary.empty()) status = generator.vocabulary(flags.vocabulary);
     if (status.ok() && tokens.empty()) status = generator.tokens(flags.prompt, &tokens);
     const size_t given = tokens.size();
@@ -67,7 +68,7 @@ void add_generate(Cli& cli) {
     Flags& f = cli.keep<Flags>();
     CLI::App* command = cli.add(models_group, "generate", "text that a model of a text continues; on this machine",
                                 [&] { return command_generate(cli.options, f); });
-    model_argument(command, f.model, every_file);
+    model_argument(command, f.model, f.averaged, every_file);
     command->add_option("--prompt", f.prompt,
                         "how the text begins, in characters that the model was trained on, or any where it has merges");
     command->add_option("--prompt-tokens", f.tokens, "the same as numbers of tokens, with commas")->delimiter(',');

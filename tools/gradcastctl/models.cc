@@ -160,11 +160,11 @@ const std::vector<std::string>& export_formats() {
     return names;
 }
 
-static int command_evaluate(const Options& options, const std::string& which, const std::string& data) {
+static int command_evaluate(const Options& options, const std::string& which, const std::string& data, bool averaged) {
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
     Evaluation evaluation;
-    Status status = model_evaluate(path, data, cpu_room().threads(), &evaluation, 0, verified_path_of_user());
+    Status status = model_evaluate(path, data, cpu_room().threads(), &evaluation, 0, verified_path_of_user(), averaged);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (evaluation.regression) {
         Json json{{"samples", evaluation.count}, {"mse", evaluation.loss}, {"digest", evaluation.digest}, {"kernels", evaluation.kernels}};
@@ -250,11 +250,11 @@ static int masks_ready(const std::string& folder, const PredictionPrinter& print
 }
 
 static int command_predict(const Options& options, const std::string& which, const std::vector<std::string>& images, uint32_t top,
-                           const ImageRules& rules, const std::string& masks, bool force) {
+                           const ImageRules& rules, const std::string& masks, bool averaged, bool force) {
     std::string path;
     if (int exit = find_model(options, which, &path); exit != exit_done) return exit;
     Predictor predictor;
-    Status status = predictor.open(path, rules, cpu_room().threads());
+    Status status = predictor.open(path, rules, cpu_room().threads(), averaged);
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     const std::vector<Named> all = images_named(images);
     if (predictor.masks() && masks.empty())
@@ -309,19 +309,21 @@ static int command_export(const Options& options, const std::string& which, cons
 
 // ---- command line --------------------------------------------------------------------------------------------------------------
 
-void model_argument(CLI::App* command, std::string& model, const char* others) {
+void model_argument(CLI::App* command, std::string& model, bool& averaged, const char* others) {
     command->add_option("MODEL", model, fmt::format("final.h5, the folder that has it, {}or the job whose model it is", others))
         ->required();
+    command->add_flag("--ema", averaged, "the averaged weights of a job with optimiser.ema in place of the weights");
 }
 
 void add_evaluate(Cli& cli) {
     struct Flags {
         std::string model, data;
+        bool averaged = false;
     };
     Flags& f = cli.keep<Flags>();
     CLI::App* command = cli.add(models_group, "evaluate", "accuracy of a model, by class, with the confusion matrix; on this machine",
-                                [&] { return command_evaluate(cli.options, f.model, f.data); });
-    model_argument(command, f.model, every_file);
+                                [&] { return command_evaluate(cli.options, f.model, f.data, f.averaged); });
+    model_argument(command, f.model, f.averaged, every_file);
     command->add_option("--data", f.data, "shards: a path or a pattern in quotes")->required();
 }
 
@@ -332,12 +334,13 @@ void add_predict(Cli& cli) {
         ImageRules rules;
         uint32_t top = 1;
         std::string masks;
-        bool force = false;
+        bool averaged = false, force = false;
     };
     Flags& f = cli.keep<Flags>();
-    CLI::App* command = cli.add(models_group, "predict", "the class that a model sees in each image, with its probability; on this machine",
-                                [&] { return command_predict(cli.options, f.model, f.images, f.top, f.rules, f.masks, f.force); });
-    model_argument(command, f.model, every_file);
+    CLI::App* command =
+        cli.add(models_group, "predict", "the class that a model sees in each image, with its probability; on this machine",
+                [&] { return command_predict(cli.options, f.model, f.images, f.top, f.rules, f.masks, f.averaged, f.force); });
+    model_argument(command, f.model, f.averaged, every_file);
     command->add_option("IMAGE", f.images, "PNG and JPEG files, and folders of such")->required();
     command->add_option("--top", f.top, "how many classes of each image, the most probable ones")
         ->capture_default_str()
@@ -365,11 +368,10 @@ void add_export(Cli& cli) {
     Flags& f = cli.keep<Flags>();
     CLI::App* command = cli.add(models_group, "export", "write a model for other programs",
                                 [&] { return command_export(cli.options, f.model, f.out, f.format, f.averaged, f.force); });
-    model_argument(command, f.model, "");
+    model_argument(command, f.model, f.averaged, "");
     command->add_option("FILE", f.out, fmt::format("output file; its ending is the format, one of {}", fmt::join(export_formats(), ", ")))
         ->required();
     command->add_option("--format", f.format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
-    command->add_flag("--ema", f.averaged, "the averaged weights of a job with optimiser.ema in place of the weights");
     cli.force(command, f.force);
 }
 

@@ -21,8 +21,8 @@ constexpr uint32_t auto16_blocks_max = 64;
 /// auto16, so that sums of B gradients are words of the prime field and stay within int32 or int16.  B: the blocks, times Group::uses.
 int32_t quantise_limit(Quantiser quantiser, uint32_t gradients);
 
-/// Metadata of the gradients of one target: one a block, of tied weights several (Group::uses).  Memory of the exchange.  The codec writes blocks, written, maxima, clipped, diverged and digest;
-/// the trainer writes the rest before `ready`.
+/// Metadata of the gradients of one target: one a block, of tied weights several (Group::uses).  Memory of the exchange.  The codec writes
+/// blocks, written, maxima, clipped, diverged and digest; the trainer writes the rest before `ready`.
 struct Record {
     uint64_t state = 0;
     int64_t loss = 0;

@@ -229,7 +229,8 @@ private:
         for (const toml::node& each : *array) {
             LayerSpec layer;
             section("net.layers", *each.as_table(), {&job_, &layer});
-            for (auto [key, name] : {std::pair{"net.layers.name", &layer.name}, {"net.layers.from", &layer.from},
+            for (auto [key, name] : {std::pair{"net.layers.name", &layer.name},
+                                     {"net.layers.from", &layer.from},
                                      {"net.layers.weights_of", &layer.weights_of}})
                 if (!name->empty() && !plain(*name)) mistake(line_of(each), key, fmt::format("{} {}", shown(*name), plain_rule));
             if (!each.as_table()->contains("kind"))

@@ -63,10 +63,10 @@ uint32_t token_drawn(std::span<const float> probabilities, const Sampling& sampl
     return order[0];
 }
 
-Status Generator::open(const std::string& path) {
+Status Generator::open(const std::string& path, bool averaged) {
     path_ = path;
     GC_TRY(nn_isa(Isa::portable));
-    GC_TRY(net_.open(path, 1, 1));
+    GC_TRY(net_.open(path, 1, 1, averaged));
     const NetSpec& spec = net_.model.net;
     if (spec.vocabulary == 0) return fail(Code::data, "the model {} is not of a text, so it has nothing to continue", path);
     std::vector<Layer> layers;

@@ -22,7 +22,7 @@ class Generator {
 public:
     /// A model as ModelNet::open() takes it.  Error: its net is not of a text, or some position of it sees later ones.  Sets nn_isa() of
     /// the process, so no net may have been planned before.
-    Status open(const std::string& path);
+    Status open(const std::string& path, bool averaged = false);
     /// Tokens of a text: characters of the model's alphabet, words by its merges, or bytes.  Error: names what the model does not have.
     Status tokens(const std::string& text, std::vector<uint32_t>* tokens);
     /// Takes the merges of a file, as Tokeniser::open() does, of a model that has none.  Error: they do not fit the model.

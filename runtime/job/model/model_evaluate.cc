@@ -19,9 +19,9 @@ double mean_iou(const Evaluation& evaluation) {
 }
 
 Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal,
-                      const std::string& verified) {
+                      const std::string& verified, bool averaged) {
     ModelNet of;
-    GC_TRY(of.open(path, threads));
+    GC_TRY(of.open(path, threads, evaluation_batch, averaged));
     std::unique_ptr<DataSet> set;
     GC_TRY(data_open(data, &set,
                      {.classes = of.classes,

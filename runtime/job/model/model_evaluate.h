@@ -26,8 +26,8 @@ struct Evaluation {
 };
 /// The mean over classes that occur, in labels or predictions, of right / (labels or predictions of the class): intersection over union.
 double mean_iou(const Evaluation& evaluation);
-/// literal: as file_glob(), of `data`.  verified: the record of data_verify_once().
+/// literal: as file_glob(), of `data`.  verified: the record of data_verify_once().  averaged: as ModelNet::open().
 Status model_evaluate(const std::string& path, const std::string& data, uint32_t threads, Evaluation* evaluation, size_t literal = 0,
-                      const std::string& verified = {});
+                      const std::string& verified = {}, bool averaged = false);
 
 }   // namespace gradcast

@@ -7,9 +7,11 @@
 
 namespace gradcast {
 
-Status ModelNet::open(const std::string& path, uint32_t thread_count, uint32_t samples) {
+Status ModelNet::open(const std::string& path, uint32_t thread_count, uint32_t samples, bool averaged) {
     const bool tensors = path.ends_with(".safetensors");
-    GC_TRY(tensors ? safetensors_model(path, &model, &parameters_) : model_read(path, &model, &parameters_));
+    if (tensors && averaged)
+        return fail(Code::invalid, "{}: a file of tensors has one set of weights, and no averaged ones beside them", path);
+    GC_TRY(tensors ? safetensors_model(path, &model, &parameters_) : (averaged ? model_averaged : model_read)(path, &model, &parameters_));
     // The job file says whether only the first classes of its data were trained on.  One of another version may not be readable here.
     JobConfig job;
     std::vector<JobMistake> mistakes;

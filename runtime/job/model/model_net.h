@@ -19,8 +19,8 @@ struct ModelNet {
 
     /// Reads final.h5, a checkpoint, or a file written by safetensors_write() whose name ends in .safetensors.  Plans its net for batches
     /// of `samples` samples, in bf16 if the job was in bf16 and this CPU supports it, else in float32.  The caller may plan more
-    /// memory in `arena` until ready().
-    Status open(const std::string& path, uint32_t threads, uint32_t samples = evaluation_batch);
+    /// memory in `arena` until ready().  averaged: with the averaged weights (model_averaged()), which a file of tensors does not have.
+    Status open(const std::string& path, uint32_t threads, uint32_t samples = evaluation_batch, bool averaged = false);
     /// Takes the memory, fills in the parameters and starts the lanes.
     Status ready();
 

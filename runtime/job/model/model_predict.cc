@@ -13,10 +13,10 @@
 
 namespace gradcast {
 
-Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_t threads) {
+Status Predictor::open(const std::string& path, const ImageRules& rules, uint32_t threads, bool averaged) {
     path_ = path;
     rules_ = rules;
-    GC_TRY(net_.open(path, threads));
+    GC_TRY(net_.open(path, threads, evaluation_batch, averaged));
     const NetSpec& spec = net_.model.net;
     if (spec.element != Element::u8)
         return fail(Code::data, "the model {} takes samples of {}, not images", path, element_name(spec.element));

@@ -27,7 +27,7 @@ public:
     /// images, which are cut out of the middle.  Where Model::pictures_side is known, 0 stands for it; and then, or where the size is more
     /// than the model's side, an image is stored as a JPEG and decoded as evaluations do it with pictures, so that the sample is the same.
     /// Error: a regression, a net whose samples are no images, another size, masks of more than 256 classes.
-    Status open(const std::string& path, const ImageRules& rules, uint32_t threads);
+    Status open(const std::string& path, const ImageRules& rules, uint32_t threads, bool averaged = false);
     /// How many images a call of run() should have, so that all threads work.
     size_t images_at_once() const { return size_t{net_.threads} * evaluation_batch; }
     /// results[i]: of paths[i], with the `top` most probable classes.  Blocks.  Error: of the net, not of an image.

@@ -15,7 +15,8 @@ std::vector<NetTensor> net_tensors(const std::vector<Layer>& layers) {
             tensors.push_back({name, layer.weight_shape, layer.offset, layer.weight_elements()});
             continue;
         }
-        if (layer.weights > 0 && layer.tied == Layer::none) tensors.push_back({name + ".weight", layer.weight_shape, layer.offset, layer.weights});
+        if (layer.weights > 0 && layer.tied == Layer::none)
+            tensors.push_back({name + ".weight", layer.weight_shape, layer.offset, layer.weights});
         if (layer.biases) tensors.push_back({name + ".bias", {layer.biases}, layer.offset + layer.weights, layer.biases});
         if (!layer.statistics) continue;
         const uint64_t K = layer.statistics / 2;
