@@ -265,7 +265,7 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     wait_us_ = context_->stage_wait_us(blocks.size());
     if (blocks_.size() != blocks.size()) tasks_ = config_.tasks(config_.own_stage, static_cast<uint32_t>(blocks.size()));
     blocks_ = blocks;
-    if (slices_) slices_->begin(step_, wait_us_);
+    if (slices_) slices_->begin(step_, wait_us_, slices_needless());
     fetched_ = 0;
     context_->stage.micro_batches = micro_batches();
     GC_TRY(poll());
@@ -280,25 +280,40 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     }
     for (Transfer& each : transfers_)
         if (!stopped_) GC_TRY(wait({&each, 1}, each.crossing && each.crossing->gradient));
-    if (slices_) GC_TRY(slices_->drain());
+    if (slices_ && !stopped_) {
+        const Status status = slices_->drain();
+        if (!SliceExchange::is_stop(status)) GC_TRY(status);
+        stopped_ = slices_->stopped();
+    }
     return stopped_ ? give_up(task) : Status{};
 }
 
-/// Blocks that are not needed are also taken from the source, which returns them in order.
+std::function<bool()> Pipeline::slices_needless() const {
+    return [this] { return broken() || (needless_ && needless_()); };
+}
+
+void Pipeline::skip(uint32_t index) {
+    const BlockId id{step_, blocks_[index]};
+    if (Samples samples; source_->get(id, &samples).ok()) source_->done(id);
+}
+
 Status Pipeline::give_up(size_t next_task) {
-    for (; fetched_ < blocks_.size(); ++fetched_) {
-        const BlockId id{step_, blocks_[fetched_]};
-        if (Samples samples; source_->get(id, &samples).ok()) source_->done(id);
-    }
-    const auto open = [](const Transfer& each) { return each.fate == Fate::open; };
-    if (std::ranges::none_of(transfers_, open)) return {};
+    for (; fetched_ < blocks_.size(); ++fetched_) skip(fetched_);
+    std::vector<uint32_t> blocks = slices_ ? slices_->under_way() : std::vector<uint32_t>();
+    for (const Transfer& each : transfers_)
+        if (each.fate == Fate::open) blocks.push_back(each.block | mark_);
+    if (blocks.empty()) return {};
+    for (size_t task = next_task; task < tasks_.size(); ++task)
+        for (uint32_t index = tasks_[task].micro_batch * config_.micro_batch; index < end_of(tasks_[task].micro_batch); ++index)
+            blocks.push_back(blocks_[index] | mark_);
+    return abandon(std::move(blocks));
+}
+
+Status Pipeline::abandon(std::vector<uint32_t> blocks) {
+    std::ranges::sort(blocks);
+    blocks.erase(std::ranges::unique(blocks).begin(), blocks.end());
     Edges edges(context_->host, edge_channel);
-    for (uint32_t index = 0; index < blocks_.size(); ++index) {
-        const auto of_it = [&](const StageTask& task) { return task.micro_batch == index / config_.micro_batch; };
-        if (std::any_of(tasks_.begin() + static_cast<ptrdiff_t>(next_task), tasks_.end(), of_it) ||
-            std::ranges::any_of(transfers_, [&](const Transfer& each) { return open(each) && each.block == blocks_[index]; }))
-            edges.abandon(static_cast<uint32_t>(step_), blocks_[index] | mark_);
-    }
+    for (const uint32_t block : blocks) edges.abandon(static_cast<uint32_t>(step_), block);
     return drain();
 }
 
@@ -306,15 +321,25 @@ Status Pipeline::give_up(size_t next_task) {
 Status Pipeline::drain() {
     Waiting waiting(context_->progress);
     const uint64_t begin_us = context_->host.now_us(), until_us = begin_us + wait_us_;
+    const auto take_some = [&](bool* late) -> Status {
+        // A rank that computes wrongly must first receive the reason.
+        const bool cuts = dispatch_->expelling();
+        const Status status = dispatch_->collect(cuts ? context_->host.now_us() + context_->deadline_us / 40 : until_us);
+        if (status.code != Code::deadline || !dispatch_->ended().ok()) return status;
+        if (cuts) dispatch_->cut_expelled();
+        else *late = true;
+        return {};
+    };
+    bool late = false;
     for (const Transfer& each : transfers_)
         while (each.fate == Fate::open) {
-            // A rank that computes wrongly must first receive the reason.
-            const bool cuts = dispatch_->expelling();
-            const Status status = dispatch_->collect(cuts ? context_->host.now_us() + context_->deadline_us / 40 : until_us);
-            if (status.code != Code::deadline || !dispatch_->ended().ok()) GC_TRY(status);
-            else if (cuts) dispatch_->cut_expelled();
-            else return overdue(each);
+            GC_TRY(take_some(&late));
+            if (late) return overdue(each);
         }
+    while (slices_ && !slices_->under_way().empty()) {
+        GC_TRY(take_some(&late));
+        if (late) return slices_->overdue();
+    }
     waited_us_ += context_->host.now_us() - begin_us;
     return {};
 }
@@ -356,9 +381,14 @@ Status Pipeline::run(const StageTask& task) {
     } work{*this, task, (end - first + together_ - 1) / together_};
     const uint64_t begin_us = context_->host.now_us();
     context_->lanes.run(std::min(config_.lanes, work.calls), [&work](uint32_t, uint32_t lane) {
+        bool stops = false;
         for (uint32_t number = lane; number < work.calls; number += work.all.config_.lanes) {
+            const Call made = work.all.call(work.task.micro_batch, number);
+            for (uint32_t i = 0; stops && work.task.pass == StagePass::forward && i < made.count; ++i) work.all.skip(made.first + i);
+            if (stops) continue;
             const Status status = work.all.traced(work.task, number);
-            if (status.ok()) continue;
+            stops = SliceExchange::is_stop(status);   // as all lanes do
+            if (status.ok() || stops) continue;
             if (work.all.slices_) work.all.slices_->fail(status);
             std::lock_guard lock(work.mutex);
             if (work.status.ok()) work.status = status;
@@ -367,8 +397,9 @@ Status Pipeline::run(const StageTask& task) {
     });
     GC_TRY(work.status);
     if (slices_) waited_us_ += slices_->take_waited_us();
-    context_->stage.pass(task.pass, begin_us, context_->host.now_us());
     if (forward) fetched_ = end;
+    if (slices_ && slices_->stopped()) return stopped_ = true, Status{};
+    context_->stage.pass(task.pass, begin_us, context_->host.now_us());
     if (!forward && !gradients) return {};
     for (uint32_t number = 0; number < work.calls; ++number) {
         const Call made = call(task.micro_batch, number);
@@ -382,7 +413,7 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
     begin(context_->step, mark_evaluation, {});
     const uint32_t of_block = *std::ranges::min_element(config_.block_sizes);
     wait_us_ = context_->stage_wait_us(batches.empty() ? 0 : uint64_t{batches[0].samples} * config_.lanes / of_block);
-    if (slices_) slices_->begin(step_, wait_us_);
+    if (slices_) slices_->begin(step_, wait_us_, slices_needless());
     auto wait_all = [&]() -> Status {
         for (uint32_t lane = 0; lane < config_.lanes && !stopped(); ++lane) GC_TRY(wait(evaluated(lane), false));
         return {};
@@ -413,19 +444,27 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
             const auto& [number, samples] = batches[first + lane];
             if (slices_) slices_->call(lane, number | mark_, samples, SliceExchange::Call::evaluation);
             const Status found = evaluate(lane, static_cast<uint32_t>(first) + lane);
+            if (SliceExchange::is_stop(found)) return;
             if (!found.ok() && slices_) slices_->fail(found);
             std::lock_guard lock(mutex);
             if (status.ok()) status = found;
         });
         GC_TRY(status);
+        stopped_ = stopped_ || (slices_ && slices_->stopped());
+        if (stopped_) break;
         cross(false);
     }
     GC_TRY(wait_all());
-    if (!stopped_) return slices_ ? slices_->drain() : Status{};
-    Edges edges(context_->host, edge_channel);
+    if (!stopped_ && slices_) {
+        const Status status = slices_->drain();
+        if (!SliceExchange::is_stop(status)) return status;
+        stopped_ = true;
+    }
+    if (!stopped_) return {};
+    std::vector<uint32_t> blocks = slices_ ? slices_->under_way() : std::vector<uint32_t>();
     for (const Transfer& each : transfers_)
-        if (each.fate == Fate::open) edges.abandon(static_cast<uint32_t>(step_), each.block | mark_);
-    return drain();
+        if (each.fate == Fate::open) blocks.push_back(each.block | mark_);
+    return abandon(std::move(blocks));
 }
 
 Status Pipeline::traced(const StageTask& task, uint32_t number) {

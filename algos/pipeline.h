@@ -94,7 +94,7 @@ public:
     size_t slice_points() const { return net_.slice_points().size(); }
     /// In a new view.  Before anything is completed.
     void open(Context& context, Dispatch& dispatch);
-    /// Ranks that share slices must compute as many blocks in a call: the most lanes that any rank of the view has.
+    /// Ranks that share slices must compute as many blocks in a call: the most lanes that any rank of the replica has.
     void agree(uint32_t lanes);
     /// Runs all passes of these blocks, which are the same at all stages of the replica.  Trainer thread.  Between passes and while it
     /// waits it asks needless(), unless that is empty: true, once nobody needs the rest, ends it.  So does a replica that is broken().
@@ -169,10 +169,16 @@ private:
     bool stopped();
     /// Takes what has come, and asks stopped().
     Status poll();
+    /// Takes a block that is not needed from the source, which returns them in order.
+    void skip(uint32_t index);
     /// Ends a run before the task of this number.
     Status give_up(size_t next_task);
     /// Until nothing is under way.
     Status drain();
+    /// Abandons these blocks, which may be there twice, and waits until nothing is under way.
+    Status abandon(std::vector<uint32_t> blocks);
+    /// What waits in the middle of a pass ask: stopped(), from a lane.
+    std::function<bool()> slices_needless() const;
     Call call(uint32_t micro_batch, uint32_t number) const;
     bool other_places(uint32_t micro_batch) const;
     Buffer edge(const Call& call, uint32_t index, size_t edge, bool gradient);

@@ -65,9 +65,18 @@ uint64_t SliceExchange::bytes_sent(uint32_t samples) const {
     return bytes;
 }
 
-void SliceExchange::begin(StepId step, uint64_t wait_us) {
+void SliceExchange::begin(StepId step, uint64_t wait_us, std::function<bool()> needless) {
     step_ = step;
     wait_us_ = wait_us;
+    needless_ = std::move(needless);
+    stopped_ = false;
+}
+
+std::vector<uint32_t> SliceExchange::under_way() const {
+    std::vector<uint32_t> blocks;
+    for (const Transfer& each : transfers_)
+        if (each.fate == Fate::open) blocks.push_back(each.block);
+    return blocks;
 }
 
 uint64_t SliceExchange::take_waited_us() {
@@ -86,8 +95,8 @@ void SliceExchange::post(uint32_t lane, size_t point, uint32_t group, bool comes
     const size_t number = index(lane, point, group, comes);
     {
         std::lock_guard lock(mutex_);
-        GC_ASSERT(transfers_[number] != Fate::open);
-        transfers_[number] = Fate::open;
+        GC_ASSERT(transfers_[number].fate != Fate::open);
+        transfers_[number] = {Fate::open, lanes_[lane].block};
     }
     const EdgeKey key{static_cast<uint32_t>(step_), lanes_[lane].block, static_cast<uint16_t>(point), points_[point].of.backward()};
     Edges edges(context_->host, edge_channel);
@@ -133,26 +142,30 @@ Buffer SliceExchange::received(uint32_t lane, size_t point, uint32_t group) {
 Status SliceExchange::take(const Completion& completion) {
     const uint64_t number = completion.id & ~tickets;
     GC_ASSERT(number < transfers_.size());
-    if (completion.status.code == Code::deadline) return missing_ = completion.status, Status{};
+    const Code code = completion.status.code;
+    if (code == Code::deadline) return missing_ = completion.status, Status{};
+    const bool ended = code == Code::cancelled || (code == Code::peer_lost && dispatch_->any_lost()), comes = number % 2 > 0;
     {
         std::lock_guard lock(mutex_);
-        transfers_[number] = Fate::done;
+        transfers_[number].fate = Fate::done;
+        stopped_ = stopped_ || (ended && comes);   // its sender has stopped
     }
     changed_.notify_all();
-    return completion.status;
+    return ended ? Status{} : completion.status;
 }
 
 bool SliceExchange::open_any(uint32_t lane, size_t point, bool comes) const {
     for (uint32_t group = 0; group < groups_; ++group)
-        if (transfers_[index(lane, point, group, comes)] == Fate::open) return true;
+        if (transfers_[index(lane, point, group, comes)].fate == Fate::open) return true;
     return false;
 }
 
 Status SliceExchange::wait(uint32_t lane, size_t point, bool comes) {
     std::unique_lock lock(mutex_);
-    if (!open_any(lane, point, comes)) return failed_;
+    const auto end = [this] { return failed_.ok() && stopped_ ? stop : failed_; };
+    if (!open_any(lane, point, comes)) return end();
     const uint64_t begin_us = context_->host.now_us(), until_us = begin_us + wait_us_;
-    while (failed_.ok() && open_any(lane, point, comes)) {
+    while (end().ok() && open_any(lane, point, comes)) {
         if (taking_) {
             changed_.wait(lock);   // who takes has a deadline
             continue;
@@ -160,19 +173,30 @@ Status SliceExchange::wait(uint32_t lane, size_t point, bool comes) {
         taking_ = true;
         lock.unlock();
         Status status;
+        bool needless = false;
         {
             Waiting waiting(context_->progress);
             status = dispatch_->collect(std::min(until_us, context_->host.now_us() + take_us));
             if (status.code == Code::deadline && dispatch_->ended().ok())
                 status = context_->host.now_us() < until_us ? Status{} : overdue(lane, point, comes);
+            needless = needless_ && needless_();
         }
         lock.lock();
         taking_ = false;
+        stopped_ = stopped_ || needless;
         if (failed_.ok()) failed_ = status;
         changed_.notify_all();
     }
     lanes_[lane].waited_us += context_->host.now_us() - begin_us;
-    return failed_;
+    return end();
+}
+
+Status SliceExchange::overdue() {
+    for (uint32_t lane = 0; lane < lanes_.size(); ++lane)
+        for (size_t i = 0; i < points_.size(); ++i)
+            for (const bool comes : {false, true})
+                if (open_any(lane, i, comes)) return overdue(lane, i, comes);
+    return {};
 }
 
 Status SliceExchange::overdue(uint32_t lane, size_t point, bool comes) {
@@ -180,7 +204,7 @@ Status SliceExchange::overdue(uint32_t lane, size_t point, bool comes) {
     {
         std::lock_guard lock(mutex_);
         uint32_t group = 0;
-        while (group < groups_ && transfers_[index(lane, point, group, comes)] != Fate::open) ++group;
+        while (group < groups_ && transfers_[index(lane, point, group, comes)].fate != Fate::open) ++group;
         if (group == groups_) return {};   // it has just come
         number = index(lane, point, group, comes);
     }

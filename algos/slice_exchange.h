@@ -6,9 +6,13 @@
 // meanwhile, and takes none.
 //
 // All ranks of a slice group must make the same calls in the same order: the blocks of a call are the same, and calls of a lane ascend.
+//
+// A step may end in the middle of a pass, because nobody needs the rest of it or a rank of the replica is lost.  All passes then end with
+// `stop`, and what is under way is abandoned at both ends (algos/pipeline.h).
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -37,10 +41,19 @@ public:
     uint64_t bytes_sent(uint32_t samples) const;
 
     // Trainer thread, while no lane runs.
-    /// Before the passes of a step.  A wait lasts `wait_us` at most.
-    void begin(StepId step, uint64_t wait_us);
+    /// Before the passes of a step.  A wait lasts `wait_us` at most, and asks `needless`: true ends all passes.  Nothing is under way.
+    void begin(StepId step, uint64_t wait_us, std::function<bool()> needless);
     /// Until all that was sent is with the others.
     Status drain();
+    /// The passes of this step have ended early.
+    bool stopped() const { return stopped_; }
+    /// A pass has ended with it.
+    static constexpr Status stop = {Code::cancelled, 0, "the rest of the step is not needed"};
+    static bool is_stop(const Status& status) { return status.what == stop.what; }
+    /// Blocks, as in keys, of which something is under way.
+    std::vector<uint32_t> under_way() const;
+    /// Some transfer that is under way has waited too long: says which.
+    Status overdue();
     /// That lanes have waited, the longest of them, since the last call of this.
     uint64_t take_waited_us();
 
@@ -67,6 +80,10 @@ private:
         std::vector<Place> come;   // by group
     };
     enum class Fate : uint8_t { free, open, done };
+    struct Transfer {
+        Fate fate = Fate::free;
+        uint32_t block = 0;   // as in its key
+    };
     struct Lane {
         uint32_t block = 0, samples = 0;
         Call call{};
@@ -98,12 +115,14 @@ private:
     Dispatch* dispatch_ = nullptr;
     StepId step_ = 0;
     uint64_t wait_us_ = 0;
+    std::function<bool()> needless_;
 
     std::mutex mutex_;   // of what follows; no lane holds it while it takes completions
     std::condition_variable changed_;
     std::vector<Lane> lanes_;   // each is its lane's but for waited_us
-    std::vector<Fate> transfers_;
-    bool taking_ = false;   // some lane takes completions
+    std::vector<Transfer> transfers_;
+    bool taking_ = false;    // some lane takes completions
+    bool stopped_ = false;   // the present step has ended early
     Status failed_;
     Status missing_;   // the answer to Edges::explain()
 };

@@ -280,8 +280,6 @@ const std::vector<Case> cases = {
      "parallel.slice_groups: 3 is not a power of two"},
     {{.parallel = "slices = 2\nslice_groups = 4\n"},
      "parallel.slice_groups: 4 does not divide the 2 slices"},
-    {{.algorithm = "exchange = \"coded-rs\"\ns = 1\n", .parallel = "slices = 2\nslice_groups = 2\n"},
-     "parallel.slice_groups: nodes that share slices miss nobody in this version: take s = 0, or slice_groups = 1"},
     {{.algorithm = "weights = [1, 2]\n", .parallel = "slices = 2\nslice_groups = 2\n"},
      "parallel.slice_groups: goes with equal shares of the blocks: leave balance and weights out"},
     {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},

@@ -387,7 +387,7 @@ constexpr JobOption rows[] = {
      "products of at least 262144 weights", field<&JobConfig::sliced, Identity::no>},
     {"parallel", "slice_groups", Kind::integer, "1", 1, slices_key.max, false, nullptr,
      "power of two that divides `slices`: so many nodes share the slices of each stage, and each computes the stage's other layers.  The result "
-     "is the same.  Not with buddy, s and balance", field<&JobConfig::slice_groups, Identity::no>},
+     "is the same.  Not with buddy and balance", field<&JobConfig::slice_groups, Identity::no>},
     {"parallel", "micro_batch", Kind::integer, "1", 1, blocks_max, false, nullptr,
      "blocks that pass the stages together, of which each lane of a node computes a share", field<&JobConfig::micro_batch, Identity::no>},
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,

@@ -328,8 +328,6 @@ constexpr JobRule rules[] = {
      "{parallel.slice_groups} is not a power of two"},
     {"parallel.slice_groups", [](Keys keys) { return keys.job.slices % keys.job.slice_groups != 0; },
      "{parallel.slice_groups} does not divide the {parallel.slices} slices"},
-    {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && keys.job.s > 0; },
-     "nodes that share slices miss nobody in this version: take s = 0, or slice_groups = 1"},
     {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && (keys.job.balance || !keys.job.weights.empty()); },
      "goes with equal shares of the blocks: leave balance and weights out"},
     {"profile.step", [](Keys keys) { return keys.job.profile > 0 && learns_alone(keys); },

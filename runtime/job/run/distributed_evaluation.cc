@@ -30,9 +30,9 @@ void DistributedEvaluation::plan(const JobParts& parts, const Grid* grid, Rank s
     if (grid && losses_tolerated > 0 && own_ < adders_) {
         orders_ = true;
         mates_.assign((n + 63) / 64, 0);
-        for (uint32_t stage = 0; stage + 1 < grid->stages(); ++stage) {
-            const Rank mate = grid->rank_of(own_, {stage, 0});
-            mates_[mate / 64] |= uint64_t{1} << mate % 64;
+        for (uint32_t cell = 0; cell < grid->cells(); ++cell) {
+            const Rank mate = grid->rank_of(own_, grid->cell(cell));
+            if (mate != holder(own_)) mates_[mate / 64] |= uint64_t{1} << mate % 64;
         }
         arena.plan("evaluation", (n_ + 1) * sizeof(uint32_t), &numbers_);
     }

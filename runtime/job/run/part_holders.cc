@@ -41,13 +41,13 @@ Status copies_check(const JobConfig& job, uint32_t nodes) {
     const uint32_t most = copies_most(job, nodes);
     if (job.checkpoint_copies <= most) return {};
     const std::string possible = most == 1 ? "only 1 is possible" : fmt::format("1 to {} are possible", most);
-    if (job.stages < 2 || job.s == 0)
+    if (std::max(job.stages, 1u) * job.slice_groups < 2 || job.s == 0)
         return fail(Code::invalid, "job.checkpoint_copies = {}, but the job has {} node{}: {}, or \"auto\"", job.checkpoint_copies, nodes,
                     nodes == 1 ? "" : "s", possible);
     return fail(Code::invalid,
-                "job.checkpoint_copies = {}, but each stage is computed at {} node{}: where replicas may be lost, only these write its "
+                "job.checkpoint_copies = {}, but each {} is computed at {} node{}: where replicas may be lost, only these write its "
                 "part; {}, or \"auto\"",
-                job.checkpoint_copies, most, most == 1 ? "" : "s", possible);
+                job.checkpoint_copies, job.slice_groups > 1 ? "slice group" : "stage", most, most == 1 ? "" : "s", possible);
 }
 
 }   // namespace gradcast

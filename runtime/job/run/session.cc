@@ -250,7 +250,10 @@ Status Session::agree_lanes() {
     lanes[self_] = parts_.pipeline->lanes;
     mailbox_->exchange(tag_lanes, part(self_), part);
     GC_TRY(mailbox_->wait(1, n + 1, first_step_us(), "the other nodes' numbers of lanes"));
-    if (pipeline_) pipeline_->agree(std::max(*std::max_element(lanes, lanes + n), 1u));
+    uint32_t most = 1;   // in this replica: of a rank that is lost not all others have it, and the replica computes nothing then
+    for (uint32_t cell = 0; pipeline_ && cell < grid_.cells(); ++cell)
+        most = std::max(most, lanes[grid_.rank_of(grid_.replica_of(self_), grid_.cell(cell))]);
+    if (pipeline_) pipeline_->agree(most);
     keep_none();
     return {};
 }
