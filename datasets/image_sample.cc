@@ -77,8 +77,7 @@ std::pair<uint32_t, uint32_t> image_sample_size(const ImageFile& image, const Im
 Status image_picture_check(const ImageFile& image, const ImageRules& rules) {
     const auto [H, W] = image_sample_size(image, rules);
     if (!rules.whole || (std::max(H, W) <= picture_side_max && uint64_t{3} * H * W <= shard_sample_bytes_max)) return {};
-    return fail(Code::data,
-                "{}: {} x {} pixels become {} x {} where the short side has {}, more than a shard takes: cut it, or take a smaller size",
+    return fail(Code::data, "{}: {} x {} pixels become {} x {} with --size {}, more than a shard takes: cut it, or take a smaller size",
                 image.path, image.W, image.H, W, H, rules.size);
 }
 
