@@ -149,10 +149,7 @@ private:
 
 class Jpeg {
 public:
-    explicit Jpeg(const ImageFile& image) : image_(image) {
-        errors_.install(jpeg_.err);
-        jpeg_create_decompress(&jpeg_);
-    }
+    explicit Jpeg(const ImageFile& image) : image_(image) { errors_.install(jpeg_.err); }
     Jpeg(Jpeg&&) = delete;
     ~Jpeg() { jpeg_destroy_decompress(&jpeg_); }
 
@@ -182,6 +179,7 @@ public:
 private:
     bool header_read() {
         if (setjmp(errors_.back) != 0) return false;
+        jpeg_create_decompress(&jpeg_);
         jpeg_mem_src(&jpeg_, bytes_of(image_), image_.bytes.size());
         jpeg_save_markers(&jpeg_, JPEG_APP0 + 1, 0xffff);   // EXIF
         jpeg_save_markers(&jpeg_, JPEG_APP0 + 2, 16);       // the name of an ICC profile

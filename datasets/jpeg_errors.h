@@ -1,4 +1,5 @@
-// How libjpeg reports: an error jumps back to setjmp(), which is called in functions that hold no object with a destructor.
+// How libjpeg reports: an error jumps back to setjmp(), which is called in functions that hold no object with a destructor.  These
+// functions also create the library's objects, because that may fail; to destroy an object of zeros does nothing.
 #pragma once
 #include <csetjmp>
 #include <cstdio>

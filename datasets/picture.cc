@@ -20,11 +20,7 @@ struct Encoder {
     JpegErrors errors{};
     unsigned char* bytes = nullptr;
     unsigned long size = 0;
-    Encoder() {
-        errors.install(jpeg.err);
-        jpeg_create_compress(&jpeg);
-        jpeg_mem_dest(&jpeg, &bytes, &size);
-    }
+    Encoder() { errors.install(jpeg.err); }
     Encoder(Encoder&&) = delete;
     ~Encoder() {
         jpeg_destroy_compress(&jpeg);
@@ -32,6 +28,8 @@ struct Encoder {
     }
     bool run(const Planes& planes, uint8_t* row) {
         if (setjmp(errors.back) != 0) return false;
+        jpeg_create_compress(&jpeg);
+        jpeg_mem_dest(&jpeg, &bytes, &size);
         jpeg.image_width = planes.W;
         jpeg.image_height = planes.H;
         jpeg.input_components = static_cast<int>(planes.C);
@@ -67,11 +65,17 @@ void picture_encode(const Planes& planes, std::string* jpeg) {
 struct PictureDecoder::State {
     jpeg_decompress_struct jpeg{};
     JpegErrors errors{};
+    bool created = false;
     Cutter cutter;
     std::vector<uint8_t> row;
 
     bool header(std::span<const uint8_t> bytes) {
-        if (setjmp(errors.back) != 0) return false;
+        if (setjmp(errors.back) != 0) {
+            if (!created) jpeg_destroy_decompress(&jpeg);   // what of it was made
+            return false;
+        }
+        if (!created) jpeg_create_decompress(&jpeg);
+        created = true;
         jpeg_mem_src(&jpeg, bytes.data(), bytes.size());
         jpeg_read_header(&jpeg, TRUE);
         return true;
@@ -110,10 +114,7 @@ bool resolution_probed(const jpeg_decompress_struct& jpeg) {
 
 }   // namespace
 
-PictureDecoder::PictureDecoder() : state_(std::make_unique<State>()) {
-    state_->errors.install(state_->jpeg.err);
-    jpeg_create_decompress(&state_->jpeg);
-}
+PictureDecoder::PictureDecoder() : state_(std::make_unique<State>()) { state_->errors.install(state_->jpeg.err); }
 
 PictureDecoder::~PictureDecoder() { jpeg_destroy_decompress(&state_->jpeg); }
 

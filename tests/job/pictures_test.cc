@@ -1,7 +1,7 @@
 // Jobs on pictures: the decoder is a part of the kernel set, a resumed job draws the same parts, and what does not fit is named.
 #include <gtest/gtest.h>
 
-#include "datasets/picture.h"
+#include "datasets/picture_memory.h"
 #include "runtime/job/run/engine.h"
 #include "runtime/job/run/probe_block.h"
 #include "tests/datasets/images.h"
@@ -68,6 +68,23 @@ TEST_F(PictureJobs, TheDecoderIsAPartOfTheKernelSet) {
         JobStatus other;
         ASSERT_TRUE(run_one(replaced(pictures_job, without, ""), 1, &other).ok());
         EXPECT_NE(other.digest, pictures.digest) << without;
+    }
+}
+
+// Of the thread that reads ahead, and of each lane that evaluates; workers read on their lanes.
+TEST_F(PictureJobs, DecodersAreCountedBeforeTheFirstStep) {
+    std::unique_ptr<DataSet> train, test;
+    ASSERT_TRUE(data_open(folder_ + "/p/train.h5", &train, {.side = 12}).ok());
+    ASSERT_TRUE(data_open(folder_ + "/p/test.h5", &test, {.side = 12}).ok());
+    EXPECT_GT(decoders_bytes(*train, 1), uint64_t{3} * 12 * train->info().longest);
+    const std::string workers = std::string(pictures_job) + "[algorithm]\nkind = \"diloco\"\nworkers = 2\nlocal_steps = 2\n";
+    for (const auto& [job, readers] : {std::pair{std::string(pictures_job), 1u}, {workers, 3u}}) {
+        JobStatus status;
+        const Status ran = run_one(job, 3, &status);
+        ASSERT_TRUE(ran.ok()) << ran.what;
+        const auto place = std::ranges::find(status.memory, "pictures", &MemoryUse::place);
+        ASSERT_NE(place, status.memory.end()) << memory_text(status.memory);
+        EXPECT_EQ(place->total(), decoders_bytes(*train, readers) + decoders_bytes(*test, 3)) << memory_text(status.memory);
     }
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/job/run/planned_job.h"
 
+#include "datasets/picture_memory.h"
 #include "runtime/job/run/gathered_model.h"
 #include "runtime/job/run/part_copies.h"
 #include "runtime/job/run/part_holders.h"
@@ -46,6 +47,10 @@ Status PlannedJob::plan(const EngineConfig& config, const std::string& device, R
 
 std::vector<MemoryUse> PlannedJob::memory() {
     std::vector<MemoryUse> all = parts.compute.memory(parts.arena);
+    const uint32_t lanes = parts.compute.device ? parts.compute.device->lane_count() : std::max(config_->lanes, 1u);
+    uint64_t decoders = decoders_bytes(*parts.train, parts.loader && config_->loader_threaded ? 1 : lanes);   // workers read their own
+    if (parts.test) decoders += decoders_bytes(*parts.test, lanes);
+    if (decoders > 0) all.push_back({"pictures", {{"decoders", decoders}}});
     if (parts.buddies) all.push_back(parts.buddies->arena().use("buddy"));
     const auto snapshot = [&](const char* what) { all.push_back({what, {{what, parts.state_bytes()}}}); };
     if (config_->job.checkpoint_keep > 0) snapshot("checkpoint");

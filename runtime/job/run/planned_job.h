@@ -16,7 +16,7 @@ struct PlannedJob {
     /// says nothing, and what depends on the number of nodes is not planned: there is no session, and memory() is less.  Errors: as of
     /// JobParts::plan_examined(); the exchange or the algorithm does not go with so many nodes.
     Status plan(const EngineConfig& config, const std::string& device, Report& report, bool nodes_known = true);
-    /// By place: of the job, its GPUs, snapshots of its state, the model that is written of stages, the view.
+    /// By place: of the job, its GPUs, decoders of pictures, snapshots of its state, the model that is written of stages, the view.
     std::vector<MemoryUse> memory();
 
 private:
