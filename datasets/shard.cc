@@ -191,16 +191,29 @@ constexpr SetRules version_2_rules[] = {{"samples",
                                          of_targets,
                                          "uint8 or uint16 of labels, or float32"}};
 
+/// A data set of this very file.
+struct FoundSet {
+    Hid id, type, space, creation;
+};
+/// wrong: makes the error of what is wrong with it.
+template <typename Wrong>
+Status set_find(hid_t file, const char* name, const Wrong& wrong, FoundSet* found) {
+    // Hard links only: a soft or external link may lead to another file.
+    H5L_info_t link;
+    if (H5Lget_info(file, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
+    found->id = Hid(H5Dopen2(file, name, H5P_DEFAULT));
+    if (!found->id) return wrong("cannot be opened: " + hdf5_reason());
+    const hid_t id = found->id.get();
+    found->type = Hid(H5Dget_type(id)), found->space = Hid(H5Dget_space(id)), found->creation = Hid(H5Dget_create_plist(id));
+    return found->type && found->space && found->creation ? Status{} : wrong("cannot be read: " + hdf5_reason());
+}
+
 /// Where a shard is given and the data set is in chunks, its chunks are listed there.
 Status data_set_open(hid_t file, const std::string& path, const SetRules& rules, uint64_t file_bytes, Shard* shard, OpenSet* set) {
     auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {}", path, rules.name, what); };
-    // Hard links only: a soft or external link may lead to another file.
-    H5L_info_t link;
-    if (H5Lget_info(file, rules.name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
-    Hid found(H5Dopen2(file, rules.name, H5P_DEFAULT));
-    if (!found) return wrong("cannot be opened: " + hdf5_reason());
-    Hid type(H5Dget_type(found.get())), space(H5Dget_space(found.get())), creation(H5Dget_create_plist(found.get()));
-    if (!type || !space || !creation) return wrong("cannot be read: " + hdf5_reason());
+    FoundSet opened;
+    GC_TRY(set_find(file, rules.name, wrong, &opened));
+    auto& [found, type, space, creation] = opened;
     if (!hdf5_element(type.get(), &set->element) || std::ranges::find(rules.elements, set->element) == rules.elements.end())
         return wrong(fmt::format("is {}, not {} (gradcastctl help shard)", hdf5_type_name(type.get()),
                                  rules.elements.size() == 1 && H5Tget_class(type.get()) == H5T_FLOAT
@@ -311,12 +324,9 @@ Status text_read(hid_t file, uint64_t file_bytes, const OpenSet& samples, Shard*
 Status offsets_read(hid_t file, const std::string& path, uint64_t file_bytes, uint64_t jpeg_bytes, Shard* shard) {
     constexpr const char* name = "offsets";
     auto wrong = [&](std::string_view what) { return fail(Code::data, "{}: data set {} {} (gradcastctl help shard)", path, name, what); };
-    H5L_info_t link;
-    if (H5Lget_info(file, name, &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) return wrong("is missing");
-    Hid found(H5Dopen2(file, name, H5P_DEFAULT));
-    if (!found) return wrong("cannot be opened: " + hdf5_reason());
-    Hid type(H5Dget_type(found.get())), space(H5Dget_space(found.get())), creation(H5Dget_create_plist(found.get()));
-    if (!type || !space || !creation) return wrong("cannot be read: " + hdf5_reason());
+    FoundSet opened;
+    GC_TRY(set_find(file, name, wrong, &opened));
+    const auto& [found, type, space, creation] = opened;
     if (H5Tequal(type.get(), H5T_STD_U64LE) <= 0) return wrong(fmt::format("is {}, not uint64", hdf5_type_name(type.get())));
     hsize_t entries = 0;
     if (H5Sget_simple_extent_type(space.get()) != H5S_SIMPLE || H5Sget_simple_extent_ndims(space.get()) != 1)

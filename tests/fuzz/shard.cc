@@ -1,7 +1,6 @@
 // Our checks of a shard's attributes and data sets.  HDF5's own parser is not the target (1.10 has known faults on hostile files), so the
 // library itself writes the file, in memory, and the input only says what is in it: every attribute may be missing, of another type, of
 // another size, or hold any value.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,14 +37,7 @@ std::vector<uint8_t> file_of(Input& input) {
     attribute(input, root, "source", text.get(), {}, text_of("made by a fuzz"));
     data_set(input, root, "images", {count, C, 3, 2}, (count - 1) / digest_samples + 1);
     data_set(input, root, "labels", {count}, (count - 1) / digest_samples + 1);
-    H5Fflush(root, H5F_SCOPE_LOCAL);
-    std::vector<uint8_t> image;
-    if (ssize_t size = H5Fget_file_image(root, nullptr, 0); size > 0) {
-        image.resize(static_cast<size_t>(size));
-        H5Fget_file_image(root, image.data(), image.size());
-    }
-    image.resize(image.size() - std::min<size_t>(image.size(), cut * 16u));   // truncated
-    return image;
+    return file_image(root, cut);
 }
 
 }   // namespace
@@ -57,10 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<uint8_t> image = file_of(input);
     // A file with a name, because HDF5 asks for its real path.
     static const std::string path = std::filesystem::temp_directory_path() / fmt::format("gradcast-fuzz-{}.h5", ::getpid());
-    {
-        Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-        GC_ASSERT(fd && ::write(fd.get(), image.data(), image.size()) == static_cast<ssize_t>(image.size()));
-    }
+    file_put(path, image);
     Shard shard;
     Fd fd;
     if (Status status = shard_open(path, &shard, &fd); status.ok()) {

@@ -1,5 +1,8 @@
 // A shard whose attributes and data sets are as they should be, but for what an input says.
 #pragma once
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -7,6 +10,8 @@
 #include <vector>
 
 #include "datasets/hdf5.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/status.h"
 
 namespace gradcast {
 
@@ -111,6 +116,22 @@ inline void data_set(Input& input, hid_t file, const char* name, std::vector<hsi
     H5Tset_strpad(digits.get(), H5T_STR_NULLPAD);
     attribute(input, data_set.get(), "sha256", digits.get(), {digests},
               sha.empty() ? std::vector<uint8_t>(64 * digests, 'a') : text_of(sha));
+}
+
+/// The bytes of a file in memory, without `cut` times 16 at its end.
+inline std::vector<uint8_t> file_image(hid_t file, uint8_t cut) {
+    H5Fflush(file, H5F_SCOPE_LOCAL);
+    std::vector<uint8_t> image;
+    if (ssize_t size = H5Fget_file_image(file, nullptr, 0); size > 0) {
+        image.resize(static_cast<size_t>(size));
+        H5Fget_file_image(file, image.data(), image.size());
+    }
+    image.resize(image.size() - std::min<size_t>(image.size(), cut * 16u));
+    return image;
+}
+inline void file_put(const std::string& path, const std::vector<uint8_t>& image) {
+    Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    GC_ASSERT(fd && ::write(fd.get(), image.data(), image.size()) == static_cast<ssize_t>(image.size()));
 }
 
 }   // namespace gradcast

@@ -1,7 +1,6 @@
 // Our checks of shards of version 2, as in shard.cc: texts, values with float targets, masks and pictures, with attributes and data sets
 // that may be missing, of another type or size, or hold anything.  The first byte says which; of pictures the JPEGs are good where the
 // input does not give others, and digests of what is there are right.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -95,14 +94,7 @@ std::vector<uint8_t> image_of(What what, Input& input) {
             break;
         }
     }
-    H5Fflush(root, H5F_SCOPE_LOCAL);
-    std::vector<uint8_t> image;
-    if (ssize_t size = H5Fget_file_image(root, nullptr, 0); size > 0) {
-        image.resize(static_cast<size_t>(size));
-        H5Fget_file_image(root, image.data(), image.size());
-    }
-    image.resize(image.size() - std::min<size_t>(image.size(), cut * 16u));   // truncated
-    return image;
+    return file_image(root, cut);
 }
 
 }   // namespace
@@ -114,10 +106,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto what = static_cast<What>(input.byte() % whats);
     const std::vector<uint8_t> image = image_of(what, input);
     static const std::string path = std::filesystem::temp_directory_path() / fmt::format("gradcast-fuzz-typed-{}.h5", ::getpid());
-    {
-        Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-        GC_ASSERT(fd && ::write(fd.get(), image.data(), image.size()) == static_cast<ssize_t>(image.size()));
-    }
+    file_put(path, image);
     const auto said = [](const Status& status) { GC_ASSERT(std::strlen(status.what) > 0 && !std::strchr(status.what, '\n')); };
     Shard shard;
     Fd fd;

@@ -394,12 +394,10 @@ Status JobParts::examine_data(const EngineConfig& config, bool verify, Report& r
     if (!local)
         for (uint32_t block = 0; block < job.blocks; ++block) block_sizes.push_back(sampler->block_size(block));
     const bool jitters = augment_of(job).jitters();
-    if ((job.crop > 0 || job.flip || jitters) && info.element != Element::u8)
-        return fail(Code::invalid, "data.{}: {} has samples of {}, which are no images: leave it out",
-                    job.crop > 0 ? "crop"
-                    : job.flip   ? "flip"
-                                 : "jitter",
-                    job.train, element_name(info.element));
+    for (const auto& [key, given] : {std::pair{"crop", job.crop > 0}, {"flip", job.flip}, {"jitter", jitters}})
+        if (given && info.element != Element::u8)
+            return fail(Code::invalid, "data.{}: {} has samples of {}, which are no images: leave it out", key, job.train,
+                        element_name(info.element));
     if (jitters && info.C != 1 && info.C != 3)
         return fail(Code::invalid, "data.jitter: samples of {} have {} channels, and colours are of 1 (grey) or 3 (RGB): leave it out",
                     job.train, info.C);
