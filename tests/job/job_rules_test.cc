@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "runtime/job/file/job_options.h"
+
 namespace gradcast {
 namespace {
 
@@ -52,8 +56,6 @@ const std::vector<Case> cases = {
      "data.samples: either train and test, or samples and test_samples, not both"},
     {{.data = "samples = 9\n"},
      "data.samples: are those of a program: it goes with net.command"},
-    {{.data = "samples = 9\n", .net = "command = [\"a\"]\n", .algorithm = "kind = \"ma\"\n"},
-     "data.samples: goes with ssgd, not ma"},
     {{.data = "train = \"t\"\ntest_samples = 9\n"},
      "data.test_samples: goes with data.samples"},
     {{.data = "samples = 9\nclasses = 2\n", .net = "command = [\"a\"]\n"},
@@ -143,24 +145,8 @@ const std::vector<Case> cases = {
 
     {{.optimiser = "decay_exempt = true\n"},
      "optimiser.decay_exempt: goes with a weight_decay above 0"},
-    {{.optimiser = "weight_decay = 0.1\ndecay_exempt = [\"fc1\"]\n", .algorithm = "kind = \"ma\"\n"},
-     "optimiser.decay_exempt: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "weight_decay = 0.1\ndecay_exempt = true\n"},
-     "optimiser.decay_exempt: computes on CPUs in this version: take device = \"cpu\""},
-    {{.optimiser = "freeze = [\"fc1\"]\n", .algorithm = "kind = \"ma\"\n"},
-     "optimiser.freeze: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"auto\"\n", .optimiser = "freeze = [\"fc1\"]\n"},
-     "optimiser.freeze: computes on CPUs in this version: take device = \"cpu\""},
-    {{.optimiser = "clip_norm = 1\n", .algorithm = "kind = \"ma\"\n"},
-     "optimiser.clip_norm: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "clip_norm = 1\n"},
-     "optimiser.clip_norm: computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "clip_norm = 1\n", .parallel = "stages = 2\n"},
      "optimiser.clip_norm: is of a whole net in this version, whose sums one node has: take stages = 1 and slice_groups = 1, or leave it out"},
-    {{.optimiser = "ema = 0.9\n", .algorithm = "kind = \"ma\"\n"},
-     "optimiser.ema: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "ema = 0.9\n"},
-     "optimiser.ema: computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "evaluate = \"ema\"\n"},
      "optimiser.evaluate: there are no averaged weights: ema goes with optimiser.ema above 0"},
     {{.optimiser = "kind = \"lamb\"\n", .algorithm = "kind = \"ma\"\n"},
@@ -282,8 +268,6 @@ const std::vector<Case> cases = {
      "parallel.slice_groups: 4 does not divide the 2 slices"},
     {{.algorithm = "weights = [1, 2]\n", .parallel = "slices = 2\nslice_groups = 2\n"},
      "parallel.slice_groups: goes with equal shares of the blocks: leave balance and weights out"},
-    {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},
-     "profile.step: goes with ssgd, not ma"},
 };
 // clang-format on
 
@@ -297,6 +281,44 @@ TEST(JobRules, EachIsBrokenByOneCase) {
         const std::string_view text = rules[i].text;
         EXPECT_TRUE(cases[i].message.starts_with(fmt::format("{}: {}", rules[i].key, text.substr(0, text.find('{')))))
             << rules[i].key << ": " << text << " is not the rule of " << cases[i].message;
+    }
+}
+
+// JobOption::Field says which.
+TEST(JobRules, AKeyOfSsgdOrOfCpus) {
+    // clang-format off
+    const Case flagged[] = {
+    {{.data = "samples = 9\n", .net = "command = [\"a\"]\n", .algorithm = "kind = \"ma\"\n"},
+     "data.samples: goes with ssgd, not ma"},
+    {{.optimiser = "weight_decay = 0.1\ndecay_exempt = [\"fc1\"]\n", .algorithm = "kind = \"ma\"\n"},
+     "optimiser.decay_exempt: goes with ssgd, not ma"},
+    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "weight_decay = 0.1\ndecay_exempt = true\n"},
+     "optimiser.decay_exempt: computes on CPUs in this version: take device = \"cpu\""},
+    {{.optimiser = "freeze = [\"fc1\"]\n", .algorithm = "kind = \"ma\"\n"},
+     "optimiser.freeze: goes with ssgd, not ma"},
+    {{.net = "preset = \"mlp\"\ndevice = \"auto\"\n", .optimiser = "freeze = [\"fc1\"]\n"},
+     "optimiser.freeze: computes on CPUs in this version: take device = \"cpu\""},
+    {{.optimiser = "clip_norm = 1\n", .algorithm = "kind = \"ma\"\n"},
+     "optimiser.clip_norm: goes with ssgd, not ma"},
+    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "clip_norm = 1\n"},
+     "optimiser.clip_norm: computes on CPUs in this version: take device = \"cpu\""},
+    {{.optimiser = "ema = 0.9\n", .algorithm = "kind = \"ma\"\n"},
+     "optimiser.ema: goes with ssgd, not ma"},
+    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "ema = 0.9\n"},
+     "optimiser.ema: computes on CPUs in this version: take device = \"cpu\""},
+    {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},
+     "profile.step: goes with ssgd, not ma"},
+    };
+    // clang-format on
+    std::set<std::string> said;
+    for (const Case& each : flagged) {
+        EXPECT_EQ(mistakes_of(each.file), std::vector<std::string>{each.message}) << each.file.text();
+        said.insert(each.message);
+    }
+    for (const JobOption& option : job_options()) {
+        const std::string key = fmt::format("{}.{}", option.section, option.key);
+        EXPECT_EQ(said.contains(key + ": goes with ssgd, not ma"), option.field.ssgd) << key;
+        EXPECT_EQ(said.contains(key + ": computes on CPUs in this version: take device = \"cpu\""), option.field.cpus) << key;
     }
 }
 

@@ -115,6 +115,15 @@ constexpr JobOption::Field field_of(bool ExchangeKind::*exchanges, bool Algorith
     return made;
 }
 
+constexpr JobOption::Field of_ssgd(JobOption::Field made) {
+    made.ssgd = true;
+    return made;
+}
+constexpr JobOption::Field of_ssgd_on_cpus(JobOption::Field made) {
+    made.cpus = true;
+    return of_ssgd(made);
+}
+
 // clang-format off
 constexpr JobOption rows[] = {
     {"job", "name", Kind::text, "\"job\"", 0, 0, false, nullptr,
@@ -167,7 +176,7 @@ constexpr JobOption rows[] = {
      "pattern of the shards to evaluate on, or a manifest; empty: none", field<&JobConfig::test, Identity::no>},
     {"data", "samples", Kind::integer, "0", 0, u32_max, false, nullptr,
      "in place of train, with net.command: the program has so many samples of its own to train on, and gets indices",
-     field<&JobConfig::samples, Identity::changed>},
+     of_ssgd(field<&JobConfig::samples, Identity::changed>)},
     {"data", "test_samples", Kind::integer, "0", 0, u32_max, false, nullptr,
      "likewise in place of test", field<&JobConfig::test_samples, Identity::no>},
     {"data", "classes", Kind::integer, "0", 0, 65536, false, nullptr,
@@ -247,23 +256,23 @@ constexpr JobOption rows[] = {
      "how lr changes over the job", field<&OptimiserConfig::schedule, Identity::yes>},
     {"optimiser", "decay_exempt", Kind::flag_or_texts, "false", 0, 1, false, nullptr,
      "true: weight_decay leaves out tensors of fewer than 2 dimensions, which are biases and weights of norms; or [\"fc1\", \"conv1.bias\"]: it leaves out the tensors of these layers, and these tensors",
-     {[](Target target, const Value& value) {
+     of_ssgd_on_cpus({[](Target target, const Value& value) {
           target.job->optimiser.decay_exempt = value.integer != 0;
           target.job->optimiser.decay_exempt_names = value.texts;
       },
       [](const JobConfig& job) {
           return job.optimiser.decay_exempt_names.empty() ? print(job.optimiser.decay_exempt) : print(job.optimiser.decay_exempt_names);
       },
-      Identity::changed}},
+      Identity::changed})},
     {"optimiser", "freeze", Kind::texts, "[]", 0, 0, false, nullptr,
      "names of layers, or of tensors, that keep their initial weights bit for bit: no update, no momentum, no decay.  \"layer1\" names layer1.0.conv1 too.  Running statistics of batch norm go on",
-     field<&OptimiserConfig::freeze, Identity::changed>},
+     of_ssgd_on_cpus(field<&OptimiserConfig::freeze, Identity::changed>)},
     {"optimiser", "clip_norm", Kind::number, "0", 0, 1e30, false, nullptr,
      "a step whose gradient has a larger norm, over all layers, is scaled to this norm; 0: none is",
-     field<&OptimiserConfig::clip_norm, Identity::changed>},
+     of_ssgd_on_cpus(field<&OptimiserConfig::clip_norm, Identity::changed>)},
     {"optimiser", "ema", Kind::number, "0", 0, 1, false, nullptr,
      "averaged weights are kept beside the weights: after each step ema times the average before it and 1 - ema times the weights; they are part of checkpoints, of final.h5 and of the step's digest; 0: none",
-     field<&OptimiserConfig::ema, Identity::changed>, true},
+     of_ssgd_on_cpus(field<&OptimiserConfig::ema, Identity::changed>), true},
     {"optimiser", "evaluate", Kind::name, "\"weights\"", 0, 0, false, evaluated,
      "ema: evaluations during the job are of the averaged weights, with the running statistics of the net",
      {[](Target target, const Value& value) { target.job->evaluate_ema = value.text == "ema"; },
@@ -397,7 +406,7 @@ constexpr JobOption rows[] = {
      "auth: packets carry a tag; encrypt: they are encrypted too; none: neither", field<&JobConfig::protect, Identity::no>},
     {"profile", "step", Kind::integer, "0", 0, u32_max, false, nullptr,
      "step of which each node writes profile.json, a Chrome trace, into the job's folder; 0: none",
-     field<&JobConfig::profile, Identity::no>},
+     of_ssgd(field<&JobConfig::profile, Identity::no>)},
 };
 // clang-format on
 

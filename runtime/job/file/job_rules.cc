@@ -64,7 +64,6 @@ bool tied(Keys keys) {
     return keys.job.size.tied_head || std::ranges::any_of(keys.job.layers, [](const LayerSpec& each) { return !each.weights_of.empty(); });
 }
 bool exempts(Keys keys) { return keys.job.optimiser.decay_exempt || !keys.job.optimiser.decay_exempt_names.empty(); }
-bool freezes(Keys keys) { return !keys.job.optimiser.freeze.empty(); }
 bool clips(Keys keys) { return keys.job.optimiser.clip_norm > 0; }
 bool averages(Keys keys) { return keys.job.optimiser.ema > 0; }
 bool by_tensor(Keys keys) { return optimiser_find(keys.job.optimiser.kind)->look; }
@@ -91,8 +90,6 @@ constexpr JobRule rules[] = {
      "either train and test, or samples and test_samples, not both"},
     {"data.samples", [](Keys keys) { return keys.job.samples > 0 && !attached(keys); },
      "are those of a program: it goes with net.command"},
-    {"data.samples", [](Keys keys) { return keys.job.samples > 0 && learns_alone(keys); },
-     "goes with ssgd, not {algorithm.kind}"},
     {"data.test_samples", [](Keys keys) { return keys.job.test_samples > 0 && keys.job.samples == 0; },
      "goes with data.samples"},
     {"data.classes", [](Keys keys) { return keys.job.samples > 0 && keys.job.classes > 0; },
@@ -184,24 +181,8 @@ constexpr JobRule rules[] = {
          return exempts(keys) && keys.job.optimiser.weight_decay == 0 && !keys.wrong.contains("optimiser.weight_decay");
      },
      "goes with a weight_decay above 0"},
-    {"optimiser.decay_exempt", [](Keys keys) { return exempts(keys) && learns_alone(keys); },
-     "goes with ssgd, not {algorithm.kind}"},
-    {"optimiser.decay_exempt", [](Keys keys) { return exempts(keys) && !on_cpus(keys); },
-     "computes on CPUs in this version: take device = \"cpu\""},
-    {"optimiser.freeze", [](Keys keys) { return freezes(keys) && learns_alone(keys); },
-     "goes with ssgd, not {algorithm.kind}"},
-    {"optimiser.freeze", [](Keys keys) { return freezes(keys) && !on_cpus(keys); },
-     "computes on CPUs in this version: take device = \"cpu\""},
-    {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && learns_alone(keys); },
-     "goes with ssgd, not {algorithm.kind}"},
-    {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && !on_cpus(keys); },
-     "computes on CPUs in this version: take device = \"cpu\""},
     {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && (staged(keys) || grouped(keys)); },
      "is of a whole net in this version, whose sums one node has: take stages = 1 and slice_groups = 1, or leave it out"},
-    {"optimiser.ema", [](Keys keys) { return averages(keys) && learns_alone(keys); },
-     "goes with ssgd, not {algorithm.kind}"},
-    {"optimiser.ema", [](Keys keys) { return averages(keys) && !on_cpus(keys); },
-     "computes on CPUs in this version: take device = \"cpu\""},
     {"optimiser.evaluate", [](Keys keys) { return keys.job.evaluate_ema && !averages(keys) && !keys.wrong.contains("optimiser.ema"); },
      "there are no averaged weights: ema goes with optimiser.ema above 0"},
     {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && learns_alone(keys); },
@@ -330,8 +311,6 @@ constexpr JobRule rules[] = {
      "{parallel.slice_groups} does not divide the {parallel.slices} slices"},
     {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && (keys.job.balance || !keys.job.weights.empty()); },
      "goes with equal shares of the blocks: leave balance and weights out"},
-    {"profile.step", [](Keys keys) { return keys.job.profile > 0 && learns_alone(keys); },
-     "goes with ssgd, not {algorithm.kind}"},
 };
 // clang-format on
 
@@ -367,6 +346,13 @@ std::vector<BrokenRule> job_rules_broken(JobKeys keys) {
         for (const auto& [key, text] : optimiser_mistakes(keys.job.optimiser)) add("optimiser." + key, text);
     for (const JobRule& rule : rules)
         if (rule.broken(keys)) add(rule.key, rule.text);
+    for (const JobOption& option : job_options()) {
+        if (!option.field.ssgd && !option.field.cpus) continue;
+        const std::string key = fmt::format("{}.{}", option.section, option.key);
+        if (!keys.changed(key)) continue;
+        if (option.field.ssgd && learns_alone(keys)) add(key, "goes with ssgd, not {algorithm.kind}");
+        if (option.field.cpus && !on_cpus(keys)) add(key, "computes on CPUs in this version: take device = \"cpu\"");
+    }
     return broken;
 }
 

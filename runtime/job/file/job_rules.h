@@ -35,7 +35,8 @@ std::span<const JobRule> job_rules();
 struct BrokenRule {
     std::string key, text;
 };
-/// The first broken rule of each key, also of those that other algorithms or optimisers (optimiser_mistakes()) have.  Nothing is said of
+/// The first broken rule of each key, also of those that other algorithms or optimisers (optimiser_mistakes()) have, and those that
+/// JobOption::Field says go with ssgd or CPUs alone.  Nothing is said of
 /// a key whose value is a mistake, nor of a section where its kind or schedule is one.
 std::vector<BrokenRule> job_rules_broken(JobKeys keys);
 
