@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "nn/graph/layers.h"
-#include "nn/optimiser.h"
+#include "nn/frozen.h"
 #include "runtime/core/nearest.h"
 
 namespace gradcast {
@@ -69,6 +68,18 @@ Status optimiser_ranges(const std::vector<Layer>& layers, OptimiserConfig* confi
         if (exempt || tensor.frozen || all) config->ranges.push_back({tensor.place, tensor.count, !exempt, !tensor.frozen});
     }
     return {};
+}
+
+uint32_t layers_frozen(const std::vector<Layer>& layers, const OptimiserConfig& config) {
+    uint32_t count = 0;
+    for (const Layer& layer : layers) {
+        uint64_t learning = layer.parameters();
+        for (const OptimiserRange& range : config.ranges)
+            if (!range.learns && range.place >= layer.offset && range.place - layer.offset < layer.parameters()) learning -= range.count;
+        if (learning > 0) break;
+        ++count;
+    }
+    return count;
 }
 
 }   // namespace gradcast

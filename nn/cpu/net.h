@@ -41,6 +41,7 @@ class CpuNet final : public Net {
 public:
     Status plan(const NetSpec& spec, const NetConfig& config, Arena& arena);
     Status ready(bool initial);
+    void freeze(uint32_t layers);   // net_cpu_freeze()
 
     const Layout& layout() const override { return layout_; }
     const NetSpec& spec() const override { return spec_; }

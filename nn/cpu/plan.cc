@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "nn/cpu/net.h"
+#include "nn/frozen.h"
 #include "nn/graph/fusions.h"
 
 namespace gradcast {
@@ -100,6 +101,36 @@ void CpuNet::drop_other_stages(Build& build) {
         edges_.clear();
         for (const EdgeTensors& each : program.edges) edges_.push_back(each.edge);
     }
+}
+
+// Frozen layers are built as if they learnt, so that all kernels, orders and bits are those of a net without them.
+void CpuNet::freeze(uint32_t layers) {
+    if (layers == 0) return;
+    const bool whole = stage_.first == 0 && has_loss() && stage_.slice_groups == 1;   // nobody waits for gradients of activations
+    static constexpr uint64_t zeros_most = 4096;
+    static constexpr float zeros[zeros_most] = {};
+    const auto frozen = [layers](uint32_t layer) { return layer == Layer::none || layer < layers; };
+    const auto of_program = [&](Program& program) {
+        for (uint32_t i = 0; i < program.layers.size() && program.training; ++i) {
+            Operations& list = program.layers[i];
+            const Layer& layer = layers_[i];
+            if (whole && frozen(layer.input) && frozen(layer.other)) list.data.clear();
+            if (!frozen(i)) continue;
+            if (whole) list.gradient.clear();
+            if (list.weights.empty()) continue;
+            const auto [first, elements] = own_parameters(layer, stage_);
+            // The gradient's place is that of its bucket (turn_to()).
+            const uint64_t begin = layout_.offset_of(first) - layout_.buckets[in_bucket_[i]].offset;
+            list.weights = {[begin, count = elements](Frame& frame) {
+                std::fill_n(reinterpret_cast<float*>(frame.base[static_cast<size_t>(Place::gradient)]) + begin, count, 0.0f);
+                return Status{};
+            }};
+            if (list.pieces)
+                list.pieces = [count = elements](Frame&, uint64_t at) { return GradientPart{zeros, std::min(zeros_most, count - at)}; };
+        }
+    };
+    for (Program& program : programs_) of_program(program);
+    of_program(all_);
 }
 
 Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
@@ -209,6 +240,8 @@ Status net_cpu_order(const NetSpec& spec, NetOrder* order) {
     *order = net_order(layers, layers_fused(layers, cpu::fusions()));
     return {};
 }
+
+void net_cpu_freeze(Net& net, uint32_t layers) { static_cast<cpu::CpuNet&>(net).freeze(layers); }
 
 Status net_cpu_ready(Net& net, bool initial) { return static_cast<cpu::CpuNet&>(net).ready(initial); }
 

@@ -46,6 +46,47 @@ TEST_F(FineTuning, OneDigestForAnyNumberOfNodes) {
     EXPECT_EQ(digest_of("clip_norm = 1e30\n"), plain);   // a factor of 1 changes no bit
 }
 
+// What nodes share of a net, and what buddies keep of each other, changes no bit: the state is that of a plain net, and of one with slices.
+TEST_F(FineTuning, OneDigestOverStagesBuddiesAndSlices) {
+    for (const char* optimiser : {"freeze = [\"fc1\", \"norm1\"]\n", "freeze = [\"fc2.weight\"]\n", "decay_exempt = true\n", "ema = 0.75\n",
+                                  "decay_exempt = [\"fc3\"]\nfreeze = [\"fc1.weight\", \"norm1\"]\nema = 0.75\n"}) {
+        SCOPED_TRACE(optimiser);
+        const auto of = [&](const std::string& parallel, uint32_t n, const std::string& more = "") {
+            return run(with_job(text(optimiser, parallel), more + "checkpoint_keep = 1\n"), n);
+        };
+        const Run plain = of("", 1);
+        EXPECT_EQ(plain.digest().size(), 64u) << plain.digest();
+        const auto same = [&](const Run& other, const Run& wanted) {
+            EXPECT_EQ(other.digest(), wanted.digest());
+            EXPECT_EQ(digests(other.folders[0]), digests(wanted.folders[0]));   // of each step: also of the optimiser's state
+        };
+        same(of("[parallel]\nstages = 2\n", 2), plain);
+        same(of("[parallel]\nstages = 2\nbuddy = true\n", 2, "survive = true\n"), plain);
+        const std::string slices = "[parallel]\nslices = 2\nsliced = [\"fc1\", \"fc3\"]\n";
+        const Run sliced = of(slices, 1);
+        EXPECT_EQ(sliced.digest().size(), 64u) << sliced.digest();
+        same(of(slices, 2), sliced);
+        same(of(slices + "slice_groups = 2\n", 2), sliced);
+        same(of(slices + "slice_groups = 2\n", 4), sliced);
+        same(of(slices + "stages = 2\nslice_groups = 2\n", 4), sliced);
+    }
+}
+
+// The nodes that remain go on with the frozen parameters and averages that one of them has kept of the lost node's stage.
+TEST_F(FineTuning, BuddiesKeepFrozenAndAveragedWeights) {
+    const std::string optimiser = "decay_exempt = true\nfreeze = [\"fc1\", \"norm1\"]\nema = 0.75\n";
+    const Run plain = run(text(optimiser), 1);
+    const std::string three = with_job(text(optimiser, "[parallel]\nstages = 3\nbuddy = true\n"), "survive = true\n");
+    for (const Rank dead : {0u, 1u, 2u}) {
+        const Run rest = run(three, 3, {}, [&](Simulator& simulator) { simulator.kill(dead, 60'000); });
+        ASSERT_TRUE(rest.status.ok()) << rest.status.what;
+        const Rank alive = (dead + 1) % 3;
+        EXPECT_EQ(rest.ranks[alive].digest, plain.digest()) << dead;
+        EXPECT_EQ(digests(rest.folders[alive]).rbegin()->second, digests(plain.folders[0]).rbegin()->second) << dead;
+        EXPECT_GT(rest.ranks[alive].views.size(), 1u) << dead;
+    }
+}
+
 TEST_F(FineTuning, FrozenLayersKeepTheirBitsAndTheirStatisticsGoOn) {
     Model model;
     const std::vector<float> trained = parameters_of(run(text("freeze = [\"fc1\", \"norm1\"]\n"), 2), &model);

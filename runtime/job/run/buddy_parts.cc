@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "algos/context.h"
+#include "nn/frozen.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/parts.h"
 #include "runtime/job/run/stages.h"
@@ -52,6 +53,7 @@ Status BuddyParts::plan(JobParts& parts, const EngineConfig& config, const NetCo
         Other& other = others_.emplace_back();
         other.run = run;
         GC_TRY(other.computer.plan(parts.spec, net, parts.schedule, codec, arena_));
+        net_cpu_freeze(*other.computer.net, layers_frozen(parts.layers, parts.schedule));
     }
     const std::vector<uint32_t> stages = kept_by(cut.own_stage, cut.stages());
     all_.resize(stages.size());

@@ -10,6 +10,7 @@
 #include "algos/worker_sum.h"
 #include "datasets/resident.h"
 #include "datasets/verified.h"
+#include "nn/frozen.h"
 #include "nn/graph/slices.h"
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
@@ -442,6 +443,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     if (pipeline) runs = state_runs_of(pipeline->own_cell());
     compute.processes = processes.get();
     GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
+    if (!compute.device && !processes) net_cpu_freeze(*compute.net, layers_frozen(layers, schedule));
     if (pipeline && job.buddy) GC_TRY((buddies = std::make_unique<BuddyParts>())->plan(*this, config, net));
 
     const Augment augment = augment_of(job);
