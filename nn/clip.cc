@@ -45,19 +45,17 @@ double number(unsigned __int128 low, unsigned __int128 high) {
 
 NormClip::NormClip(const OptimiserConfig& config, const Layout& layout) : most_(config.clip_norm) {
     units_.resize(layout.groups.size());
-    std::vector<uint32_t> bucket_of(layout.groups.size());
-    for (uint32_t b = 0; b < layout.buckets.size(); ++b)
-        for (uint32_t g = 0; g < layout.buckets[b].group_count; ++g) bucket_of[layout.buckets[b].group + g] = b;
     for (uint32_t g = 0; g < layout.groups.size(); ++g) {
         const Group& group = layout.groups[g];
         if (group.statistics) continue;
+        const uint32_t bucket = layout.bucket_of(group.offset);
         uint64_t at = group.place();
         const uint64_t end = at + group.count;
         const auto learns_up_to = [&](uint64_t place) {
             place = std::min(place, end);
             for (uint64_t count; at < place; at += count) {
                 count = std::min(piece_most, place - at);
-                pieces_.push_back({bucket_of[g], g, at - group.before, count});
+                pieces_.push_back({bucket, g, at - group.before, count});
             }
         };
         for (const OptimiserRange& range : config.ranges) {

@@ -17,6 +17,21 @@ const OptimiserKey beta2_key{
 const OptimiserKey epsilon_key{
     .name = "epsilon", .member = &OptimiserConfig::epsilon, .above = true, .help = "added to the root of the second moment"};
 
+MomentShares moment_shares(const OptimiserConfig& config, StepId step) {
+    return {1 - elementary::power(config.beta1, step + 1), 1 - elementary::power(config.beta2, step + 1)};
+}
+
+StepRates adam_rates(const OptimiserConfig& config, double rate, double root, double epsilon) {
+    return std::bit_cast<StepRates>(AdamStep{.beta1 = static_cast<float>(config.beta1),
+                                             .rest1 = static_cast<float>(1 - config.beta1),
+                                             .beta2 = static_cast<float>(config.beta2),
+                                             .rest2 = static_cast<float>(1 - config.beta2),
+                                             .rate = static_cast<float>(rate),
+                                             .root = static_cast<float>(root),
+                                             .epsilon = static_cast<float>(epsilon),
+                                             .weight_decay = static_cast<float>(config.weight_decay)});
+}
+
 namespace {
 
 constexpr const OptimiserKey* keys[] = {&weight_decay_key, &beta1_key, &beta2_key, &epsilon_key};
@@ -24,15 +39,8 @@ constexpr const OptimiserKey* keys[] = {&weight_decay_key, &beta1_key, &beta2_ke
 uint32_t vectors(const OptimiserConfig&) { return 2; }   // m, v
 
 StepRates rates(const OptimiserConfig& config, StepId step) {
-    const double one = 1 - elementary::power(config.beta1, step + 1), two = 1 - elementary::power(config.beta2, step + 1);
-    return std::bit_cast<StepRates>(AdamStep{.beta1 = static_cast<float>(config.beta1),
-                                             .rest1 = static_cast<float>(1 - config.beta1),
-                                             .beta2 = static_cast<float>(config.beta2),
-                                             .rest2 = static_cast<float>(1 - config.beta2),
-                                             .rate = static_cast<float>(learning_rate(config, step) / one),
-                                             .root = static_cast<float>(1 / std::sqrt(two)),
-                                             .epsilon = static_cast<float>(config.epsilon),
-                                             .weight_decay = static_cast<float>(config.weight_decay)});
+    const MomentShares shares = moment_shares(config, step);
+    return adam_rates(config, learning_rate(config, step) / shares.first, 1 / std::sqrt(shares.second), config.epsilon);
 }
 
 void update(const FloatKernels& kernels, const StepRates& rates, float* w, float* const* state, const float* g, uint64_t count) {

@@ -1,9 +1,17 @@
-// Keys of the optimisers that have Adam's moments.
+// Keys and rates of the optimisers that have Adam's moments.
 #pragma once
 #include "nn/optimiser.h"
 
 namespace gradcast {
 
 extern const OptimiserKey beta1_key, beta2_key, epsilon_key;
+
+/// What the moments after a step are divided by: 1 - beta^t.
+struct MomentShares {
+    double first, second;
+};
+MomentShares moment_shares(const OptimiserConfig& config, StepId step);
+/// The other members come from the keys.
+StepRates adam_rates(const OptimiserConfig& config, double rate, double root, double epsilon);
 
 }   // namespace gradcast

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "nn/optimisers/adam.h"
-#include "runtime/core/elementary.h"
 
 namespace gradcast {
 namespace {
@@ -15,15 +14,8 @@ constexpr const OptimiserKey* keys[] = {&weight_decay_key, &beta1_key, &beta2_ke
 
 /// rate: lr; root and epsilon: times 1 - beta1^t, so that r = m / (sqrt(v) root + epsilon).
 StepRates rates(const OptimiserConfig& config, StepId step) {
-    const double one = 1 - elementary::power(config.beta1, step + 1), two = 1 - elementary::power(config.beta2, step + 1);
-    return std::bit_cast<StepRates>(AdamStep{.beta1 = static_cast<float>(config.beta1),
-                                             .rest1 = static_cast<float>(1 - config.beta1),
-                                             .beta2 = static_cast<float>(config.beta2),
-                                             .rest2 = static_cast<float>(1 - config.beta2),
-                                             .rate = static_cast<float>(learning_rate(config, step)),
-                                             .root = static_cast<float>(one / std::sqrt(two)),
-                                             .epsilon = static_cast<float>(one * config.epsilon),
-                                             .weight_decay = static_cast<float>(config.weight_decay)});
+    const MomentShares shares = moment_shares(config, step);
+    return adam_rates(config, learning_rate(config, step), shares.first / std::sqrt(shares.second), shares.first * config.epsilon);
 }
 
 struct Moments {
