@@ -93,7 +93,7 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 /// layers, or others.  Weights that several layers take have a bucket of their own; a block has a gradient of it from each of them.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
 
-/// What a stage has of a layer's parameters: the place of the first one, and how many.
+/// What a stage has of a layer's parameters, or of those that it takes: the place of the first one, and how many.
 struct OwnParameters {
     uint64_t first, count;
 };

@@ -63,7 +63,7 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
 }
 
 OwnParameters own_parameters(const Layer& layer, const Stage& stage) {
-    if (layer.slices.empty()) return {layer.offset, layer.parameters()};
+    if (layer.slices.empty()) return {layer.offset, layer.weights + layer.biases};
     const auto slices = static_cast<uint32_t>(layer.slices.size());
     const uint32_t begin = stage.slices_begin(slices), end = begin + stage.slices_count(slices);
     uint64_t count = 0;

@@ -1,6 +1,7 @@
 // Weights that several layers take (weights_of): what a net with them is.  positions_test.cc has PyTorch's numbers of one.
 #include <algorithm>
 
+#include "nn/frozen.h"
 #include "tests/nn/nets.h"
 
 namespace gradcast {
@@ -91,6 +92,39 @@ TEST(Tied, SlopesAreThoseOfTheLoss) {
         Rig rig(each.spec, sizes({each.samples}));
         expect_slopes(rig, each);
     }
+}
+
+// Of frozen weights no use hands in what the memory held before.
+TEST(Tied, FrozenLayersHandInZeros) {
+    const NetSpec spec = text_net(two_heads);
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    OptimiserConfig config;
+    config.freeze = {"wte"};
+    ASSERT_TRUE(optimiser_ranges(layers, &config).ok());
+    EXPECT_EQ(layers_frozen(layers, config), 2u);   // wte, up
+    Rig learns(spec, sizes({3})), rig(spec, sizes({3}));
+    const Data data(spec, 3);
+    const Gather wanted = learns.block(data.samples);
+    net_cpu_freeze(*rig.net, 2);
+    struct Uses : Gather {
+        using Gather::Gather;
+        std::vector<float> largest;   // of each gradient of the tied weights
+        Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer part) override {
+            if (layout.buckets[bucket].offset == 0) {
+                float most = 0;
+                for (uint64_t i = 0; i < part.bytes / sizeof(float); ++i) most = std::max(most, std::abs(part.as<float>()[i]));
+                largest.push_back(most);
+            }
+            return Gather::bucket(lane, id, bucket, part);
+        }
+    } found(rig.net->layout());
+    ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, found).ok());
+    ASSERT_EQ(found.largest.size(), 3u);   // head, up, wte
+    EXPECT_GT(found.largest[0], 0);
+    EXPECT_EQ(found.largest[1], 0);
+    EXPECT_EQ(found.largest[2], 0);
+    EXPECT_TRUE(std::ranges::equal(std::span(found.gradient).subspan(28), std::span(wanted.gradient).subspan(28)));   // of down
 }
 
 TEST(Tied, NoStageBeginsBetweenTheTwo) {
