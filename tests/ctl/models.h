@@ -10,9 +10,11 @@ namespace gradcast {
 
 struct CtlModel : CtlData {
     /// final.h5 of an untrained lenet5 for what import() writes.
-    void save(const std::string& name, const std::string& job = {}, const std::string& class_names = {}) const {
+    /// averages: its optimiser's state is averaged weights, each weight and 1.
+    void save(const std::string& name, const std::string& job = {}, const std::string& class_names = {}, bool averages = false) const {
         Model model;
         model.job = job;
+        if (!job.empty()) model.id = std::string(32, '1');
         model.class_names = class_names;
         model.base = fs::absolute(folder);
         ASSERT_TRUE(preset_find("lenet5", 1, 28, 28, 10, &model.net).ok());
@@ -24,7 +26,10 @@ struct CtlModel : CtlData {
         std::vector<float> parameters(layout.elements);
         weights_initial(model.net, layout, 1, parameters);
         model.digest = sha256_hex(std::as_bytes(std::span(parameters)));
-        ASSERT_TRUE(model_write(folder + "/" + name, model, {parameters, {}, {}, {}}).ok());
+        std::vector<float> averaged;
+        for (const float each : parameters)
+            if (averages) averaged.push_back(each + 1);
+        ASSERT_TRUE(model_write(folder + "/" + name, model, {parameters, averaged, {}, {}}).ok());
     }
 };
 

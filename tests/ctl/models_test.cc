@@ -84,6 +84,30 @@ TEST_F(CtlModel, EvaluateTakesWhatExportWrites) {
     EXPECT_TRUE(outcome.says("cannot use model.safetensors: its __metadata__ does not say sample")) << outcome.err;
 }
 
+TEST_F(CtlModel, ExportWritesAveragedWeights) {
+    const std::string job = "[job]\nsteps = 1\n[data]\ntrain = \"train.h5\"\n[net]\npreset = \"lenet5\"\n[optimiser]\n";
+    save("final.h5", job + "ema = 0.5\n", {}, true);
+    save("plain.h5", job);
+    ASSERT_EQ(run("export final.h5 weights.safetensors").exit, 0);
+    const Outcome outcome = run("export final.h5 averaged.safetensors --ema -o json");
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    const std::string weights = read("weights.safetensors"), averaged = read("averaged.safetensors");
+    ASSERT_EQ(weights.size(), averaged.size());
+    const size_t count = 61706;
+    for (size_t i = 0; i < count; ++i) {   // the tensors are behind the header
+        float weight, average;
+        const size_t at = weights.size() - (count - i) * sizeof(float);
+        std::memcpy(&weight, weights.data() + at, sizeof weight);
+        std::memcpy(&average, averaged.data() + at, sizeof average);
+        ASSERT_EQ(average, weight + 1) << i;
+    }
+    EXPECT_NE(averaged.find(outcome.json()["digest"].get<std::string>()), std::string::npos);
+    EXPECT_EQ(run("export final.h5 averaged.onnx --ema").exit, 0);
+    const Outcome none = run("export plain.h5 none.onnx --ema");
+    EXPECT_EQ(none.exit, 1);
+    EXPECT_TRUE(none.says("plain.h5: its job kept no averaged weights (optimiser.ema)")) << none.err;
+}
+
 TEST_F(CtlModel, ExportWritesWhatTheEndingSays) {
     save("final.h5");
     Outcome outcome = run("export final.h5 out.safetensors");
