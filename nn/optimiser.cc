@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "nn/averaged.h"
 #include "nn/kernels.h"
 
 namespace gradcast {
@@ -231,6 +232,13 @@ Status optimiser_check(const OptimiserConfig& config) {
     if (schedule_find(config.schedule)->ends && config.steps == 0)
         return fail(Code::invalid, "the schedule {} needs to know how many steps there are", config.schedule);
     return {};
+}
+
+void averaged_swap(const Layout& layout, std::span<float> weights, std::span<float> state) {
+    const std::span<float> averaged = state.last(layout.elements);
+    for (const Group& group : layout.groups)
+        if (!group.statistics)
+            std::ranges::swap_ranges(weights.subspan(group.offset, group.count), averaged.subspan(group.offset, group.count));
 }
 
 Status optimiser_plan(const OptimiserConfig& config, const Layout& layout, Arena& arena, std::unique_ptr<Optimiser>* optimiser) {

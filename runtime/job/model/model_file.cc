@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "nn/averaged.h"
 #include "nn/graph/layers.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
@@ -106,10 +107,7 @@ Status model_averaged(const std::string& path, Model* model, std::vector<float>*
     const Layout layout = layers_layout(layers, 1);
     if (state.parameters.size() != layout.elements || state.optimiser.size() != optimiser_vectors(job.optimiser) * layout.elements)
         return fail(Code::data, "{}: its optimiser state has {} values, which is not that of its job", path, state.optimiser.size());
-    const std::span<const float> averaged = std::span<const float>(state.optimiser).last(layout.elements);
-    for (const Group& group : layout.groups)
-        if (!group.statistics)
-            std::ranges::copy(averaged.subspan(group.offset, group.count), state.parameters.begin() + static_cast<ptrdiff_t>(group.offset));
+    averaged_swap(layout, state.parameters, state.optimiser);
     read.digest = sha256_hex(std::as_bytes(std::span(state.parameters)));
     *model = std::move(read);
     *parameters = std::move(state.parameters);

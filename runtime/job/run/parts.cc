@@ -10,6 +10,7 @@
 #include "algos/worker_sum.h"
 #include "datasets/resident.h"
 #include "datasets/verified.h"
+#include "nn/averaged.h"
 #include "nn/frozen.h"
 #include "nn/graph/slices.h"
 #include "nn/measure.h"
@@ -518,11 +519,7 @@ void JobParts::restore(const ModelState& state) {
 
 void JobParts::swap_averaged() {
     GC_ASSERT(schedule.ema > 0);
-    const Layout& layout = compute.net->layout();
-    const std::span<float> weights = compute.net->parameters(), averaged = compute.optimiser->state().last(layout.elements);
-    for (const Group& group : layout.groups)
-        if (!group.statistics)
-            std::ranges::swap_ranges(weights.subspan(group.offset, group.count), averaged.subspan(group.offset, group.count));
+    averaged_swap(compute.net->layout(), compute.net->parameters(), compute.optimiser->state());
     compute.net->refresh();
 }
 
