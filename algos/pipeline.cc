@@ -284,6 +284,7 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
         const Status status = slices_->drain();
         if (!SliceExchange::is_stop(status)) GC_TRY(status);
         stopped_ = slices_->stopped();
+        waited_us_ += slices_->take_waited_us();
     }
     return stopped_ ? give_up(task) : Status{};
 }

@@ -105,6 +105,9 @@ public:
     Status probe(BlockSource& source, GradientSink& sink);
     /// Another rank of this replica is lost, and the job goes on without it.
     bool broken() const;
+    /// The last run(), probe() or evaluate() has ended early, so what it computed is not whole.  Another rank may have stopped because it
+    /// knows of a loss of which this one does not know yet.
+    bool ended_early() const { return stopped_; }
     uint64_t waited_us() const { return waited_us_; }   // for edges, by the trainer, in the last run()
     /// That this rank sends over edges for these blocks, where none of them is given up.
     uint64_t bytes_sent(std::span<const uint32_t> blocks) const;

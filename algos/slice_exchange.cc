@@ -70,6 +70,7 @@ void SliceExchange::begin(StepId step, uint64_t wait_us, std::function<bool()> n
     wait_us_ = wait_us;
     needless_ = std::move(needless);
     stopped_ = false;
+    (void)take_waited_us();   // of an evaluation
 }
 
 std::vector<uint32_t> SliceExchange::under_way() const {

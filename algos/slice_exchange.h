@@ -47,12 +47,12 @@ public:
     Status drain();
     /// The passes of this step have ended early.
     bool stopped() const { return stopped_; }
-    /// A pass has ended with it.
+    /// The status of a pass that ends early.
     static constexpr Status stop = {Code::cancelled, 0, "the rest of the step is not needed"};
-    static bool is_stop(const Status& status) { return status.what == stop.what; }
+    static bool is_stop(const Status& status) { return status.code == stop.code && std::string_view(status.what) == stop.what; }
     /// Blocks, as in keys, of which something is under way.
     std::vector<uint32_t> under_way() const;
-    /// Some transfer that is under way has waited too long: says which.
+    /// The error of the first transfer that is under way; ok: none is.
     Status overdue();
     /// That lanes have waited, the longest of them, since the last call of this.
     uint64_t take_waited_us();

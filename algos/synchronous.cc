@@ -150,7 +150,7 @@ Status SynchronousStep::compute() {
     const size_t buckets = context_.net->layout().buckets.size();
     for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
     const Layout& layout = context_.net->layout();
-    for (size_t bucket = 0; bucket < buckets; ++bucket) {   // groups that share a bucket are used once
+    for (size_t bucket = 0; bucket < buckets; ++bucket) {   // a bucket of several groups has no tied weights
         const size_t gradients = config_.own_blocks.size() * layout.groups[layout.buckets[bucket].group].uses;
         gradients_remaining_[bucket].store(static_cast<uint32_t>(gradients), std::memory_order_relaxed);
     }

@@ -42,7 +42,7 @@ def random_text(folder, characters):
     """Shards of a text of so many random letters in folder/data."""
     with open(f"{folder}/text.txt", "wb") as file:
         file.write(bytes(97 + each % 26 for each in os.urandom(characters)))
-    command([ctl, "import", "text", "--from", f"{folder}/text.txt", "--out", folder + "/data", "--test", "10%"])
+    command([ctl, "import", "text", "--from", f"{folder}/text.txt", "--out", folder + "/data", "--by", "bytes", "--test", "10%"])
 
 
 class Cluster:

@@ -57,7 +57,7 @@ Status inner_float(Build& b, const dnnl_memory_desc_t& order, const dnnl_memory_
     const uint64_t packs = kernels.packed({b.most * rows_each, C, K}), made = packs * b.together,
                    apart = tiled ? (C + 15) / 16 / 2 * 32 + 16 : C;
     const uint32_t step = std::min(std::max(piece / C, tiled ? tiled_rows : 1), K);
-    const bool in_pieces = l.parameters() >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
+    const bool in_pieces = l.weights + l.biases >= (b.together > 1 ? in_pieces_of_several : in_pieces_from);
     const Tensor space = b.scratch(made + (in_pieces ? step * apart : 0));
     auto rows = [=, &kernels](Frame& frame, float* to, uint64_t to_apart, uint32_t first, uint32_t end) {
         const uint64_t before = uint64_t{frame.first} * rows_each;

@@ -12,7 +12,7 @@ public:
     void open(SliceLink* link, std::span<const SlicePoint> points, uint32_t own_group, const Frame& frame) {
         link_ = link, points_ = points, own_ = own_group, frame_ = &frame;
     }
-    /// Forward passes of blocks from now on are computed again.
+    /// True: forward passes from now on are repetitions, which take what was kept and exchange nothing.
     void again(bool on) { again_ = on; }
     /// Memory of the own part is the link's, also where it is not sent.
     Status room(uint32_t lane, size_t point, Buffer* to) override { return link_->room(lane, point, to); }

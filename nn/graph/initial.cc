@@ -20,7 +20,11 @@ void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, s
     GC_ASSERT(layers_check(spec, &layers).ok());   // the layout was made from this spec
     uint64_t number = 0;
     for (const Layer& layer : layers) {
-        if (layer.parameters() == 0) continue;
+        if (!layer.learns()) continue;
+        if (layer.tied != Layer::none) {   // later layers draw as without the tie
+            ++number;
+            continue;
+        }
         if (float* const statistics = layer.statistics ? owned(layer.statistics_offset) : nullptr) {
             std::fill_n(statistics, layer.in.C, 0.0f);
             std::fill_n(statistics + layer.in.C, layer.in.C, 1.0f);

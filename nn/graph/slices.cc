@@ -77,6 +77,7 @@ Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpe
     std::vector<std::string> able;
     std::vector<const Layer*> chosen;
     for (const Layer& layer : layers) {
+        if (layer.uses > 1) continue;   // others take its weights whole
         if (layer.kind->slice_unit > 0 && !possible(layer).empty()) able.push_back(layer.spec.name);
         if (names.empty() && layer.is(inner_product_kind) && layer.weights >= sliced_weights) chosen.push_back(&layer);
     }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -562,6 +563,38 @@ TEST(Models, ReadingALargeOneWithoutMemoryIsAnError) {
     int ended = 0;
     ::waitpid(pid, &ended, 0);
     EXPECT_EQ(ended, 0);
+}
+
+// A tensor with two names may lie in a file under either of them.
+TEST(Models, TiedWeightsAreFoundUnderTheirOtherName) {
+    const TestFolder folder;
+    NetSpec spec = small_gpt();
+    spec.layers[spec.layers.size() - 2].weights_of = "wte";
+    const Trained trained(spec);
+    const std::string path = folder.file("tied.safetensors");
+    ASSERT_TRUE(safetensors_write(path, trained.model, trained.parameters).ok());
+    std::string file;
+    ASSERT_TRUE(file_read(path, &file).ok());
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof length);
+    auto root = nlohmann::json::parse(file.substr(sizeof length, length));
+    EXPECT_EQ(root["head.weight"]["shape"], root["wte.weight"]["shape"]);
+    root.erase("wte.weight");
+    std::string data;
+    for (auto& [name, tensor] : root.items()) {
+        if (name == "__metadata__") continue;
+        const uint64_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
+        tensor["data_offsets"] = {data.size(), data.size() + end - begin};
+        data += file.substr(sizeof length + length + begin, end - begin);
+    }
+    const std::string header = root.dump();
+    length = header.size();
+    ASSERT_TRUE(file_write(path, std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + data).ok());
+    Model model;
+    std::vector<float> parameters;
+    const Status status = safetensors_model(path, &model, &parameters);
+    ASSERT_TRUE(status.ok()) << status.what;
+    EXPECT_EQ(parameters, trained.parameters);
 }
 
 }   // namespace

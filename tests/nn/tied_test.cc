@@ -127,6 +127,37 @@ TEST(Tied, FrozenLayersHandInZeros) {
     EXPECT_TRUE(std::ranges::equal(std::span(found.gradient).subspan(28), std::span(wanted.gradient).subspan(28)));   // of down
 }
 
+// A large head hands in its gradient by pieces, as one with weights of its own does.
+TEST(Tied, LargeGradientsComeInPieces) {
+    NetSpec spec = text_net({"embedding name=wte outputs=64", "linear outputs=5000 weights_of=wte bias=0", "softmax_cross_entropy"});
+    spec.vocabulary = 5000;
+    Rig rig(spec, sizes({2}));
+    const Data data(spec, 2);
+    const Gather wanted = rig.block(data.samples);
+    struct ByPieces : Gather {
+        using Gather::Gather;
+        uint32_t all = 0;   // gradients in pieces
+        bool pieces(uint32_t lane, std::span<const Block> blocks, uint32_t bucket, const GradientPiece& piece, Status* status) override {
+            std::vector<float> whole;
+            while (whole.size() < layout.buckets[bucket].count) {
+                const GradientPart part = piece(0, whole.size());
+                for (uint32_t row = 0; row < part.rows; ++row)
+                    whole.insert(whole.end(), part.x + row * part.apart, part.x + row * part.apart + part.count);
+            }
+            ++all;
+            *status = bucket_of(lane, blocks[0].id, bucket, whole);
+            return true;
+        }
+        Status bucket_of(uint32_t lane, BlockId id, uint32_t number, std::vector<float>& of) {
+            return bucket(lane, id, number, {reinterpret_cast<std::byte*>(of.data()), nullptr, of.size() * sizeof(float)});
+        }
+    } found(rig.net->layout());
+    ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, found).ok());
+    EXPECT_EQ(found.all, 1u);   // of the head
+    EXPECT_EQ(found.came, std::vector<uint32_t>{2});
+    EXPECT_EQ(found.gradient, wanted.gradient);
+}
+
 TEST(Tied, NoStageBeginsBetweenTheTwo) {
     std::vector<Layer> layers;
     const NetSpec spec = text_net({"embedding name=e outputs=4", "linear name=a outputs=4", "linear name=b outputs=4 weights_of=a bias=0",

@@ -108,7 +108,6 @@ TEST(SliceGroups, ComputeActivationsAgain) {
     for (const Case& each : cases) {
         SCOPED_TRACE(each.what);
         std::vector<uint64_t> bytes[2];   // of activations, by rank
-        uint64_t edges[2] = {};
         for (const bool recompute : {false, true}) {
             StagesJob job = job_of(2, each.groups, each.replicas, each.schedule);
             job.blocks = 8, job.batch = 16;
@@ -117,9 +116,7 @@ TEST(SliceGroups, ComputeActivationsAgain) {
             ASSERT_TRUE(status.ok()) << status.what;
             expect_wanted(job);
             for (const auto& engine : job.engines) bytes[recompute].push_back(bytes_of(*engine, "activations"));
-            edges[recompute] = job.engines[0]->status().edge_bytes;
         }
-        EXPECT_EQ(edges[true], edges[false]);
         for (Rank rank = 0; rank < bytes[true].size() && each.less; ++rank)
             EXPECT_LT(bytes[true][rank], bytes[false][rank] / 2) << "rank " << rank;
     }

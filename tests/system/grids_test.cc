@@ -294,6 +294,7 @@ TEST_F(SystemGrids, AJobOfSliceGroupsSurvivesLostNodes) {
         cluster.start(cluster[2]);
         ASSERT_TRUE(eventually([&] { return members(id) == names.size(); })) << cluster[0].job(id).dump(2);
         cluster[1].process->kill(SIGKILL);
+        ASSERT_LT(cluster[0].step(id), steps) << "the job has ended before the second loss";
         for (uint32_t node = 0; node < names.size(); ++node) {
             if (node == 1) continue;
             const JobStatus last = cluster[node].ended(id, 4 * patience_us);   // of eight nodes on a busy machine

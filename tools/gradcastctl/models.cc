@@ -345,7 +345,7 @@ void add_predict(Cli& cli) {
     command->add_option("--top", f.top, "how many classes of each image, the most probable ones")
         ->capture_default_str()
         ->check(CLI::Range(uint32_t{1}, uint32_t{65536}));
-    command->add_option("--size", f.rules.size, fmt::format("{} (default: as the model's evaluations)", size_help))
+    command->add_option("--size", f.rules.size, fmt::format("{} (default: of a model of pictures that of its evaluations)", size_help))
         ->check(CLI::Range(uint32_t{1}, import_side_max));
     command->add_flag_callback(
         "--no-exif", [&] { f.rules.exif = false; }, exif_help);

@@ -162,7 +162,8 @@ void evaluate_model(const std::string& data, RunRecord* run) {
     std::vector<JobMistake> mistakes;
     std::string pattern = data;
     size_t literal = 0;
-    if (pattern.empty() && job_parse(model.job, path, model.base, &config, &mistakes)) {
+    const bool known = job_parse(model.job, path, model.base, &config, &mistakes);
+    if (pattern.empty() && known) {
         pattern = config.test;
         literal = config.literal(pattern);
     }
@@ -171,7 +172,8 @@ void evaluate_model(const std::string& data, RunRecord* run) {
         return;
     }
     Evaluation evaluation;
-    const Status status = model_evaluate(path, pattern, cpu_room().threads(), &evaluation, literal, verified_path_of_user());
+    const Status status =
+        model_evaluate(path, pattern, cpu_room().threads(), &evaluation, literal, verified_path_of_user(), known && config.evaluate_ema);
     if (!status.ok()) run->why = status.what;
     else if (evaluation.regression) run->why = "a regression has no classes";
     else if (evaluation.text) run->why = "a text has no classes";

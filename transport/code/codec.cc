@@ -1,5 +1,5 @@
 // The codec of the CPU.  Scale of a group (transport/exchange/CODES.md, "Quantisation"): auto32 and auto16 choose for the next step the
-// least power of two 2^e with 2 M <= Q 2^e.  M is the largest |x| of this step, Q the largest word of one block (quantise_limit()).
+// least power of two 2^e with 2 M <= Q 2^e.  M is the largest |x| of this step, Q the largest word of one gradient (quantise_limit()).
 // Statistics are words of auto32's size for every quantiser; auto16 carries such a word as three digits.
 #include "transport/code/codec.h"
 

@@ -213,7 +213,7 @@ constexpr JobOption rows[] = {
     {"net", "heads", Kind::integer, "4", 1, 4096, false, nullptr,
      "of preset gpt: heads of attention, which share out the width", field<&PresetSize::heads, Identity::changed>},
     {"net", "tied_head", Kind::flag, "false", 0, 1, false, nullptr,
-     "of preset gpt: its head has the weights of its embedding, as GPT-2's (weights_of of a layer)", field<&PresetSize::tied_head, Identity::changed>},
+     "of preset gpt: its head has the weights of its embedding, as GPT-2's (weights_of of a layer)", of_ssgd_on_cpus(field<&PresetSize::tied_head, Identity::changed>)},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr,
      "zeros added on each side of a sample, with [[net.layers]]", field<&JobConfig::net_pad, Identity::yes>},
     {"net", "command", Kind::texts, "[]", 0, 0, false, nullptr,
@@ -396,7 +396,7 @@ constexpr JobOption rows[] = {
      "products of at least 262144 weights", field<&JobConfig::sliced, Identity::no>},
     {"parallel", "slice_groups", Kind::integer, "1", 1, slices_key.max, false, nullptr,
      "power of two that divides `slices`: so many nodes share the slices of each stage, and each computes the stage's other layers.  The result "
-     "is the same.  Not with buddy and balance", field<&JobConfig::slice_groups, Identity::no>},
+     "is the same.  Not with buddy, balance and weights", field<&JobConfig::slice_groups, Identity::no>},
     {"parallel", "micro_batch", Kind::integer, "1", 1, blocks_max, false, nullptr,
      "blocks that pass the stages together, of which each lane of a node computes a share", field<&JobConfig::micro_batch, Identity::no>},
     {"transport", "kind", Kind::name, "\"auto\"", 0, 0, false, transport_names,

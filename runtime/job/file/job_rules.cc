@@ -60,9 +60,7 @@ bool weights_later(Keys keys) {
 }
 bool sliced(Keys keys) { return keys.job.slices > 1; }
 bool grouped(Keys keys) { return keys.job.slice_groups > 1; }   // nodes share slices
-bool tied(Keys keys) {
-    return keys.job.size.tied_head || std::ranges::any_of(keys.job.layers, [](const LayerSpec& each) { return !each.weights_of.empty(); });
-}
+bool tied(Keys keys) { return !std::ranges::all_of(keys.job.layers, &std::string::empty, &LayerSpec::weights_of); }
 bool exempts(Keys keys) { return keys.job.optimiser.decay_exempt || !keys.job.optimiser.decay_exempt_names.empty(); }
 bool clips(Keys keys) { return keys.job.optimiser.clip_norm > 0; }
 bool averages(Keys keys) { return keys.job.optimiser.ema > 0; }
@@ -160,9 +158,9 @@ constexpr JobRule rules[] = {
     {"net.tied_head", [](Keys keys) { return keys.changed("net.tied_head") && !preset_sized(keys.job.preset); },
      "is of presets that come in sizes: it goes with preset = \"gpt\", and weights_of of [[net.layers]] does the same"},
     {"net.layers", [](Keys keys) { return tied(keys) && keys.job.algorithm != "ssgd"; },
-     "weights that layers share (weights_of, net.tied_head) go with ssgd in this version, not with {algorithm.kind}"},
+     "weights that layers share (weights_of) go with ssgd in this version, not with {algorithm.kind}"},
     {"net.layers", [](Keys keys) { return tied(keys) && !on_cpus(keys); },
-     "weights that layers share (weights_of, net.tied_head) compute on CPUs in this version: take device = \"cpu\""},
+     "weights that layers share (weights_of) compute on CPUs in this version: take device = \"cpu\""},
     {"net.precision", [](Keys keys) { return keys.job.precision == Precision::tf32 && on_cpus(keys); },
      "tf32 is for GPUs: it goes with device = \"cuda\""},
     {"net.resident", [](Keys keys) { return !keys.job.resident && on_cpus(keys); },

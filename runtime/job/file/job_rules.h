@@ -35,9 +35,9 @@ std::span<const JobRule> job_rules();
 struct BrokenRule {
     std::string key, text;
 };
-/// The first broken rule of each key, also of those that other algorithms or optimisers (optimiser_mistakes()) have, and those that
-/// JobOption::Field says go with ssgd or CPUs alone.  Nothing is said of
-/// a key whose value is a mistake, nor of a section where its kind or schedule is one.
+/// Returns the first broken rule of each key.  A key of another algorithm or optimiser (optimiser_mistakes()) breaks one, and so does a key
+/// whose row (JobOption::Field) says `ssgd` or `cpus`.  Nothing is said of a key whose value is a mistake, nor of a section where its kind
+/// or schedule is one.
 std::vector<BrokenRule> job_rules_broken(JobKeys keys);
 
 }   // namespace gradcast

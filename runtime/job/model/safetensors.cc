@@ -251,8 +251,14 @@ private:
             else GC_TRY(entry(name, value, nullptr, data_bytes));
             if (!takes(name)) unread_.push_back(name);
         }
+        std::vector<const NetExtra*> taken;   // in place of the tensors whose other names they are
         for (const NetTensor& tensor : tensors_) {
             auto found = root.find(prefix_ + tensor.name);
+            const NetExtra* const other = found == root.end() && takes(tensor.name) ? alias_alone(tensor) : nullptr;
+            if (other) {
+                found = root.find(prefix_ + other->name);
+                taken.push_back(other);
+            }
             if (!takes(tensor.name)) left_.push_back(tensor.name);
             else if (found == root.end())
                 return wrong(
@@ -262,8 +268,8 @@ private:
                 GC_TRY(entry(batches_of(tensor), *counts, nullptr, data_bytes));
         }
         for (const NetExtra& extra : extras_)
-            if (auto found = root.find(prefix_ + extra.name);
-                found != root.end() && extra.kind != NetExtra::Kind::batches && takes(extra.name))
+            if (auto found = root.find(prefix_ + extra.name); found != root.end() && extra.kind != NetExtra::Kind::batches &&
+                                                              takes(extra.name) && std::ranges::find(taken, &extra) == taken.end())
                 GC_TRY(entry(extra.name, *found, nullptr, data_bytes, &extra));
         // Every byte of the data belongs to one tensor.
         std::sort(entries_.begin(), entries_.end(),
@@ -278,6 +284,15 @@ private:
         }
         if (at != data_bytes) return wrong(fmt::format("bytes {} to {} of its data belong to no tensor", at, data_bytes));
         return {};
+    }
+
+    /// The other name under which the file has a tensor that it lacks; null: none.
+    const NetExtra* alias_alone(const NetTensor& tensor) const {
+        for (const NetExtra& extra : extras_)
+            if (extra.kind == NetExtra::Kind::alias && extra.of == tensor.name && takes(extra.name) &&
+                file_.root().contains(prefix_ + extra.name))
+                return &extra;
+        return nullptr;
     }
 
     static std::string mean_of(const NetTensor& variance) { return variance.name.substr(0, variance.name.rfind('.')) + ".running_mean"; }
@@ -380,7 +395,8 @@ private:
             if (of == entries_.end()) continue;   // of a constant that is not in the file
             std::string other;
             GC_TRY(file_.digest_of(of->begin, of->end, &other));
-            if (other != digest) return wrong(fmt::format("tensors {} and {} differ, and are one in the net", alias->of, alias->name));
+            if (other != digest)
+                return wrong(fmt::format("tensors {} and {} differ, and are one in the net{}", alias->of, alias->name, hint()));
         }
         return {};
     }

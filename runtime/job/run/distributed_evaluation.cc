@@ -70,13 +70,15 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
         return results_.part(first(evaluator) * sizeof(BatchResult), count(evaluator) * sizeof(BatchResult));
     };
     auto total = [&](uint32_t adder) { return totals_.part(adder * sizeof(BatchResult), sizeof(BatchResult)); };
+    bool broken = false;   // this replica lacks results
     auto run = [&](uint32_t evaluator) {
         const std::span of_it(results + first(evaluator), count(evaluator));
         Net& net = *parts.compute.net;
-        return context.pipeline ? parts.evaluator->run(net, *context.pipeline, evaluator, n, of_it, parts.progress)
-                                : parts.evaluator->run(net, parts.lanes, evaluator, n, of_it, parts.progress);
+        if (!context.pipeline) return parts.evaluator->run(net, parts.lanes, evaluator, n, of_it, parts.progress);
+        const Status status = parts.evaluator->run(net, *context.pipeline, evaluator, n, of_it, parts.progress);
+        broken = broken || context.pipeline->broken() || context.pipeline->ended_early();
+        return status;
     };
-    auto broken = [&] { return context.pipeline && context.pipeline->broken(); };
 
     // Tickets: parts by evaluator, then totals by adder, then what is sent, then orders.
     const std::string what = fmt::format("result of the evaluation after step {}", context.step);
@@ -89,7 +91,7 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
         if (!holds_ || adder != own_) mail.receive(holder(adder), tag + 1, total(adder), totals + adder);
     if (!spare_) GC_TRY(run(own_));
     const bool others_add = adders_ > 1 || !adds;
-    if (broken())
+    if (broken)
         for (uint32_t i = 0; i < count(own_); ++i) results[first(own_) + i].right = not_evaluated;
     if (holds_ && count(own_) > 0 && others_add) mail.send({0, to_adders_.data()}, tag, part(own_), sends);
     if (adds) {
@@ -102,7 +104,7 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
                       orders + ordered);
             ++ordered;
         };
-        for (uint32_t each = 0; each < n && !broken(); ++each) {
+        for (uint32_t each = 0; each < n && !broken; ++each) {
             const bool missing = mail.lost(first_part + each) || (count(each) > 0 && results[first(each)].right == not_evaluated);
             if (!missing) continue;
             order(each);
@@ -111,7 +113,7 @@ Status DistributedEvaluation::run(Context& context, JobParts& parts, uint64_t us
         order(n);
         BatchResult all;
         for (uint32_t batch = 0; batch < batches; ++batch) all.add(results[first(batch % n) + batch / n]);
-        if (broken()) all.right = not_evaluated;
+        if (broken) all.right = not_evaluated;
         *total(own_).as<BatchResult>() = all;
         if (!alone_) mail.send({0, others_.data()}, tag + 1, total(own_), sends + 1);
     } else if (orders_) {

@@ -7,8 +7,9 @@ namespace gradcast {
 
 /// Of n evaluators, r evaluates batches r, r + n, …; the first ones, one more than may be lost, each add all up in the order of the
 /// batches, so the sum has the same bits whatever n.  What a lost one owes they evaluate themselves.  An evaluator is a rank; of a net in
-/// stages it is a replica, whose last stage has the results, and tells the other stages what else to evaluate.  A replica that lacks a rank
-/// is lost: if its last stage lives, that one says so in place of results.
+/// stages it is a replica.  The rank of its last stage, and of the first slice group, has the results and tells the replica's other ranks
+/// what else to evaluate.  A replica that lacks a rank, or whose passes have ended early, is lost: if the rank that has the results lives,
+/// it says so in place of results.
 class DistributedEvaluation {
 public:
     /// For ranks of a view of n, of which so many may be lost.  grid: of a net in stages, else null.
@@ -19,7 +20,7 @@ public:
 private:
     /// The rank that has the results of an evaluator.
     Rank holder(uint32_t evaluator) const { return holders_.empty() ? evaluator : holders_[evaluator]; }
-    /// Evaluates what the last stage of this replica orders.
+    /// Evaluates what the rank of this replica that has the results orders.
     template <typename Run>
     Status obey(Context& context, uint64_t us, const char* what, Run run);
 
@@ -31,8 +32,8 @@ private:
     std::vector<uint64_t> others_, to_adders_;   // bits of ranks: all but this one; the adders' but this one
     uint32_t adders_ = 1;                        // first evaluators, which add up
     bool alone_ = true;                          // there is no other rank
-    std::vector<uint64_t> mates_;                // bits of ranks: the other stages of this replica
-    bool orders_ = false;                        // among the stages of this replica
+    std::vector<uint64_t> mates_;                // bits of ranks: the others of this replica
+    bool orders_ = false;                        // among the ranks of this replica
     Buffer results_, totals_;                    // BatchResult by evaluator and batch; of the whole test set, by adder
     Buffer numbers_;                             // orders: evaluators, then n_, the end
 };

@@ -234,10 +234,8 @@ private:
         std::vector<NodeId> others;
         for (uint32_t node = 0; node < config_.roster.size(); ++node)
             if (NodeId{node} != config_.self && std::ranges::count(members, config_.roster[node].name) > 0) others.push_back(NodeId{node});
-        const ViewStages left(others, parts_.cut->stages(), job_.buddy, parts_.cut->slice_groups);
-        const auto lost = left.missing();
-        if (!lost) return {};
-        return fail(Code::conflict, "no other node has {}", parts_.cut->cell_text({*lost, left.grid.missing()[0].slice_group}));
+        const auto lost = ViewStages(others, parts_.cut->stages(), job_.buddy, parts_.cut->slice_groups).missing();
+        return lost ? fail(Code::conflict, "no other node has {}", parts_.cut->cell_text(*lost)) : Status{};
     }
     /// Between two steps: the session ends, and the next one has the same members and this exchange.
     Status change(Context& context, const Alternative& exchange, const std::string& why) {

@@ -250,7 +250,7 @@ Status Session::agree_lanes() {
     lanes[self_] = parts_.pipeline->lanes;
     mailbox_->exchange(tag_lanes, part(self_), part);
     GC_TRY(mailbox_->wait(1, n + 1, first_step_us(), "the other nodes' numbers of lanes"));
-    uint32_t most = 1;   // in this replica: of a rank that is lost not all others have it, and the replica computes nothing then
+    uint32_t most = 1;   // of this replica, which computes nothing where one of its ranks is lost
     for (uint32_t cell = 0; pipeline_ && cell < grid_.cells(); ++cell)
         most = std::max(most, lanes[grid_.rank_of(grid_.replica_of(self_), grid_.cell(cell))]);
     if (pipeline_) pipeline_->agree(most);
@@ -293,7 +293,7 @@ Status Session::probe() {
     GC_TRY(samples.read(parts_));
     ProbeSink sink(parts_.compute.net->layout(), job_);
     GC_TRY(pipeline_->probe(samples, sink));
-    const bool own = !pipeline_->broken();
+    const bool own = !pipeline_->ended_early();
     if (own) GC_TRY(sink.scale(*parts_.compute.codec, parts_.compute.net->layout()));
     return losses_tolerated() > 0 ? share_scales(own) : Status{};
 }

@@ -68,9 +68,9 @@ std::vector<Rank> ViewStages::holders(uint32_t stage, uint32_t slice_group) cons
     return ranks;
 }
 
-std::optional<uint32_t> ViewStages::missing() const {
+std::optional<Cell> ViewStages::missing() const {
     const std::vector<Cell> cells = grid.missing();
-    return cells.empty() ? std::nullopt : std::optional(runs[cells[0].stage].first);
+    return cells.empty() ? std::nullopt : std::optional(Cell{runs[cells[0].stage].first, cells[0].slice_group});
 }
 
 PipelineConfig ViewStages::pipeline(const PipelineConfig& cut, Rank rank) const {
@@ -103,7 +103,10 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     const NetOrder& order = config->order;
     if (order.reads.size() > UINT16_MAX) return fail(Code::invalid, "a net of {} layers is too large to be cut", order.names.size());
     if (const uint32_t most = cuts_most(order.learns, order.begins); stages > most)
-        return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", stages, most);
+        return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into{}", stages, most,
+                    std::ranges::all_of(spec.layers, &std::string::empty, &LayerSpec::weights_of)
+                        ? ""
+                        : ": layers with the same weights (weights_of) are in one stage");
     Grid grid;   // of the first view
     GC_TRY(Grid::make(n, stages, groups, &grid));
     if (grid.spares() > 0 && !job.survive) {

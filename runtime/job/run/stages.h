@@ -34,8 +34,8 @@ struct ViewStages {
     std::vector<uint32_t> kept(Rank rank) const;
     /// Ranks that compute the stage with the slices of that group, ascending, then the one that keeps it.
     std::vector<Rank> holders(uint32_t stage, uint32_t slice_group = 0) const;
-    /// The first stage that nobody computes; nothing: the grid has a replica.
-    std::optional<uint32_t> missing() const;
+    /// The first stage, and slice group of it, that nobody computes; nothing: the grid has a replica.
+    std::optional<Cell> missing() const;
     /// `cut`, as the job's first view has it, with the runs as stages and that of `rank` as its own.
     PipelineConfig pipeline(const PipelineConfig& cut, Rank rank) const;
 };

@@ -313,7 +313,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     uint32_t summing = view.n();
     if (parts_.pipeline) {
         const ViewStages stages(config.nodes, parts_.cut->stages(), config_.job.buddy, parts_.cut->slice_groups);
-        if (const auto missing = stages.missing()) return lost({*missing, stages.grid.missing()[0].slice_group});
+        if (const auto missing = stages.missing()) return lost(*missing);
         summing = stages.grid.replicas();
         if (parts_.buddies) {
             const auto self = static_cast<Rank>(std::ranges::find(config.nodes, config_.self) - config.nodes.begin());
