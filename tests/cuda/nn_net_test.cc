@@ -365,7 +365,7 @@ TEST(CudaNet, KernelsAreNamed) {
 TEST(CudaNet, ErrorsNameTheLayerAndTheCall) {
     for (const auto& [channels, why] :
          {std::pair(5u, "cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED"),
-          {1u, "a block has 6576668868 pixels there, and cuBLAS takes at most 2147483647: take smaller blocks"}}) {
+          {1u, "a block of 33554433 samples has 6576668868 rows there, and GPUs take at most 2147483647: take smaller blocks"}}) {
         const NetSpec spec{.C = channels, .H = 16, .W = 16, .classes = 10, .layers = {named(conv(64, 3), "wide"), fc(10), loss()}};
         cuda::CudaDevice device;
         ASSERT_TRUE(device.open({}).ok());

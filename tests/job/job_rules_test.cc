@@ -290,6 +290,10 @@ TEST(JobRules, AKeyOfSsgdOrOfCpus) {
     const Case flagged[] = {
     {{.data = "samples = 9\n", .net = "command = [\"a\"]\n", .algorithm = "kind = \"ma\"\n"},
      "data.samples: goes with ssgd, not ma"},
+    {{.net = "preset = \"gpt\"\ntied_head = true\n", .algorithm = "kind = \"ma\"\n"},
+     "net.tied_head: goes with ssgd, not ma"},
+    {{.net = "preset = \"gpt\"\ntied_head = true\ndevice = \"cuda\"\n"},
+     "net.tied_head: computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "weight_decay = 0.1\ndecay_exempt = [\"fc1\"]\n", .algorithm = "kind = \"ma\"\n"},
      "optimiser.decay_exempt: goes with ssgd, not ma"},
     {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "weight_decay = 0.1\ndecay_exempt = true\n"},
