@@ -7,7 +7,9 @@ def tag(text):
 
 def bars(path, title, note, panels):
     """panels: [(title, [(label, value, mark, muted, remark)])], two side by side, each with its own scale; a mark of 0 is not drawn."""
-    panel_width, label_width, bar_width, row, top = 490, 150, 215, 22, 74
+    bar_width, row, top = 215, 22, 74
+    label_width = max(150, 6 + 7 * max(len(label) for _, rows in panels for label, *_ in rows))
+    panel_width = label_width + bar_width + 125
     height = 36 + row * max(len(rows) for _, rows in panels)
     lines = (len(panels) + 1) // 2
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * panel_width + 20} {top + lines * height + 8}" font-family="sans-serif" font-size="13">',
