@@ -94,7 +94,7 @@ struct Context {
     bool spare = false;       // this rank computes nothing, and follows the others
     StageRecord stage = {};   // of the present step
     static constexpr StepId no_part = ~StepId{0};
-    uint64_t shared = 0;          // digest of what all slice groups of the stage have, since a step of this run was applied here
+    uint64_t shared = 0;          // digest of what all slice groups of the stage have, 0 until a step of the present view was applied here
     StepId part_step = no_part;   // so many steps are done in this rank's part of the state; a spare's falls behind
     /// A step that this rank has applied, while not all have reported their parts of the state after it.
     std::optional<StepRecord> unreported = {};

@@ -97,8 +97,9 @@ public:
     /// Ranks that share slices must compute as many blocks in a call: the most lanes that any rank of the replica has.
     void agree(uint32_t lanes);
     /// Runs all passes of these blocks, which are the same at all stages of the replica.  Trainer thread.  Between passes and while it
-    /// waits it asks needless(), unless that is empty: true, once nobody needs the rest, ends it.  So does a replica that is broken().
-    /// Errors: deadline, which names the stage, layer, block and rank that it waits for; peer_lost; cancelled; what a pass says.
+    /// waits it asks needless(), unless that is empty: true, once nobody needs the rest, ends it.  With slice groups a lane that waits
+    /// within a pass asks, one at a time, while other lanes compute.  A replica that is broken() ends it, too. Errors: deadline, which
+    /// names the stage, layer, block and rank that it waits for; peer_lost; cancelled; what a pass says.
     Status run(StepId step, std::span<const uint32_t> blocks, BlockSource& source, GradientSink& sink,
                const std::function<bool()>& needless);
     /// Runs the passes of block 0 of step 0, before that step.  Ends early where the replica is broken().
@@ -180,7 +181,8 @@ private:
     Status drain();
     /// Abandons these blocks, which may be there twice, and waits until nothing is under way.
     Status abandon(std::vector<uint32_t> blocks);
-    /// What waits in the middle of a pass ask: stopped(), from a lane.
+    /// True once the rest of the run is not needed or cannot be computed.  Waits within a pass ask it, on the thread of a lane, one thread
+    /// at a time.
     std::function<bool()> slices_needless() const;
     Call call(uint32_t micro_batch, uint32_t number) const;
     bool other_places(uint32_t micro_batch) const;

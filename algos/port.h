@@ -17,7 +17,8 @@ struct Judge {
     virtual Status judge(Status found, StepId at) = 0;
 };
 
-/// Each step is begin(), words and ready() by the user, wait(), applied().  Trainer thread, but for ready() and exchange().
+/// Each step is begin(), words and ready() by the user, wait(), applied().  Trainer thread, but for ready() and
+/// exchange(); with slice groups also a lane that waits within a pass, one thread at a time.
 class Port final : public Consumer {
 public:
     /// Allocates.  Must exist before the exchange completes anything: a sum may come before this trainer begins its first step.  judge:
