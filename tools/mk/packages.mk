@@ -60,9 +60,9 @@ deps-monitoring: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_MONITORING))
 deps-python: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_PYTHON))
-# A reader of ONNX files for tests/job, from npm.
+# A reader of ONNX files for tests/job, from npm, which need not be Debian's.
 deps-onnx: | $(BUILD)/.dir
-	$(call install_packages,nodejs npm)
+	$(if $(shell command -v npm),,$(call install_packages,nodejs npm))
 	@[ -d $(BUILD)/npm/node_modules/onnxruntime-web ] || npm install --silent --ignore-scripts --prefix $(BUILD)/npm onnxruntime-web@1
 deps-rivals: | $(BUILD)/.dir
 	$(call install_packages,$(PACKAGES_LAB) $(PACKAGES_RIVALS))
