@@ -65,7 +65,7 @@ struct World {
                                               nullptr,
                                               {},
                                               isa_setting,
-                                              1,
+                                              grid ? &*grid : nullptr,
                                               {},
                                               &ending[rank]},
                                              Log()));
@@ -139,6 +139,7 @@ struct World {
     const bool datagrams;
     std::string isa_setting = isa_setting_in_file;
     uint32_t tolerated = 0;   // losses
+    std::optional<Grid> grid;
     StepId steps = ~StepId{0}, first = 0;
     bool later = false;       // the job has had another view before
     std::vector<bool> lost;   // before this one
@@ -218,6 +219,25 @@ TEST(JobProtocol, GoesOnWithoutTheRanksThatTheExchangeCanMiss) {
     mute.run();
     mute.one_line(Code::ok, {3});
     EXPECT_FALSE(mute.simulator->result(3).ok());
+}
+
+// In a later view the ranks of a replica need not follow one another.  A spare belongs to none, and counts by itself.
+TEST(JobProtocol, LossesCountByReplica) {
+    const uint32_t cells[] = {0, 0, 1, 1, 0};   // replicas: ranks 0 and 2, 1 and 3; 4 is a spare
+    const auto run = [&](World& world, Rank first, Rank second) {
+        world.tolerated = 1;
+        world.grid = Grid::of(cells, 2, 1);
+        world.simulator->kill(first, 500'000), world.simulator->kill(second, 900'000);
+        world.run();
+    };
+    World same(5);
+    run(same, 0, 2);
+    same.one_line(Code::ok, {0, 2});
+    for (const Rank second : {1u, 4u}) {
+        World other(5);
+        run(other, 0, second);
+        EXPECT_NE(other.one_line(Code::peer_lost, {0, second}).find("lost in step"), std::string::npos) << second;
+    }
 }
 
 TEST(JobProtocol, ALossSaysWhatToDo) {

@@ -92,7 +92,7 @@ private:
     /// Where no rank is left that has the same part of the net.
     std::string part_lost(Rank rank) const {
         if (!config_.part_of) return {};
-        for (Rank each = rank % config_.replica_ranks; each < peers_.size(); each += config_.replica_ranks)
+        for (const Rank each : config_.grid->replica_group(config_.grid->cell_of(rank)))
             if (each != rank && !peers_[each].lost) return {};
         return fmt::format("; {} is lost with it", config_.part_of(rank));
     }
@@ -296,7 +296,9 @@ private:
             if (config_.stage_of) config_.stage_of(rank, {});
             const std::string why = fmt::format("{}{}", status.what, advice(status.code, rank));
             log_.warn("{} is lost in step {}, {}{} of {} that this exchange can do without: {}", name(rank), own_step(),
-                      config_.replica_ranks > 1 ? fmt::format("and with it replica {}, ", rank / config_.replica_ranks + 1) : "",
+                      !config_.grid || config_.grid->is_spare(rank)
+                          ? ""
+                          : fmt::format("and with it replica {}, ", config_.grid->replica_of(rank) + 1),
                       lost_count({}), config_.losses_tolerated, why);
             Completion completion;
             completion.id = static_cast<uint64_t>(JobDone::rank_lost);
@@ -311,14 +313,17 @@ private:
               actions);
     }
 
-    /// Replicas of which a rank is lost, or would be with these.
+    /// Replicas of which a rank is lost, or would be with these; the others of their ranks compute nothing.  A spare counts by itself.
     uint32_t lost_count(std::span<const Rank> more) const {
+        const auto lost = [&](Rank rank) { return peers_[rank].lost || std::ranges::find(more, rank) != more.end(); };
         uint32_t count = 0;
-        for (Rank first = 0; first < peers_.size(); first += config_.replica_ranks) {
-            bool lost = false;
-            for (Rank rank = first; rank < first + config_.replica_ranks && rank < peers_.size(); ++rank)
-                lost |= peers_[rank].lost || std::ranges::find(more, rank) != more.end();
-            count += lost;
+        for (Rank rank = 0; rank < peers_.size(); ++rank)
+            if (!config_.grid || config_.grid->is_spare(rank)) count += lost(rank);
+        for (uint32_t replica = 0; config_.grid && replica < config_.grid->replicas(); ++replica) {
+            bool any = false;
+            for (uint32_t cell = 0; cell < config_.grid->cells(); ++cell)
+                any |= lost(config_.grid->rank_of(replica, config_.grid->cell(cell)));
+            count += any;
         }
         return count;
     }

@@ -28,6 +28,7 @@
 #include <string>
 
 #include "algos/dispatch.h"
+#include "algos/grid/grid.h"
 #include "runtime/core/isa.h"
 #include "runtime/core/log.h"
 #include "runtime/job/report/stage_news.h"
@@ -87,7 +88,7 @@ struct JobProtocolConfig {
     const StageLog* stages = nullptr;                            // of this rank's stage, likewise
     std::function<void(Rank, StageNews)> stage_of = {};          // news of another rank's stage have come
     std::string isa_setting = isa_setting_in_file;               // what messages call it
-    uint32_t replica_ranks = 1;                                  // ranks of a replica, which follow one another
+    const Grid* grid = nullptr;                                  // of a net in stages: a loss takes the rank's replica; null: each is one
     std::function<std::string(Rank)> part_of = {};               // of a net in stages: which part of it the rank has
     std::atomic<bool>* ending = nullptr;   // becomes true when the job ends with an error at this rank: what computes gives up; may be null
 };

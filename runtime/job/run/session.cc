@@ -175,7 +175,7 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
                                   .stages = pipeline_ ? &report_.stages() : nullptr,
                                   .stage_of = stage_of,
                                   .isa_setting = job_.isa_setting,
-                                  .replica_ranks = replica_ranks(),
+                                  .grid = pipeline_ ? &grid_ : nullptr,
                                   .part_of = part_of,
                                   .ending = &parts_.ending},
                                  report_.log());

@@ -81,8 +81,8 @@ public:
     uint32_t blocks_most() const;                                  // that a rank of the exchange computes in a step
     const Pipeline* pipeline() const { return pipeline_.get(); }   // null: the net is not cut
     uint32_t targets() const { return exchange_->targets(); }
-    uint32_t losses_tolerated() const;                                                  // ranks, or of a net in stages replicas
-    uint32_t ranks_tolerated() const { return losses_tolerated() * replica_ranks(); }   // the most that may be lost
+    uint32_t losses_tolerated() const;                                                // ranks, or of a net in stages replicas
+    uint32_t ranks_tolerated() const { return losses_tolerated() * grid_.cells(); }   // the most that may be lost
     uint64_t bytes_bound() const;   // of the words that a step takes from this rank: by the exchange's formula, and for its buddy
     uint64_t edge_bytes() const { return pipeline_ ? pipeline_->bytes_sent(own_blocks_) : 0; }   // that a step takes from this rank
     const KeptStages* kept() const { return kept_.get(); }                                       // null: this rank has no buddy
@@ -120,7 +120,6 @@ public:
 private:
     std::unique_ptr<KeptStages> keep_stages() const;
     PipelineStatus pipeline_status() const;   // of a net in stages: without news of its nodes
-    uint32_t replica_ranks() const { return grid_.cells(); }
     uint32_t own_samples() const;
     const Alternative& alternative() const { return spare() ? config_.spare : config_.exchange; }
     Status share_scales(bool own);
