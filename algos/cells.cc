@@ -18,7 +18,7 @@ constexpr uint16_t mail_channel = static_cast<uint16_t>(Channel::mail);
 }   // namespace
 
 Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
-             std::vector<std::vector<Rank>> keeps)
+             std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike)
     : context_(context),
       dispatch_(dispatch),
       view_(view),
@@ -26,6 +26,7 @@ Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid&
       self_(self),
       needed_(grid.replicas() - spare),
       keeps_(std::move(keeps)),
+      alike_(std::move(alike)),
       others_(ranks_but(self, view.n())),
       mail_(context.host, mail_channel),
       rounds_(rounds) {
@@ -99,10 +100,13 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
     }
     for (uint32_t number = 0; number < grid_.cells(); ++number) {
         const Cell cell = grid_.cell(number);
-        const Rank rank = grid_.rank_of(*replica, cell), first = grid_.rank_of(*replica, {cell.stage, 0});
+        const Cell same = grid_.cell(alike_[number]);
+        const Rank rank = grid_.rank_of(*replica, cell), first = grid_.rank_of(*replica, same);
         if (round.words[rank].shared == round.words[first].shared) continue;
-        return fail(Code::conflict, "step {}: {} and {} share the slices of a stage and differ in the {} of its other layers",
-                    context_.step + 1, view_.members[first].name, view_.members[rank].name, what);
+        return fail(Code::conflict, "step {}: {} and {} {} and differ in {}", context_.step + 1, view_.members[first].name,
+                    view_.members[rank].name,
+                    same.stage == cell.stage ? "share the slices of a stage" : "have the same weights (weights_of)",
+                    same.stage == cell.stage ? fmt::format("the {} of its other layers", what) : "them");
     }
     return {};
 }
@@ -132,7 +136,7 @@ void Cells::tell(std::span<const Sum* const> sums) {
     if (round_of(tag).told) return;
     const Layout& layout = context_.net->layout();
     Word own;   // what several slice groups have counts once
-    if (!sums.empty() && layout.answers) own.loss = sums[0]->loss;
+    if (!sums.empty() && grid_.cell_of(self_).slice_group == 0) own.loss = sums[0]->loss;
     for (const Sum* sum : sums)
         if (layout.stands_for(layout.buckets[sum->bucket])) own.clipped += sum->clipped;
     tell(tag, own);

@@ -25,9 +25,10 @@ struct CheckpointNews {
 
 class Cells final : public Consumer {
 public:
-    /// Allocates.  All outlive this.  keeps: by rank, the ranks whose cells it keeps too (KeptStages); empty: none.
+    /// Allocates.  All outlive this.  keeps: by rank, the ranks whose cells it keeps too (KeptStages); empty: none.  alike: by number of
+    /// a cell, the first cell with the same shared groups (Group::shared), which may be itself.
     Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
-          std::vector<std::vector<Rank>> keeps = {});
+          std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike);
 
     /// Before the passes of context.step.  Blocks while another rank is step_slots steps behind.
     Status begin();
@@ -43,7 +44,7 @@ public:
     Status commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped);
     /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
     /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ, or
-    /// slice groups of a stage in what is not sliced.
+    /// cells in the groups that they share.
     Status state(StepId next, uint64_t part, uint64_t* state);
     /// The last state() that this rank has begun: the step, and the digest of this rank's part.
     StepId next() const { return next_; }
@@ -62,7 +63,7 @@ private:
         int64_t loss = 0;
         uint64_t named = 0, busy = 0;   // CheckpointNews
         uint64_t kept[2] = {};          // digests of the cells that it keeps
-        uint64_t shared = 0;            // digest of what all slice groups of the stage have
+        uint64_t shared = 0;            // digest of its shared groups
         /// Of one cell at different ranks.
         bool agrees(const Word& other) const {
             return digest == other.digest && clipped == other.clipped && loss == other.loss && shared == other.shared;
@@ -98,6 +99,7 @@ private:
     const Rank self_;
     const uint32_t needed_;   // replicas
     const std::vector<std::vector<Rank>> keeps_;
+    const std::vector<uint32_t> alike_;   // by cell
     const std::vector<uint64_t> others_;
     Mail mail_;
     std::vector<Round> rounds_;

@@ -22,6 +22,7 @@ namespace gradcast {
 
 class Cells;
 class KeptStages;
+class TiedSums;
 struct CheckpointNews;
 class Pipeline;
 class SynchronousStep;
@@ -94,13 +95,14 @@ struct Context {
     bool spare = false;       // this rank computes nothing, and follows the others
     StageRecord stage = {};   // of the present step
     static constexpr StepId no_part = ~StepId{0};
-    uint64_t shared = 0;          // digest of what all slice groups of the stage have, 0 until a step of the present view was applied here
+    uint64_t shared = 0;          // digest of the groups that other cells have too, 0 until a step of the present view was applied here
     StepId part_step = no_part;   // so many steps are done in this rank's part of the state; a spare's falls behind
     /// A step that this rank has applied, while not all have reported their parts of the state after it.
     std::optional<StepRecord> unreported = {};
     Cells* cells = nullptr;
     Pipeline* pipeline = nullptr;
     KeptStages* kept = nullptr;                 // with `buddy`
+    TiedSums* tied = nullptr;                   // this stage shares weights with others
     std::span<const Layout::Run> groups = {};   // own groups, and their numbers in the whole net
 
     /// Digest of this rank's part of a state: `model`, the digest of parameters and optimiser state, and the scales.

@@ -15,10 +15,6 @@ constexpr uint64_t kept_tickets = uint64_t{1} << ticket_bit;
 constexpr uint32_t messages_bits = 24;   // of a step
 constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient), mail_channel = static_cast<uint16_t>(Channel::mail);
 
-Word word_of(Quantiser quantiser) {
-    return quantiser == Quantiser::fixed ? Word::i64 : quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
-}
-
 uint64_t bytes_of(const Layout& words, Word word) { return words.elements * word_bytes(word) + words.groups.size() * sizeof(float); }
 
 }   // namespace
@@ -59,7 +55,7 @@ uint64_t KeptStage::part() const {
 
 KeptStages::KeptStages(const Layout& own, Quantiser quantiser, uint32_t ranks, Rank keeper, std::vector<Kept> kept)
     : own_(own),
-      word_(word_of(quantiser)),
+      word_(quantiser_word(quantiser)),
       keeper_(keeper),
       kept_(std::move(kept)),
       keeper_bits_((ranks + 63) / 64),

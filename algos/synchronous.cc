@@ -149,11 +149,9 @@ SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange&
 Status SynchronousStep::compute() {
     const size_t buckets = context_.net->layout().buckets.size();
     for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
-    const Layout& layout = context_.net->layout();
-    for (size_t bucket = 0; bucket < buckets; ++bucket) {   // a bucket of several groups has no tied weights
-        const size_t gradients = config_.own_blocks.size() * layout.groups[layout.buckets[bucket].group].uses;
-        gradients_remaining_[bucket].store(static_cast<uint32_t>(gradients), std::memory_order_relaxed);
-    }
+    for (size_t bucket = 0; bucket < buckets; ++bucket)
+        gradients_remaining_[bucket].store(static_cast<uint32_t>(config_.own_blocks.size()) * config_.gradients[bucket],
+                                           std::memory_order_relaxed);
     expelling_ = dispatch_.expelling();
     GC_TRY(port_.begin());
     if (context_.cells) GC_TRY(context_.cells->begin());

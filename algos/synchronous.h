@@ -19,6 +19,7 @@ struct SynchronousConfig {
     const View& view;
     std::vector<Rank> view_ranks;             // by rank of the exchange; empty: the same
     std::vector<uint32_t> own_blocks;         // of every step
+    std::vector<uint32_t> gradients;          // by bucket: how many a block has of it (gradients_of_buckets())
     uint32_t own_samples = 0;                 // of the blocks whose first holder this rank is: they count as those that it trains on
     StepId first_step = 0;                    // that the exchange sums
     Buffer kept_parameters, kept_exponents;   // for the arbiter; empty where no rank may be missing

@@ -55,12 +55,9 @@ std::vector<bool> layers_fused(std::span<const Layer> layers, std::span<const Fu
 
 std::vector<uint32_t> stage_begins(std::span<const Layer> layers, const std::vector<bool>& fused) {
     std::vector<uint32_t> begins;
-    uint32_t tied = 0;   // behind the last layer that takes weights of one before i
     for (uint32_t i = 0, behind = 0; i < layers.size(); ++i) {
-        if (behind == i && !fused[i] && i >= tied) begins.push_back(i);
+        if (behind == i && !fused[i]) begins.push_back(i);
         behind = std::max(behind, layers[i].number + 1);
-        for (uint32_t by = i + 1; by < layers.size() && layers[i].uses > 1; ++by)
-            if (layers[by].tied == i) tied = std::max(tied, by + 1);
     }
     return begins;
 }
@@ -77,10 +74,9 @@ Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begi
     for (const uint32_t begin : {stage->first, stage->end}) {
         if (begin == count || std::ranges::binary_search(begins, begin)) continue;
         const auto next = std::ranges::upper_bound(begins, begin);
-        const bool tied = std::ranges::any_of(layers.subspan(begin), [&](const Layer& by) { return by.tied < begin; });
-        return fail(Code::invalid, "no stage can begin at layer {}, which is {}: begin it at {}{}", layers[begin].spec.name,
-                    tied ? "between layers of the same weights (weights_of)" : "computed with the one before it",
-                    layers[*std::prev(next)].spec.name, next == begins.end() ? "" : " or " + layers[*next].spec.name);
+        return fail(Code::invalid, "no stage can begin at layer {}, which is computed with the one before it: begin it at {}{}",
+                    layers[begin].spec.name, layers[*std::prev(next)].spec.name,
+                    next == begins.end() ? "" : " or " + layers[*next].spec.name);
     }
     return {};
 }

@@ -1,4 +1,6 @@
 // Groups and buckets of the flat vector.
+#include <algorithm>
+
 #include "nn/graph/layers.h"
 
 namespace gradcast {
@@ -12,6 +14,13 @@ bool tied_between(const std::vector<Layer>& layers, uint32_t a, uint32_t b) {
     return false;
 }
 
+/// How many layers of the stage take the weights of that layer, itself among them.
+uint32_t uses_in(const std::vector<Layer>& layers, uint32_t owner, const Stage& stage) {
+    uint32_t uses = stage.has(owner);
+    for (uint32_t i = owner + 1; i < layers.size() && layers[owner].uses > 1; ++i) uses += layers[i].tied == owner && stage.has(i);
+    return uses;
+}
+
 }   // namespace
 
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage) {
@@ -20,9 +29,11 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
     std::vector<uint32_t> layer_of;   // by group
     auto take = [&](uint32_t layer, uint64_t count, const std::string& name, bool statistics) {
         if (count == 0) return;
-        if (!stage.has(layer)) return (void)(layout.others += count);
-        const bool shared = stage.slice_groups > 1 && (statistics || layers[layer].slices.empty());
-        layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared, statistics ? 1 : layers[layer].uses});
+        const uint32_t uses = statistics ? stage.has(layer) : uses_in(layers, layer, stage), all = statistics ? 1 : layers[layer].uses;
+        if (uses == 0) return (void)(layout.others += count);
+        if (!stage.has(layer)) layout.answers = false;
+        const bool shared = uses < all || (stage.slice_groups > 1 && (statistics || layers[layer].slices.empty()));
+        layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared, all});
         layout.elements += count;
         layer_of.push_back(layer);
     };
@@ -60,6 +71,31 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
         bucket.group_count = 0;
     }
     return layout;
+}
+
+std::vector<uint32_t> gradients_of_buckets(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage) {
+    std::vector<uint32_t> gradients;
+    for (const Bucket& bucket : layout.buckets) {
+        const Group& group = layout.groups[bucket.group];
+        const auto owner =
+            std::ranges::find_if(layers, [&](const Layer& layer) { return layer.parameters() > 0 && layer.offset == group.place(); });
+        gradients.push_back(group.uses > 1 ? uses_in(layers, static_cast<uint32_t>(owner - layers.begin()), stage) : 1);
+    }
+    return gradients;
+}
+
+std::vector<SharedWeights> weights_shared(const std::vector<Layer>& layers, std::span<const uint32_t> begins) {
+    std::vector<SharedWeights> all;
+    for (uint32_t owner = 0; owner < layers.size(); ++owner) {
+        if (layers[owner].uses == 1) continue;
+        SharedWeights shared{owner, {}};
+        for (uint32_t stage = 0; stage < begins.size(); ++stage) {
+            const uint32_t end = stage + 1 < begins.size() ? begins[stage + 1] : ~0u;
+            if (uses_in(layers, owner, {begins[stage], end}) > 0) shared.stages.push_back(stage);
+        }
+        if (shared.stages.size() > 1) all.push_back(std::move(shared));
+    }
+    return all;
 }
 
 OwnParameters own_parameters(const Layer& layer, const Stage& stage) {

@@ -158,22 +158,33 @@ TEST(Tied, LargeGradientsComeInPieces) {
     EXPECT_EQ(found.gradient, wanted.gradient);
 }
 
-TEST(Tied, NoStageBeginsBetweenTheTwo) {
+TEST(Tied, StagesThatTakeTheWeightsHaveThem) {
     std::vector<Layer> layers;
-    const NetSpec spec = text_net({"embedding name=e outputs=4", "linear name=a outputs=4", "linear name=b outputs=4 weights_of=a bias=0",
-                                   "linear name=c outputs=7", "softmax_cross_entropy"});
-    NetSpec biasless = spec;
-    biasless.layers[1].values.set("bias", 0);
-    ASSERT_TRUE(layers_check(biasless, &layers).ok());
+    NetSpec spec = text_net({"embedding name=e outputs=4", "linear name=a outputs=4", "linear name=b outputs=4 weights_of=a bias=0",
+                             "linear name=c outputs=7", "softmax_cross_entropy"});
+    spec.layers[1].values.set("bias", 0);
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
     NetOrder order;
-    ASSERT_TRUE(net_cpu_order(biasless, &order).ok());
-    EXPECT_EQ(order.begins, (std::vector<uint32_t>{0, 1, 3, 4}));
-    NetConfig config = sizes({2});
-    config.stage = {2, ~0u};
-    Arena arena;
-    std::unique_ptr<Net> net;
-    EXPECT_STREQ(net_cpu_plan(biasless, config, arena, &net).what,
-                 "no stage can begin at layer b, which is between layers of the same weights (weights_of): begin it at a or c");
+    ASSERT_TRUE(net_cpu_order(spec, &order).ok());
+    EXPECT_EQ(order.begins, (std::vector<uint32_t>{0, 1, 2, 3, 4}));
+    const Layout first = layers_layout(layers, 1, {0, 2}), last = layers_layout(layers, 1, {2, ~0u}),
+                 both = layers_layout(layers, 1, {1, 3});
+    EXPECT_EQ(first.offset_of(layers[1].offset), layers[1].offset);
+    EXPECT_EQ(last.offset_of(layers[1].offset), 0u);
+    EXPECT_TRUE(first.answers && both.answers);
+    EXPECT_FALSE(last.answers);
+    EXPECT_TRUE(first.groups.back().shared && last.groups.front().shared);
+    EXPECT_FALSE(both.groups[0].shared || last.groups.back().shared);
+    EXPECT_EQ(first.elements + last.elements, layers_layout(layers, 1).elements + layers[1].weights);
+    for (const Layout& each : {first, last}) EXPECT_EQ(each.whole(), layers_layout(layers, 1).elements);
+    EXPECT_EQ(gradients_of_buckets(layers, first, {0, 2}), (std::vector<uint32_t>{1, 1}));
+    EXPECT_EQ(gradients_of_buckets(layers, last, {2, ~0u}), (std::vector<uint32_t>{1, 1}));
+    EXPECT_EQ(gradients_of_buckets(layers, both, {1, 3}), (std::vector<uint32_t>{2}));
+    const std::vector<uint32_t> between = {0, 2}, before = {0, 1};
+    ASSERT_EQ(weights_shared(layers, between).size(), 1u);
+    EXPECT_EQ(weights_shared(layers, between)[0].layer, 1u);
+    EXPECT_EQ(weights_shared(layers, between)[0].stages, (std::vector<uint32_t>{0, 1}));
+    EXPECT_TRUE(weights_shared(layers, before).empty());
 }
 
 TEST(Tied, Mistakes) {

@@ -55,6 +55,7 @@ struct Outcome {
 
 struct StagesJob {
     std::string preset = "lenet5";
+    std::string data, net;   // lines of [data] in the place of the images, and of [net] beside the preset
     std::string parallel, slices, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32",
                                            precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0, lanes = 0;
@@ -69,16 +70,18 @@ struct StagesJob {
     std::vector<std::string> folders;
 
     Status parse(JobConfig* job) const {
-        const bool grey = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
-        const std::string data = shard(grey ? 1 : 3, grey ? 28 : 32);
-        const std::string test = tested ? fmt::format("test = \"{}\"\n", data) : "";
+        const bool grey = data.empty() && (preset == "lenet5" || preset == "mlp" || preset == "lenet3");
+        const std::string images = data.empty() ? shard(grey ? 1 : 3, grey ? 28 : 32) : "";
+        const std::string test = tested ? fmt::format("test = \"{}\"\n", images) : "";
+        const std::string from = data.empty() ? fmt::format("train = \"{}\"\n{}", images, test) : data;
         const std::string text = fmt::format(
-            "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}{}[data]\ntrain = \"{}\"\n{}"
-            "[net]\npreset = \"{}\"\nprecision = \"{}\"\nstart = \"{}\"\n[optimiser]\n{}[algorithm]\nexchange = \"{}\"\nquantiser = "
+            "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}{}[data]\n{}"
+            "[net]\n{}{}precision = \"{}\"\nstart = \"{}\"\n[optimiser]\n{}[algorithm]\nexchange = \"{}\"\nquantiser = "
             "\"{}\"\n{}"
             "[parallel]\n{}",
-            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, data, test, preset, precision, start,
-            optimiser, exchange, quantiser, options, parallel + slices);
+            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, from,
+            preset.empty() ? "" : fmt::format("preset = \"{}\"\n", preset), net, precision, start, optimiser, exchange, quantiser, options,
+            parallel + slices);
         GC_TRY(job_parse(text, "job.toml", "/", job));
         job->text = text;
         return {};
@@ -166,11 +169,12 @@ inline std::string trained_start(StagesJob* first) {
 /// Of the uncut net on one rank.
 inline const Outcome& wanted(const StagesJob& job) {
     static std::map<std::string, Outcome> all;
-    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {}", job.preset, job.quantiser, job.precision, job.steps, job.blocks,
-                                        job.batch, job.tested, job.optimiser, job.start, job.slices);
+    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", job.data, job.net, job.preset, job.quantiser, job.precision,
+                                        job.steps, job.blocks, job.batch, job.tested, job.optimiser, job.start, job.slices);
     if (const auto known = all.find(key); known != all.end()) return known->second;
     StagesJob alone;
-    alone.preset = job.preset, alone.quantiser = job.quantiser, alone.precision = job.precision, alone.optimiser = job.optimiser;
+    alone.data = job.data, alone.net = job.net, alone.preset = job.preset, alone.quantiser = job.quantiser, alone.precision = job.precision,
+    alone.optimiser = job.optimiser;
     alone.exchange = "unicast", alone.start = job.start, alone.slices = job.slices;
     alone.steps = job.steps, alone.blocks = job.blocks, alone.batch = job.batch, alone.tested = job.tested;
     alone.sim.ranks = 1;

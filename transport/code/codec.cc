@@ -20,6 +20,10 @@
 
 namespace gradcast {
 
+Word quantiser_word(Quantiser quantiser) {
+    return quantiser == Quantiser::fixed ? Word::i64 : quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
+}
+
 const char* quantiser_name(Quantiser quantiser) {
     switch (quantiser) {
         case Quantiser::fixed: return "fixed";

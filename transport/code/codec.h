@@ -13,6 +13,7 @@ namespace gradcast {
 
 enum class Quantiser : uint8_t { fixed, auto32, auto16 };
 const char* quantiser_name(Quantiser quantiser);
+Word quantiser_word(Quantiser quantiser);                              // of sums
 Status quantiser_parse(std::string_view name, Quantiser* quantiser);   // error lists the names
 
 constexpr uint32_t auto16_blocks_max = 64;

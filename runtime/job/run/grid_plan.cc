@@ -256,6 +256,11 @@ private:
             load.words_sent += static_cast<double>(with->bytes_sent());
             load.words_received += static_cast<double>(with->bytes_received());
         }
+        if (const TiedSums* with = planned.session->tied()) {
+            load.words_sent += static_cast<double>(with->bytes_sent());
+            load.words_received += static_cast<double>(with->bytes_sent());
+            load.words_rounds += 1;
+        }
         grid->blocks = best == &planned.choice.first() ? planned.session->blocks_most()
                                                        : static_cast<uint32_t>(cost.d * ((its.config.blocks + replicas - 1) / replicas));
         return load;

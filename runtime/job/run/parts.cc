@@ -357,6 +357,28 @@ Status JobParts::check_stages(const EngineConfig& config) {
         Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->cell(cell));
         if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
     }
+    shared_weights = weights_shared(layers, cut->begins);
+    return check_shared_weights(config.job);
+}
+
+/// A stage answers either for all shared weights that it has, or for none.
+Status JobParts::check_shared_weights(const JobConfig& job) {
+    if (shared_weights.empty()) return {};
+    const auto name = [this](const SharedWeights& of) { return layers[of.layer].spec.name; };
+    about = "parallel.stages";
+    for (const auto& [given, what] : {std::pair{job.slice_groups > 1, "slice_groups"}, {job.survive, "survive"}, {job.s > 0, "s above 0"}})
+        if (given)
+            return fail(Code::invalid,
+                        "stages {} and {} both have the weights of {} (weights_of), which does not go with {} in this version: leave that "
+                        "out, or take stages = 1",
+                        shared_weights[0].stages[0] + 1, shared_weights[0].stages[1] + 1, name(shared_weights[0]), what);
+    for (const SharedWeights& one : shared_weights)
+        for (const SharedWeights& other : shared_weights)
+            if (one.stages[0] > other.stages[0] && std::ranges::find(other.stages, one.stages[0]) != other.stages.end())
+                return fail(Code::invalid,
+                            "stage {} has weights of {}, which an earlier stage owns, and owns those of {}, which a later one has too "
+                            "(weights_of): begin a stage between the two",
+                            one.stages[0] + 1, name(other), name(one));
     return {};
 }
 

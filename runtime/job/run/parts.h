@@ -120,12 +120,13 @@ struct JobParts {
     NetSpec spec;
     std::vector<Layer> layers;
     // Of a net that is cut into stages, or whose slices nodes share.
-    std::optional<PipelineConfig> cut;        // where, while no node is lost
-    std::optional<PipelineConfig> pipeline;   // the same in the present view: a rank may compute several of those stages as one
-    StageRun run;                             // of `cut`, that this node computes
-    Layout largest_stage;                     // of the cell with the most parameters
-    StateRuns runs;                           // what this node stands for of a state, but for kept stages
-    std::unique_ptr<BuddyParts> buddies;      // with `buddy`
+    std::optional<PipelineConfig> cut;           // where, while no node is lost
+    std::optional<PipelineConfig> pipeline;      // the same in the present view: a rank may compute several of those stages as one
+    StageRun run;                                // of `cut`, that this node computes
+    Layout largest_stage;                        // of the cell with the most parameters
+    std::vector<SharedWeights> shared_weights;   // of the stages of `cut`
+    StateRuns runs;                              // what this node stands for of a state, but for kept stages
+    std::unique_ptr<BuddyParts> buddies;         // with `buddy`
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
     uint64_t updates = 0;                // of a server in a round; 0: there is none
@@ -148,6 +149,7 @@ private:
     Status check_net(const EngineConfig& config, Report& report);
     Status start_processes(const EngineConfig& config, Report& report);
     Status check_stages(const EngineConfig& config);
+    Status check_shared_weights(const JobConfig& job);
     StateRuns runs_of(const Stage& stage, bool owned) const;
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);

@@ -86,6 +86,8 @@ Status Session::plan() {
             pipeline_->plan(arena_);
             kept_ = keep_stages();
             if (kept_) kept_->plan(arena_);
+            tied_ = tie_sums();
+            if (tied_) tied_->plan(arena_);
         }
     }
     mail_protocol_ = mail_protocol(self_, view_.n(), segment_bytes_stream);
@@ -122,6 +124,38 @@ std::unique_ptr<KeptStages> Session::keep_stages() const {
             {each, grid_.rank_of(0, {stages_.cell_of(each->stage), 0}), fmt::format("sums of {}", parts_.cut->stage_text(each->stage))});
     if (keeper == KeptStages::no_rank && kept.empty()) return nullptr;
     return std::make_unique<KeptStages>(parts_.compute.codec->words(), job_.job.quantiser, view_.n(), keeper, std::move(kept));
+}
+
+/// Null: no other stage has weights that this one has.
+std::unique_ptr<TiedSums> Session::tie_sums() const {
+    const Layout& layout = parts_.compute.net->layout();
+    std::vector<TiedSums::Tensor> tensors;
+    for (uint32_t number = 0; number < parts_.shared_weights.size(); ++number) {
+        const SharedWeights& shared = parts_.shared_weights[number];
+        const Layer& owner = parts_.layers[shared.layer];
+        if (std::ranges::find(shared.stages, parts_.pipeline->own_stage) == shared.stages.end()) continue;
+        TiedSums::Tensor tensor{.number = number,
+                                .bucket = layout.bucket_of(layout.offset_of(owner.offset)),
+                                .others = {},
+                                .what = fmt::format("sums of the weights of {} by the other stages that have them", owner.spec.name)};
+        for (const uint32_t stage : shared.stages)
+            if (stage != parts_.pipeline->own_stage) tensor.others.push_back(grid_.rank_of(grid_.replica_of(self_), {stage, 0}));
+        tensors.push_back(std::move(tensor));
+    }
+    if (tensors.empty()) return nullptr;
+    return std::make_unique<TiedSums>(parts_.compute.codec->words(), job_.job.quantiser, view_.n(), std::move(tensors));
+}
+
+std::vector<uint32_t> Session::cells_alike() const {
+    std::vector<std::vector<uint64_t>> shared;   // by cell: places of shared groups
+    std::vector<uint32_t> alike;
+    for (uint32_t cell = 0; cell < grid_.cells(); ++cell) {
+        std::vector<uint64_t>& places = shared.emplace_back();
+        for (const Group& group : layers_layout(parts_.layers, 0, parts_.pipeline->cell(cell)).groups)
+            if (group.shared) places.push_back(group.place());
+        alike.push_back(static_cast<uint32_t>(std::ranges::find(shared, places) - shared.begin()));
+    }
+    return alike;
 }
 
 PipelineStatus Session::pipeline_status() const {
@@ -183,23 +217,26 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     mailbox_ = std::make_unique<Mailbox>(*host_, *dispatch_, parts_.progress, parts_.deadline_us, self_, view_.n(), broadcast_ != nullptr);
     std::vector<Rank> view_ranks;
     for (const NodeId rank : exchange_ranks_) view_ranks.push_back(static_cast<Rank>(rank));
-    if (parts_.local)
+    if (parts_.local) {
         workers_ = std::make_unique<WorkerSum>(context, *dispatch_, *exchange_,
                                                WorkerSumConfig{.placement = placement_,
                                                                .own = own_blocks_,
                                                                .first_step = config_.first_step * parts_.sums(),
                                                                .vectors = vectors_,
                                                                .patience = parts_.deadlines_of_round()});
-    else
-        synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_,
-                                                         SynchronousConfig{.self = exchange_self_,
-                                                                           .view = exchange_view_,
-                                                                           .view_ranks = view_ranks,
-                                                                           .own_blocks = own_blocks_,
-                                                                           .own_samples = own_samples(),
-                                                                           .first_step = config_.first_step,
-                                                                           .kept_parameters = kept_parameters_,
-                                                                           .kept_exponents = kept_exponents_});
+    } else {
+        const Stage stage = parts_.pipeline ? parts_.pipeline->cell(parts_.pipeline->own_cell()) : Stage{};
+        SynchronousConfig config{.self = exchange_self_,
+                                 .view = exchange_view_,
+                                 .view_ranks = view_ranks,
+                                 .own_blocks = own_blocks_,
+                                 .gradients = gradients_of_buckets(parts_.layers, parts_.compute.net->layout(), stage),
+                                 .own_samples = own_samples(),
+                                 .first_step = config_.first_step,
+                                 .kept_parameters = kept_parameters_,
+                                 .kept_exponents = kept_exponents_};
+        synchronous_ = std::make_unique<SynchronousStep>(context, *dispatch_, *exchange_, config);
+    }
     context.self = self_;
     context.ranks = view_.n();
     context.workers = workers_.get();
@@ -207,15 +244,17 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.synchronous = synchronous_.get();
     if (pipeline_) pipeline_->open(context, *dispatch_);
     if (kept_) kept_->open(context, *dispatch_);
+    if (tied_) tied_->open(context, *dispatch_);
     if (parts_.pipeline) {
         std::vector<std::vector<Rank>> keeps(view_.n());
         for (Rank rank = 0; rank < view_.n(); ++rank)
             for (const uint32_t stage : stages_.kept(rank)) keeps[rank].push_back(grid_.rank_of(0, {stages_.cell_of(stage), 0}));
-        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated(), std::move(keeps));
+        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated(), std::move(keeps), cells_alike());
     }
     context.spare = spare();
     context.pipeline = pipeline_.get();
     context.kept = kept_.get();
+    context.tied = tied_.get();
     context.cells = cells_.get();
     const bool sums = bulk_ && !broadcast_;
     std::vector<Attachment> attachments = {
@@ -294,6 +333,7 @@ Status Session::probe() {
     ProbeSink sink(parts_.compute.net->layout(), job_);
     GC_TRY(pipeline_->probe(samples, sink));
     const bool own = !pipeline_->ended_early();
+    if (tied_) GC_TRY(tied_->agree(sink.maxima, first_step_us()));
     if (own) GC_TRY(sink.scale(*parts_.compute.codec, parts_.compute.net->layout()));
     return losses_tolerated() > 0 ? share_scales(own) : Status{};
 }
@@ -337,7 +377,7 @@ uint64_t Session::bytes_bound() const {
     config.self = exchange_self_;
     config.layout = &parts_.compute.codec->words();
     const double words = cost_of_rank(config_.exchange.kind->name, config, exchange_view_.n(), {}).words_sent;
-    return static_cast<uint64_t>(words) * parts_.sums() + (kept_ ? kept_->bytes_sent() : 0);
+    return static_cast<uint64_t>(words) * parts_.sums() + (kept_ ? kept_->bytes_sent() : 0) + (tied_ ? tied_->bytes_sent() : 0);
 }
 
 std::vector<NodeId> Session::lost() const {

@@ -16,6 +16,7 @@
 #include "algos/kept_stages.h"
 #include "algos/pipeline.h"
 #include "algos/synchronous.h"
+#include "algos/tied_sums.h"
 #include "algos/worker_sum.h"
 #include "runtime/job/report/report.h"
 #include "runtime/job/run/distributed_evaluation.h"
@@ -86,6 +87,7 @@ public:
     uint64_t bytes_bound() const;   // of the words that a step takes from this rank: by the exchange's formula, and for its buddy
     uint64_t edge_bytes() const { return pipeline_ ? pipeline_->bytes_sent(own_blocks_) : 0; }   // that a step takes from this rank
     const KeptStages* kept() const { return kept_.get(); }                                       // null: this rank has no buddy
+    const TiedSums* tied() const { return tied_.get(); }   // null: this stage shares no weights with others
     /// Whose packet this rank has waited for in the last step; nothing: for none.
     std::optional<NodeId> waited_for() const;
     const BulkCounters& bulk_counters() const { return bulk_counters_; }
@@ -119,7 +121,9 @@ public:
 
 private:
     std::unique_ptr<KeptStages> keep_stages() const;
-    PipelineStatus pipeline_status() const;   // of a net in stages: without news of its nodes
+    std::unique_ptr<TiedSums> tie_sums() const;
+    std::vector<uint32_t> cells_alike() const;   // as Cells() takes it
+    PipelineStatus pipeline_status() const;      // of a net in stages: without news of its nodes
     uint32_t own_samples() const;
     const Alternative& alternative() const { return spare() ? config_.spare : config_.exchange; }
     Status share_scales(bool own);
@@ -170,6 +174,7 @@ private:
     // Of a net in stages.
     std::unique_ptr<Pipeline> pipeline_;
     std::unique_ptr<KeptStages> kept_;
+    std::unique_ptr<TiedSums> tied_;
     std::unique_ptr<Cells> cells_;
     bool open_ = false;
 };

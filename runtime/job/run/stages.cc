@@ -103,10 +103,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     const NetOrder& order = config->order;
     if (order.reads.size() > UINT16_MAX) return fail(Code::invalid, "a net of {} layers is too large to be cut", order.names.size());
     if (const uint32_t most = cuts_most(order.learns, order.begins); stages > most)
-        return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into{}", stages, most,
-                    std::ranges::all_of(spec.layers, &std::string::empty, &LayerSpec::weights_of)
-                        ? ""
-                        : ": layers with the same weights (weights_of) are in one stage");
+        return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", stages, most);
     Grid grid;   // of the first view
     GC_TRY(Grid::make(n, stages, groups, &grid));
     if (grid.spares() > 0 && !job.survive) {

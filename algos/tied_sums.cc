@@ -1,0 +1,176 @@
+#include "algos/tied_sums.h"
+
+#include <algorithm>
+
+#include "algos/context.h"
+#include "runtime/core/channel.h"
+#include "transport/exchange/exchange.h"
+
+namespace gradcast {
+namespace {
+
+constexpr uint64_t tied_tags = uint64_t{5} << 60;   // no other mail has both bits, and not the one between
+constexpr uint32_t ticket_bit = 60;                 // no round of the mailbox comes so far; other tickets have a bit above
+constexpr uint64_t tied_tickets = uint64_t{1} << ticket_bit;
+constexpr uint32_t number_bits = 20;                         // of tags
+constexpr uint64_t before_steps = (uint64_t{1} << 36) - 1;   // in the place of a step
+constexpr uint64_t chunk = 1 << 16;                          // words that a lane adds at a time
+constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient), mail_channel = static_cast<uint16_t>(Channel::mail);
+
+/// y[i] += x[i].  The quantiser's limit keeps sums within the word; they wrap around only where a rank sends other words.
+template <typename Unsigned>
+void add_words(const std::byte* from, std::byte* to, uint64_t first, uint64_t end) {
+    const auto* x = reinterpret_cast<const Unsigned*>(from);
+    auto* y = reinterpret_cast<Unsigned*>(to);
+    for (uint64_t i = first; i < end; ++i) y[i] = static_cast<Unsigned>(y[i] + x[i]);
+}
+
+}   // namespace
+
+TiedSums::TiedSums(const Layout& words, Quantiser quantiser, uint32_t ranks, std::vector<Tensor> tensors)
+    : words_(words), word_(quantiser_word(quantiser)), tensors_(std::move(tensors)), own_(tensors_.size()) {
+    for (size_t tensor = 0; tensor < tensors_.size(); ++tensor)
+        for (const Rank rank : tensors_[tensor].others) {
+            std::vector<uint64_t> bits((ranks + 63) / 64);
+            bits[rank / 64] |= uint64_t{1} << rank % 64;
+            pairs_.push_back({tensor, rank, std::move(bits)});
+        }
+    comes_.resize(messages * pairs_.size());
+    goes_.resize(messages * pairs_.size());
+}
+
+void TiedSums::plan(Arena& arena) {
+    for (Pair& pair : pairs_)
+        arena.plan("sums of tied weights", words_.buckets[tensors_[pair.tensor].bucket].count * word_bytes(word_), &pair.words);
+}
+
+void TiedSums::open(Context& context, Dispatch& dispatch) {
+    context_ = &context;
+    mail_ = std::make_unique<Mail>(context.host, mail_channel);
+    dispatch.add(gradient_channel, this);
+    dispatch.add(mail_channel, this);
+}
+
+uint64_t TiedSums::bytes_sent() const {
+    uint64_t bytes = 0;
+    for (const Pair& pair : pairs_) bytes += words_.buckets[tensors_[pair.tensor].bucket].count * word_bytes(word_) + sizeof(Tail);
+    return bytes;
+}
+
+Buffer TiedSums::place(size_t number) {
+    Pair& pair = pairs_[number / messages];
+    return number % messages == 0 ? pair.words : Buffer{reinterpret_cast<std::byte*>(&pair.tail), nullptr, sizeof pair.tail};
+}
+
+/// Each of two ranks sends the other one a message of this tag.
+uint64_t TiedSums::tag(size_t number, uint64_t step) const {
+    const uint64_t tensor = tensors_[pairs_[number / messages].tensor].number;
+    return tied_tags | step << number_bits | (messages * tensor + number % messages);
+}
+
+void TiedSums::receive(size_t number, uint64_t step) {
+    comes_[number] = true;
+    mail_->receive(pairs_[number / messages].other, tag(number, step), place(number), tied_tickets | number);
+}
+
+void TiedSums::send(size_t number, uint64_t step, Buffer message) {
+    goes_[number] = true;
+    mail_->send({0, pairs_[number / messages].other_bits.data()}, tag(number, step), message, tied_tickets | (comes_.size() + number));
+}
+
+Status TiedSums::wait_for(size_t tensor, uint64_t us) {
+    const auto come = [&] {
+        for (size_t number = 0; number < comes_.size(); ++number)
+            if (comes_[number] && pairs_[number / messages].tensor == tensor) return false;
+        return true;
+    };
+    return context_->mail->wait_until(come, us, tensors_[tensor].what.c_str());
+}
+
+Status TiedSums::wait_gone(uint64_t us) {
+    const auto gone = [this] { return std::ranges::find(goes_, true) == goes_.end(); };
+    return gone() ? Status{} : context_->mail->wait_until(gone, us, "end of sending sums of tied weights");
+}
+
+Status TiedSums::agree(std::span<float> maxima, uint64_t us) {
+    const auto maximum = [&](size_t tensor) -> float& { return maxima[words_.buckets[tensors_[tensor].bucket].group]; };
+    for (size_t i = 0; i < pairs_.size(); ++i) {
+        Tail& own = own_[pairs_[i].tensor].tail;
+        own.maximum = maximum(pairs_[i].tensor);
+        receive(messages * i + 1, before_steps);
+        send(messages * i + 1, before_steps, {reinterpret_cast<std::byte*>(&own), nullptr, sizeof own});
+    }
+    for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) GC_TRY(wait_for(tensor, us));
+    for (const Pair& pair : pairs_) maximum(pair.tensor) = std::max(maximum(pair.tensor), pair.tail.maximum);
+    return wait_gone(us);
+}
+
+Status TiedSums::begin() {
+    GC_TRY(wait_gone(context_->stage_wait_us(context_->blocks)));
+    for (size_t number = 0; number < comes_.size(); ++number) receive(number, context_->step);
+    return {};
+}
+
+Status TiedSums::take(const Completion& completion) {
+    if (completion.channel == gradient_channel) {
+        if (!completion.sum) return {};
+        const Sum& sum = *completion.sum;
+        for (size_t i = 0; i < pairs_.size(); ++i) {
+            if (tensors_[pairs_[i].tensor].bucket != sum.bucket) continue;
+            GC_ASSERT(sum.step == context_->step && sum.word == word_);
+            Tail& tail = own_[pairs_[i].tensor].tail;
+            tail = {sum.state, sum.clipped, sum.maxima[0], 0};
+            send(messages * i, sum.step, sum.words.part(0, pairs_[i].words.bytes));
+            send(messages * i + 1, sum.step, {reinterpret_cast<std::byte*>(&tail), nullptr, sizeof tail});
+        }
+        return {};
+    }
+    if (!completion.status.ok() || completion.id >> ticket_bit != 1) return {};   // Mailbox takes errors
+    const size_t number = completion.id & ~tied_tickets;
+    if (number < comes_.size()) comes_[number] = false;
+    else goes_[number - comes_.size()] = false;
+    return {};
+}
+
+void TiedSums::add(const Sum& sum, Buffer to) const {
+    struct Task {
+        const std::byte* from;
+        std::byte* to;
+        Word word;
+        uint64_t count;
+    } const task{sum.words.host, to.host, word_, words_.buckets[sum.bucket].count};
+    // A std::function of one pointer does not allocate.
+    context_->lanes.run(static_cast<uint32_t>((task.count + chunk - 1) / chunk), [&task](uint32_t, uint32_t i) {
+        const uint64_t first = i * chunk, end = std::min(first + chunk, task.count);
+        switch (task.word) {
+            case Word::i16: add_words<uint16_t>(task.from, task.to, first, end); break;
+            case Word::i32: add_words<uint32_t>(task.from, task.to, first, end); break;
+            case Word::i64: add_words<uint64_t>(task.from, task.to, first, end); break;
+        }
+    });
+}
+
+Status TiedSums::wait(std::span<const Sum*> sums) {
+    for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+        GC_TRY(wait_for(tensor, context_->stage_wait_us(context_->blocks)));
+        const Sum*& mine = sums[tensors_[tensor].bucket];
+        Own& own = own_[tensor];
+        own.sum = *mine;
+        own.maximum = mine->maxima[0];
+        own.sum.maxima = {&own.maximum, 1};
+        for (Pair& pair : pairs_) {
+            if (pair.tensor != tensor) continue;
+            if (pair.tail.state != context_->state)
+                return fail(Code::conflict, "step {}: {} were computed from the state {:016x}, ours is {:016x}", context_->step + 1,
+                            tensors_[tensor].what, pair.tail.state, context_->state);
+            add(own.sum, pair.words);
+            own.sum.words = pair.words;
+            own.sum.clipped += pair.tail.clipped;
+            own.maximum = std::max(own.maximum, pair.tail.maximum);
+        }
+        mine = &own.sum;
+    }
+    return {};
+}
+
+}   // namespace gradcast

@@ -1,0 +1,161 @@
+// Nets in stages whose layers share weights (algos/tied_sums.h): the bits of the whole net, wherever it is cut.
+#include "datasets/import.h"
+#include "runtime/core/fd.h"
+#include "tests/sim/stages_job.h"
+#include "tests/sim/stages_protocols.h"
+
+namespace gradcast {
+namespace {
+
+/// Lines of [data]: a text, and another to test.
+std::string text_lines() {
+    static const std::string lines = [] {
+        const std::string folder = test_folder() + "/text";
+        std::filesystem::create_directories(folder);
+        std::string words;
+        for (int i = 0; i < 400; ++i) words += fmt::format("{} green bottles. ", i * 7919 % 100);
+        EXPECT_TRUE(file_write(folder + "/words.txt", words).ok());
+        ImportResult result;
+        const Status status = data_import({.kind = "text", .from = folder + "/words.txt", .out = folder + "/data", .test = 0.2}, &result);
+        EXPECT_TRUE(status.ok()) << status.what;
+        return fmt::format("train = \"{0}/data/train.h5\"\ntest = \"{0}/data/test.h5\"\ncontext = 12\n", folder);
+    }();
+    return lines;
+}
+
+/// Preset gpt with the head's weights in the embedding.
+StagesJob tied_gpt() {
+    StagesJob job;
+    job.preset = "gpt";
+    job.data = text_lines();
+    job.net = "depth = 2\nwidth = 24\nheads = 3\ntied_head = true\n";
+    job.optimiser = "kind = \"adam\"\nlr = 0.002\n";
+    return job;
+}
+
+/// Three layers have the weights of the first one.
+StagesJob three_uses() {
+    StagesJob job = tied_gpt();
+    Shard data;
+    EXPECT_TRUE(shard_open(test_folder() + "/text/data/train.h5", &data).ok());
+    const std::string tied = fmt::format("kind = \"linear\"\noutputs = {}\nweights_of = \"wte\"\nbias = false\n", data.info.vocabulary);
+    job.preset = "", job.net = "";
+    job.slices = "[[net.layers]]\nkind = \"embedding\"\nname = \"wte\"\noutputs = 16\n";   // behind all other tables
+    for (const char* more : {"kind = \"linear\"\noutputs = 16\n", "kind = \"softmax_cross_entropy\"\n"})
+        job.slices += fmt::format("[[net.layers]]\n{}[[net.layers]]\n{}", tied, more);
+    return job;
+}
+
+void expect_bits(StagesJob& job, uint32_t stages, uint32_t replicas) {
+    job.parallel = fmt::format("stages = {}\n{}", stages, job.parallel);
+    job.sim.ranks = stages * replicas;
+    SCOPED_TRACE(fmt::format("{} stages of {} replicas, {}, {}, {}", stages, replicas, job.exchange, job.quantiser, job.parallel));
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_wanted(job);
+}
+
+TEST(StagesTied, GiveTheBitsOfTheWholeNet) {
+    for (const char* schedule : {"1f1b", "eager-zero-bubble"})
+        for (const uint32_t stages : {2, 3, 4}) {
+            StagesJob job = tied_gpt();
+            job.parallel = fmt::format("schedule = \"{}\"\n", schedule);
+            expect_bits(job, stages, 1);
+        }
+}
+
+TEST(StagesTied, SumOverReplicas) {
+    for (const auto& [exchange, quantiser] : {std::pair{"ring", "auto32"},
+                                              {"ring", "auto16"},
+                                              {"coded-rs", "auto16"},
+                                              {"ps", "auto32"},
+                                              {"multicast", "auto32"},
+                                              {"unicast", "fixed"}}) {
+        StagesJob job = tied_gpt();
+        job.exchange = exchange, job.quantiser = quantiser;
+        if (job.exchange == "multicast") job.datagram_bytes = 1400;
+        expect_bits(job, 2, 2);
+    }
+}
+
+TEST(StagesTied, OfThreeStages) {
+    for (const char* cuts : {"stages = 3\ncuts = [\"linear1\", \"linear3\"]\n", "stages = 2\ncuts = [\"linear2\"]\n"}) {
+        StagesJob job = three_uses();
+        job.parallel = cuts;
+        job.sim.ranks = std::string_view(cuts)[9] - '0';
+        const Status status = job.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        expect_wanted(job);
+    }
+}
+
+TEST(StagesTied, FrozenOrClippedByTheLimit) {
+    StagesJob frozen = tied_gpt();
+    frozen.optimiser += "freeze = [\"wte\"]\n";
+    expect_bits(frozen, 3, 1);
+    StagesJob clipped = tied_gpt();
+    clipped.quantiser = "fixed", clipped.exchange = "unicast";
+    clipped.optimiser = "lr = 5.0\n";
+    expect_bits(clipped, 2, 2);
+}
+
+TEST(StagesTied, BeginWithParametersOfAFile) {
+    StagesJob first = tied_gpt();
+    first.steps = 1;
+    StagesJob job = tied_gpt();
+    job.start = trained_start(&first);
+    expect_bits(job, 2, 1);
+}
+
+TEST(StagesTied, TellTheBytesOfTheirSums) {
+    StagesJob job = tied_gpt();
+    job.parallel = "stages = 2\n";
+    job.sim.ranks = 2;
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    Shard data;
+    ASSERT_TRUE(shard_open(test_folder() + "/text/data/train.h5", &data).ok());
+    for (const auto& engine : job.engines)
+        EXPECT_EQ(engine->status().bytes_bound, job.steps * (data.info.vocabulary * 24 * sizeof(int32_t) + 24));
+}
+
+// The copy of the stage that does not answer for the tensor is compared with the other one.
+TEST(StagesTied, DifferentCopiesEndTheJob) {
+    for (const Rank liar : {0, 1}) {
+        StagesJob job = tied_gpt();
+        job.parallel = "stages = 2\n";
+        job.sim.ranks = 2;
+        std::unique_ptr<LyingProtocol> lying;
+        job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
+            if (rank != liar || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+            lying = std::make_unique<LyingProtocol>(*protocol, uint64_t{5} << 60, 0);   // words of step 0: algos/tied_sums.cc
+            return lying.get();
+        };
+        EXPECT_EQ(job.run().code, Code::conflict);
+        const std::string_view wanted = "step 1: node0 and node1 have the same weights (weights_of) and differ in them";
+        const Status status = job.simulator->result(0);
+        EXPECT_TRUE(std::string_view(status.what).ends_with(wanted)) << status.what;
+        job.simulator.reset();
+    }
+}
+
+TEST(StagesTied, SayWhatDoesNotGo) {
+    const auto refused = [](const char* of_job, const char* exchange, const char* of_algorithm) {
+        StagesJob job = tied_gpt();
+        job.parallel = "stages = 2\n";
+        job.sim.ranks = 4;
+        job.checkpoints += of_job, job.exchange = exchange, job.options = of_algorithm;
+        return std::string(job.open().what);
+    };
+    const auto text = [](const char* what) {
+        return fmt::format(
+            "stages 1 and 2 both have the weights of wte (weights_of), which does not go with {} in this version: "
+            "leave that out, or take stages = 1",
+            what);
+    };
+    EXPECT_EQ(refused("survive = true\n", "ring", ""), text("survive"));
+    EXPECT_EQ(refused("", "coded-rs", "m = 1\ns = 1\n"), text("s above 0"));
+}
+
+}   // namespace
+}   // namespace gradcast
