@@ -2,108 +2,33 @@
 // replica that is late.
 #include <set>
 
-#include "algos/grid/schedule.h"
 #include "runtime/core/channel.h"
 #include "runtime/job/model/checkpoint_files.h"
-#include "tests/sim/seeds.h"
-#include "tests/sim/stages_job.h"
+#include "tests/sim/lost_grids.h"
 #include "transport/exchange/exchange.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
 namespace {
 
-struct Spare {
-    const char *exchange, *options;
-    uint32_t replicas;
-};
 constexpr Spare spares[] = {
     {"coded", "m = 1\ns = 1\n", 2},    {"coded-rs", "m = 1\ns = 1\n", 2}, {"coded", "m = 1\ns = 1\n", 3},
     {"coded-rs", "m = 1\ns = 1\n", 3}, {"coded", "m = 2\ns = 1\n", 3},    {"coded-rs", "m = 2\ns = 1\n", 3},
 };
 
-void set(StagesJob& job, const Spare& spare) {
-    job.parallel = "stages = 2\n";
-    job.exchange = spare.exchange, job.options = spare.options;
-    job.sim.ranks = 2 * spare.replicas;
-    job.sim.lost_after_us = 300'000;
-    job.sim.jitter_us = 200;
-    job.steps = 8, job.evaluate = 4;
-    job.spend_us = 2'000;
-}
+constexpr LostGrid two{.stages = 2};
 
-std::string text(const Spare& spare) { return fmt::format("{} {} {}", spare.exchange, spare.options, spare.replicas); }
+TEST(StagesLost, NobodyWaitsForASlowReplica) { expect_nobody_waits_for_a_slow_replica(spares, two, 1.25); }
 
-// One rank is slow, so its words are late in every step.
-TEST(StagesLost, NobodyWaitsForASlowReplica) {
-    for (const Spare& spare : spares)
-        for (Rank slow : {0u, 1u}) {
-            SCOPED_TRACE(text(spare) + fmt::format("rank {}", slow));
-            uint64_t quiet_us = 0;
-            for (const double factor : {1.0, 20.0}) {
-                StagesJob job;
-                set(job, spare);
-                job.steps = 24, job.evaluate = 24;
-                job.before = [&](Simulator& sim) { sim.slow(slow, factor); };
-                const Status status = job.run();
-                ASSERT_TRUE(status.ok()) << status.what;
-                expect_wanted(job);
-                if (factor == 1) quiet_us = job.simulator->now_us();
-                else EXPECT_LT(job.simulator->now_us(), quiet_us * 5 / 4 + 100'000);   // a pass of the slow rank takes up to 80 ms
-            }
-        }
-}
+TEST(StagesLost, GoOnWithoutARankThatDies) { expect_the_others_go_on(spares, two, 2); }
 
-// From the barrier before the first step on, which the first few milliseconds take; also while another replica is the slowest.
-TEST(StagesLost, GoOnWithoutARankThatDies) {
-    for_seeds(2, [&](uint64_t seed) {
-        for (const Spare& spare : spares) {
-            const uint32_t stages = 2 + seed % 2, ranks = stages * spare.replicas;
-            const Rank dead = splitmix64(seed) % ranks, slow = splitmix64(seed + 99) % ranks;
-            uint64_t at_us = 0;
-            for (bool kill : {false, true}) {   // the first run measures the duration
-                SCOPED_TRACE(fmt::format("{}, {} stages, rank {} killed at {} us", text(spare), stages, dead, at_us));
-                StagesJob job;
-                set(job, spare);
-                job.parallel = fmt::format("stages = {}\nschedule = \"{}\"\nmicro_batch = {}\n", stages,
-                                           pipeline_schedule_names()[seed % pipeline_schedule_names().size()], 1 + seed % 4 / 2);
-                job.sim.ranks = ranks, job.sim.seed = seed;
-                job.sim.break_per_packet = seed % 5 == 0 ? 0.01 : 0;
-                job.before = [&](Simulator& sim) {
-                    if (seed % 2 == 0) sim.slow(slow, 3);
-                    if (kill) sim.kill(dead, at_us);
-                };
-                const Status status = job.run();
-                ASSERT_TRUE(status.ok()) << status.what;
-                expect_wanted(job, kill ? std::vector{dead} : std::vector<Rank>{});
-                at_us = 5'000 + (seed == 1 ? 0 : job.simulator->now_us() * (splitmix64(seed + 7) % 1000) / 1000);
-            }
-        }
-    });
-}
-
-// A process that is stopped goes on before it is given up, or is given up.
-TEST(StagesLost, GoOnWithARankThatWasStopped) {
-    for (const Spare& spare : spares)
-        for (const uint64_t stopped_us : {300'000, 3'000'000})
-            for (Rank rank : {0u, 1u, 3u}) {
-                SCOPED_TRACE(text(spare) + fmt::format("rank {} stopped for {} us", rank, stopped_us));
-                StagesJob job;
-                set(job, spare);
-                job.before = [&](Simulator& sim) { sim.stall(rank, 90'000, 90'000 + stopped_us); };
-                (void)job.run();
-                const bool given_up = stopped_us > 1'000'000;   // a quarter of the deadline
-                for (Rank each = 0; each < job.sim.ranks; ++each)
-                    EXPECT_EQ(job.simulator->result(each).ok(), !(given_up && each == rank)) << job.simulator->result(each).what;
-                expect_wanted(job, given_up ? std::vector{rank} : std::vector<Rank>{});
-            }
-}
+TEST(StagesLost, GoOnWithARankThatWasStopped) { expect_a_stopped_rank_goes_on_or_is_missed(spares, two); }
 
 // A slow replica, then a lost one, leave checkpoints whose parts are all there.
 TEST(StagesLost, CheckpointsHaveAllTheirParts) {
     for (const bool kill : {false, true}) {
         StagesJob job;
-        set(job, {"coded-rs", "m = 1\ns = 1\n", 3});
+        set(job, {"coded-rs", "m = 1\ns = 1\n", 3}, two);
         job.checkpoints = "checkpoint_every = 3\n";
         job.steps = 16, job.evaluate = 16;
         job.before = [&](Simulator& sim) {
@@ -121,30 +46,12 @@ TEST(StagesLost, CheckpointsHaveAllTheirParts) {
     }
 }
 
-// What is lost is a replica: of the same one all ranks may die, of another one none.
-TEST(StagesLost, OneReplicaIsMissedAndNoSecondOne) {
-    for (const Rank second : {1u, 2u, 3u}) {
-        StagesJob job;
-        set(job, {"coded-rs", "m = 1\ns = 1\n", 2});
-        job.before = [&](Simulator& sim) {
-            sim.kill(0, 60'000);
-            sim.kill(second, 150'000);
-        };
-        const Status status = job.run();
-        EXPECT_EQ(status.ok(), second == 1) << status.what;
-        if (second == 1) expect_wanted(job, {0, 1});
-        else
-            EXPECT_NE(std::string(status.what).find(fmt::format("rank {} (node{}) lost in step", second, second)), std::string::npos)
-                << status.what;
-        const bool alone = std::string(status.what).find("; stage 1 of 2 (conv1 .. relu1) is lost with it") != std::string::npos;
-        EXPECT_EQ(alone, second == 2) << status.what;
-    }
-}
+TEST(StagesLost, OneReplicaIsMissedAndNoSecondOne) { expect_one_replica_is_missed_and_no_second_one(two, "stage 1 of 2 (conv1 .. relu1)"); }
 
 TEST(StagesLost, AutoMissesAReplica) {
     for (const uint64_t at_us : {0, 200'000, 400'000, 900'000}) {
         StagesJob job;
-        set(job, {"auto", "s = 1\n", 3});
+        set(job, {"auto", "s = 1\n", 3}, two);
         job.steps = 30, job.evaluate = 15;
         if (at_us > 0) job.before = [&](Simulator& sim) { sim.kill(3, at_us); };
         const Status status = job.run();
@@ -180,7 +87,7 @@ TEST(StagesLost, NobodyAppliesAStepThatOthersMayMiss) {
     for (const char* options : {"", "m = 1\ns = 1\n"})
         for_seeds(4, [&](uint64_t seed) {
             StagesJob job;
-            set(job, {"coded", options, 3});
+            set(job, {"coded", options, 3}, two);
             const uint32_t needed = *options ? 2 : 3;
             job.sim.seed = seed;
             job.sim.jitter_us = 5'000;
@@ -229,7 +136,7 @@ TEST(StagesLost, ARankThatComputesWronglyIsMissed) {
     for (const char* exchange : {"coded", "coded-rs"}) {
         SCOPED_TRACE(exchange);
         StagesJob job;
-        set(job, {exchange, "m = 2\ns = 1\n", 3});
+        set(job, {exchange, "m = 2\ns = 1\n", 3}, two);
         std::unique_ptr<Flipping> flipping;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
             if (rank != 2 || channel != static_cast<uint16_t>(Channel::edge)) return protocol;
@@ -250,7 +157,7 @@ TEST(StagesLost, SharedBlocksGiveTheBitsOfTheWholeNet) {
     for (const char* options : {"r = 2\n", "r = 3\n"})
         for (const double factor : {1.0, 4.0}) {
             StagesJob job;
-            set(job, {"cssgd", options, 3});
+            set(job, {"cssgd", options, 3}, two);
             job.before = [&](Simulator& sim) { sim.slow(2, factor); };
             const Status status = job.run();
             ASSERT_TRUE(status.ok()) << status.what;

@@ -1,8 +1,6 @@
 // Nets in stages in the simulator that lose nodes with `survive`: the others go on where each part of the net has a node, with the digest
 // of a quiet run.
-#include <set>
-
-#include "tests/sim/views.h"
+#include "tests/sim/lossy_grids.h"
 
 namespace gradcast::views_test {
 namespace {
@@ -11,73 +9,16 @@ std::string stages(uint32_t count, const std::string& more = "") {
     return fmt::format("{}[parallel]\nstages = {}\nschedule = \"1f1b\"\n", more, count);
 }
 
-/// 100 us a pass: the time of a quiet run of two replicas of two stages.
-uint64_t quiet_us() {
-    static const uint64_t us = [] {
-        Lossy job(4);
-        job.options = stages(2);
-        job.run();
-        job.expect(quiet().digest);
-        return job.sim->now_us();
-    }();
-    return us;
-}
-
-/// Before the first step, also while the first scales are computed, nobody may be missing.
-bool began(const Lossy& job) {
-    return std::ranges::any_of(job.engines, [](const auto& each) { return each->status().step > 0 || each->status().views.size() > 1; });
-}
+LossyGrid two() { return {stages(2), quiet}; }
 
 TEST(StagesViews, NobodyIsLost) {
-    for (const uint32_t ranks : {2u, 4u, 5u, 7u})   // with a spare node too
-        for (const uint32_t change_every : {0u, 2u}) {
-            SCOPED_TRACE(fmt::format("{} ranks", ranks));
-            Lossy job(ranks);
-            job.options = stages(2);
-            job.change_every = change_every;
-            job.run();
-            job.expect(quiet().digest);
-            expect_one_line(job);
-        }
+    for (const uint32_t ranks : {2u, 4u, 5u, 7u}) expect_nobody_is_lost(ranks, two());   // with a spare node too
 }
 
-// Every node of two replicas, at any time.
-TEST(StagesViews, AnyNodeAtAnyTime) {
-    uint32_t changed = 0, tried = 0;
-    for (Rank rank = 0; rank < 4; ++rank)
-        for (uint64_t at = 1; at < 30; ++at) {
-            SCOPED_TRACE(fmt::format("rank {} at {} of 30", rank, at));
-            Lossy job(4, at);
-            job.options = stages(2);
-            job.kills = {{rank, quiet_us() * at / 30}};
-            job.run();
-            if (!began(job)) continue;
-            job.expect(quiet().digest);
-            expect_one_line(job);
-            ++tried;
-            changed += !job.engines[rank == 0 ? 1 : 0]->status().losses.empty();
-            if (::testing::Test::HasFailure()) return;
-        }
-    EXPECT_GT(changed, tried / 2);
-}
+TEST(StagesViews, AnyNodeAtAnyTime) { expect_any_node_at_any_time(std::array{two()}); }
 
-// Two nodes of different stages, the second one while the others agree or later; a replica is any one node of each stage.
 TEST(StagesViews, TwoNodesOfDifferentStages) {
-    for_seeds(60, [](uint64_t seed) {
-        uint64_t random = splitmix64(seed);
-        const Rank first = random % 6;
-        const Rank second = (first + 1 + 2 * ((random >> 8) % 2)) % 6;
-        const uint64_t at_us = 2'000 + (random >> 16) % quiet_us(), later_us = (random >> 40) % (3 * D / 2);
-        SCOPED_TRACE(fmt::format("seed {}, {} at {}, {} {} us later", seed, first, at_us, second, later_us));
-        Lossy job(6, seed);
-        job.options = stages(2);
-        job.sim_config.jitter_us = 100;
-        job.kills = {{first, at_us}, {second, at_us + later_us}};
-        job.run();
-        if (!began(job)) return;
-        job.expect(quiet().digest);
-        expect_one_line(job);
-    });
+    for_seeds(60, [](uint64_t seed) { expect_two_nodes_of_different_cells(seed, two(), 2, 6); });
 }
 
 // The spare has the stage that is lost; it takes the state from the node that still has it.
@@ -87,7 +28,7 @@ TEST(StagesViews, ASpareTakesThePlace) {
             SCOPED_TRACE(fmt::format("rank {} at {} of 28", rank, at));
             Lossy job(5, at);
             job.options = stages(2);
-            job.kills = {{rank, quiet_us() * at / 28}};
+            job.kills = {{rank, quiet_us(two()) * at / 28}};
             job.run();
             job.expect(quiet().digest);
             expect_one_line(job);
@@ -132,7 +73,7 @@ TEST(StagesViews, CheckpointsAreTakenAfterAChange) {
             if (at > 0) job.kills = {{ranks - 1, end_us * at / 120}};
             job.run();
             if (at == 0) end_us = job.sim->now_us();
-            if (at > 0 && !began(job)) continue;
+            if (at > 0 && !has_begun(job)) continue;
             job.expect(digest);
             std::set<uint64_t> newest;
             for (Rank rank = 0; rank < 2; ++rank) {   // rank 2 of two stages is a spare then
@@ -164,7 +105,7 @@ TEST(StagesViews, CopiesUnderWayEndWithTheirView) {
         if (at > 0) job.kills = {{2, end_us * at / 80}};
         job.run();
         if (at == 0) end_us = job.sim->now_us();
-        if (at > 0 && !began(job)) continue;
+        if (at > 0 && !has_begun(job)) continue;
         job.expect(digest);
         changed += job.engines[1]->status().views.size() > 1;
         const uint64_t newest = job.engines[1]->status().checkpoint;
@@ -206,45 +147,9 @@ TEST(StagesViews, CopiesUnderWayEndWithTheirExchange) {
     }
 }
 
-// No node has the stage any more: all others end with the line that names it, and keep what they have.
-TEST(StagesViews, ALostStageEndsTheJobByName) {
-    for (uint64_t at = 3; at < 20; ++at) {
-        SCOPED_TRACE(fmt::format("at {} of 20", at));
-        Lossy job(6, at);
-        job.options = stages(2);
-        const uint64_t at_us = quiet_us() * at / 20;
-        job.kills = {{1, at_us}, {3, at_us + 100}, {5, at_us + 200}};
-        job.run();
-        std::set<uint64_t> steps;
-        for (const Rank rank : {0u, 2u, 4u}) {
-            const std::string what = job.sim->result(rank).what;
-            if (job.sim->result(rank).ok()) continue;   // the last step was done
-            const bool minority = what.find("minority") != what.npos;
-            EXPECT_TRUE(minority || what.find("no node has stage 2 of 2 (") != what.npos) << what;
-            EXPECT_TRUE(minority || what.find("which node1, node3, node5 had: `gradcastctl resume`") != what.npos) << what;
-            for (const CheckpointName& name : checkpoint_files(job.own_folder(rank)))
-                if (name.cell == 0) steps.insert(name.steps);
-        }
-        EXPECT_LE(steps.size(), 4u);
-    }
-}
+TEST(StagesViews, ALostStageEndsTheJobByName) { expect_a_lost_cell_is_named(two(), "stage 2 of 2 ("); }
 
-// A node that comes back computes the stage that it had.
-TEST(StagesViews, AJoinerMakesAReplicaWhole) {
-    for (const uint64_t at : {5u, 9u, 14u}) {
-        Lossy job(4, at);
-        job.options = stages(2);
-        job.steps = 40;
-        job.joins = {quiet_us() * at / 10};   // node 3, of three that begin with a spare
-        job.run();
-        job.expect(quiet(40).digest);
-        const std::vector<ViewRecord> views = job.engines[0]->status().views;
-        ASSERT_GE(views.size(), 2u);
-        EXPECT_EQ(views.back().members.size(), 4u);
-        EXPECT_GT(job.engines[2]->status().gradients, 0u) << "the spare of the beginning computes with the joiner";
-        if (::testing::Test::HasFailure()) return;
-    }
-}
+TEST(StagesViews, AJoinerMakesAReplicaWhole) { expect_a_joiner_makes_a_replica_whole(two()); }
 
 }   // namespace
 }   // namespace gradcast::views_test
