@@ -50,29 +50,10 @@ namespace {
 
 /// A JPEG with these factors of the resolution of brightness.
 std::vector<uint8_t> jpeg_of(uint32_t C, uint32_t H, uint32_t W, int wide, int high) {
-    jpeg_compress_struct into{};
-    jpeg_error_mgr errors;
-    into.err = jpeg_std_error(&errors);   // exits
-    jpeg_create_compress(&into);
-    unsigned char* bytes = nullptr;
-    unsigned long size = 0;
-    jpeg_mem_dest(&into, &bytes, &size);
-    into.image_width = W;
-    into.image_height = H;
-    into.input_components = static_cast<int>(C);
-    into.in_color_space = C == 1 ? JCS_GRAYSCALE : JCS_RGB;
-    jpeg_set_defaults(&into);
-    into.comp_info[0].h_samp_factor = wide;
-    into.comp_info[0].v_samp_factor = high;
-    jpeg_start_compress(&into, TRUE);
-    std::vector<uint8_t> row(W * C);
-    for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<uint8_t>(i * 37 % 251);
-    for (JSAMPROW line = row.data(); into.next_scanline < H;) jpeg_write_scanlines(&into, &line, 1);
-    jpeg_finish_compress(&into);
-    std::vector<uint8_t> all(bytes, bytes + size);
-    std::free(bytes);
-    jpeg_destroy_compress(&into);
-    return all;
+    std::vector<uint8_t> pixels(uint64_t{H} * W * C);
+    for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<uint8_t>(i % (W * C) * 37 % 251);
+    const std::string bytes = jpeg_bytes(H, W, C == 1 ? JCS_GRAYSCALE : JCS_RGB, pixels, false, wide, high);
+    return {bytes.begin(), bytes.end()};
 }
 
 TEST(DecoderMemory, IsBoundedByTheSidesThatAShardSays) {

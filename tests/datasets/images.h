@@ -25,9 +25,10 @@ inline void png(const std::string& path, uint32_t H, uint32_t W, uint32_t format
     image.format = format;
     ASSERT_TRUE(png_image_write_to_file(&image, path.c_str(), 0, pixels.data(), 0, nullptr)) << image.message;
 }
-/// pixels [H, W, C]; space: JCS_GRAYSCALE, JCS_RGB or JCS_CMYK.
-inline void jpeg(const std::string& path, uint32_t H, uint32_t W, J_COLOR_SPACE space, const std::vector<uint8_t>& pixels,
-                 bool progressive = false) {
+/// Bytes of a JPEG.  pixels [H, W, C]; space: JCS_GRAYSCALE, JCS_RGB or JCS_CMYK; wide, high: the first component's samples for one of the
+/// others.
+inline std::string jpeg_bytes(uint32_t H, uint32_t W, J_COLOR_SPACE space, const std::vector<uint8_t>& pixels, bool progressive = false,
+                              int wide = 1, int high = 1) {
     jpeg_compress_struct into{};
     jpeg_error_mgr errors;
     into.err = jpeg_std_error(&errors);   // exits
@@ -43,15 +44,23 @@ inline void jpeg(const std::string& path, uint32_t H, uint32_t W, J_COLOR_SPACE 
     jpeg_set_quality(&into, 95, TRUE);
     if (progressive) jpeg_simple_progression(&into);
     for (int i = 0; i < into.num_components; ++i) into.comp_info[i].h_samp_factor = into.comp_info[i].v_samp_factor = 1;
+    into.comp_info[0].h_samp_factor = wide;
+    into.comp_info[0].v_samp_factor = high;
     jpeg_start_compress(&into, TRUE);
     while (into.next_scanline < H) {
-        JSAMPROW row = const_cast<JSAMPROW>(pixels.data()) + into.next_scanline * W * static_cast<uint32_t>(into.input_components);
+        JSAMPROW row =
+            const_cast<JSAMPROW>(pixels.data()) + uint64_t{into.next_scanline} * W * static_cast<uint32_t>(into.input_components);
         jpeg_write_scanlines(&into, &row, 1);
     }
     jpeg_finish_compress(&into);
-    write_file(path, {reinterpret_cast<char*>(bytes), size});
+    std::string all(reinterpret_cast<char*>(bytes), size);
     std::free(bytes);
     jpeg_destroy_compress(&into);
+    return all;
+}
+inline void jpeg(const std::string& path, uint32_t H, uint32_t W, J_COLOR_SPACE space, const std::vector<uint8_t>& pixels,
+                 bool progressive = false) {
+    write_file(path, jpeg_bytes(H, W, space, pixels, progressive));
 }
 
 /// A chunk of a PNG.
