@@ -10,11 +10,6 @@
 namespace gradcast {
 namespace {
 
-LayerSpec layer(const std::string& text) {
-    LayerSpec made;
-    EXPECT_TRUE(layer_parse(text, &made)) << text;
-    return made;
-}
 NetSpec with_layers(NetSpec spec, const std::vector<std::string>& texts) {
     spec.layers.clear();
     for (const std::string& text : texts) spec.layers.push_back(layer(text));

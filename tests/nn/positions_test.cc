@@ -40,11 +40,6 @@ INSTANTIATE_TEST_SUITE_P(Nets, PositionReference, testing::Values("gpt", "long",
 NetSpec text_net(std::vector<LayerSpec> layers, uint32_t vocabulary = 7, uint32_t context = 5) {
     return {.C = 1, .H = 1, .W = context + 1, .classes = 1, .element = Element::u16, .vocabulary = vocabulary, .layers = std::move(layers)};
 }
-LayerSpec layer(const std::string& text) {
-    LayerSpec made;
-    EXPECT_TRUE(layer_parse(text, &made)) << text;
-    return made;
-}
 
 TEST(Positions, SlopesAreThoseOfTheLoss) {
     for (const Difference& each : {Difference{"gpt", small_gpt(), 4, false}, {"masks", of_masks(), 5, false}}) {

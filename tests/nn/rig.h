@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "nn/graph/layer_kind.h"
 #include "nn/graph/layers.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
@@ -39,6 +40,12 @@ auto builds(Of of, Emulated emulated, bool tiles = true) {
     return all;
 }
 
+/// Of a line of a preset: "group_norm groups=3".
+inline LayerSpec layer(const std::string& text) {
+    LayerSpec made;
+    EXPECT_TRUE(layer_parse(text, &made)) << text;
+    return made;
+}
 inline LayerSpec conv(uint32_t outputs, uint32_t kernel, uint32_t stride = 1, uint32_t pad = 0) {
     return {.kind = "conv", .values = {{"outputs", outputs}, {"kernel", kernel}, {"stride", stride}, {"pad", pad}}};
 }

@@ -7,12 +7,6 @@
 namespace gradcast {
 namespace {
 
-LayerSpec layer(const std::string& text) {
-    LayerSpec made;
-    EXPECT_TRUE(layer_parse(text, &made)) << text;
-    return made;
-}
-
 NetSpec text_net(const std::vector<std::string>& layers) {
     NetSpec spec{.C = 1, .H = 1, .W = 6, .classes = 1, .element = Element::u16, .vocabulary = 7};
     for (const std::string& each : layers) spec.layers.push_back(layer(each));
