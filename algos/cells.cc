@@ -6,6 +6,7 @@
 
 #include "algos/context.h"
 #include "algos/kept_stages.h"
+#include "nn/clip.h"
 #include "runtime/core/digest.h"
 
 namespace gradcast {
@@ -18,7 +19,7 @@ constexpr uint16_t mail_channel = static_cast<uint16_t>(Channel::mail);
 }   // namespace
 
 Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
-             std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike)
+             std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike, CellGroups groups)
     : context_(context),
       dispatch_(dispatch),
       view_(view),
@@ -27,12 +28,26 @@ Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid&
       needed_(grid.replicas() - spare),
       keeps_(std::move(keeps)),
       alike_(std::move(alike)),
+      groups_(std::move(groups)),
       others_(ranks_but(self, view.n())),
       mail_(context.host, mail_channel),
       rounds_(rounds) {
     GC_ASSERT(spare < grid.replicas());
+    static_assert(sizeof(Word) == 64 && alignof(Word) == alignof(uint64_t) && sizeof(double) == sizeof(uint64_t));
+    uint64_t place = 0;
+    for (Rank rank = 0; rank < view.n(); ++rank) {
+        uint64_t count = 0;
+        for (size_t i = 0; !groups_.empty() && i < groups_of(grid.cell_of(rank)).size(); ++i) {
+            const Layout::Run& run = groups_of(grid.cell_of(rank))[i];
+            count += run.count;
+            terms_.resize(std::max(terms_.size(), run.place + run.count));
+        }
+        places_.push_back(place);
+        term_counts_.push_back(count);
+        place += sizeof(Word) / sizeof(uint64_t) + count;
+    }
     for (Round& round : rounds_) {
-        round.words.resize(view.n());
+        round.reports.resize(place);
         round.fates.assign(view.n(), Fate::done);
     }
     dispatch.add(mail_channel, this);
@@ -47,21 +62,29 @@ Status Cells::open(uint64_t tag, const char* what) {
     for (Rank rank = 0; rank < view_.n(); ++rank) {
         if (rank == self_) continue;
         round.fates[rank] = dispatch_.lost(rank) ? Fate::lost : Fate::open;
-        const Buffer place{reinterpret_cast<std::byte*>(&round.words[rank]), nullptr, sizeof(Word)};
         if (round.fates[rank] == Fate::open)
-            mail_.receive(rank, cells_tags | tag, place, cells_tickets | (tag % rounds * view_.n() + rank));
+            mail_.receive(rank, cells_tags | tag, report(tag, rank), cells_tickets | (tag % rounds * view_.n() + rank));
     }
     return {};
 }
 
-void Cells::tell(uint64_t tag, const Word& own) {
+Buffer Cells::report(uint64_t tag, Rank rank) {
+    const uint64_t terms = is_commit(tag) ? term_counts_[rank] : 0;
+    return {reinterpret_cast<std::byte*>(&word(round_of(tag), rank)), nullptr, sizeof(Word) + terms * sizeof(double)};
+}
+
+void Cells::send(uint64_t tag) {
     Round& round = round_of(tag);
-    round.words[self_] = own;
     round.told = true;
     if (view_.n() == 1) return;
     round.fates[self_] = Fate::open;
-    const Buffer word{reinterpret_cast<std::byte*>(&round.words[self_]), nullptr, sizeof(Word)};
-    mail_.send({0, others_.data()}, cells_tags | tag, word, cells_tickets | (tag % rounds * view_.n() + self_));
+    mail_.send({0, others_.data()}, cells_tags | tag, report(tag, self_), cells_tickets | (tag % rounds * view_.n() + self_));
+}
+
+bool Cells::agree(uint64_t tag, Rank first, Rank second) const {
+    const Round& round = round_of(tag);
+    return word(round, first).agrees(word(round, second)) &&
+           (!is_commit(tag) || std::ranges::equal(terms(round, first), terms(round, second)));
 }
 
 Status Cells::take(const Completion& completion) {
@@ -94,7 +117,7 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
     while (!whole(round, *replica)) ++*replica;
     for (Rank rank = 0; rank < view_.n(); ++rank) {
         const Rank same = grid_.rank_of(*replica, grid_.cell_of(rank));
-        if (grid_.is_spare(rank) || !done(round, rank) || round.words[rank].agrees(round.words[same])) continue;
+        if (grid_.is_spare(rank) || !done(round, rank) || agree(tag, rank, same)) continue;
         return fail(Code::conflict, "step {}: {} and {} compute the same stage and differ in its {}", context_.step + 1,
                     view_.members[same].name, view_.members[rank].name, what);
     }
@@ -102,7 +125,7 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
         const Cell cell = grid_.cell(number);
         const Cell same = grid_.cell(alike_[number]);
         const Rank rank = grid_.rank_of(*replica, cell), first = grid_.rank_of(*replica, same);
-        if (round.words[rank].shared == round.words[first].shared) continue;
+        if (word(round, rank).shared == word(round, first).shared) continue;
         return fail(Code::conflict, "step {}: {} and {} {} and differ in {}", context_.step + 1, view_.members[first].name,
                     view_.members[rank].name,
                     same.stage == cell.stage ? "share the slices of a stage" : "have the same weights (weights_of)",
@@ -115,7 +138,7 @@ Status Cells::check_kept(const Round& round) const {
     for (Rank rank = 0; rank < keeps_.size(); ++rank)
         for (size_t i = 0; i < keeps_[rank].size(); ++i) {
             const Rank owner = keeps_[rank][i];
-            if (!done(round, rank) || !done(round, owner) || round.words[rank].kept[i] == round.words[owner].digest) continue;
+            if (!done(round, rank) || !done(round, owner) || word(round, rank).kept[i] == word(round, owner).digest) continue;
             return fail(Code::conflict,
                         "step {}: {} keeps the state of {}, and differs from it: one of them computes or stores wrong values",
                         context_.step + 1, view_.members[rank].name, view_.members[owner].name);
@@ -131,35 +154,53 @@ Status Cells::begin() {
     return {};
 }
 
-void Cells::tell(std::span<const Sum* const> sums) {
+void Cells::tell(std::span<const Sum* const> sums, Lanes* lanes) {
     const uint64_t tag = commit_tag(context_.step);
-    if (round_of(tag).told) return;
+    Round& round = round_of(tag);
+    if (round.told) return;
     const Layout& layout = context_.net->layout();
-    Word own;   // what several slice groups have counts once
+    Word& own = word(round, self_) = {};   // what several slice groups have counts once
     if (!sums.empty() && grid_.cell_of(self_).slice_group == 0) own.loss = sums[0]->loss;
     for (const Sum* sum : sums)
         if (layout.stands_for(layout.buckets[sum->bucket])) own.clipped += sum->clipped;
-    tell(tag, own);
+    const std::span<double> reported = own_terms(round);
+    std::ranges::fill(reported, 0.0);
+    if (!reported.empty() && !sums.empty()) {
+        whole_.clear();   // allocates in the first step only; statistics, whose words the codec has in another order, are not read
+        for (const Sum* sum : sums) whole_.push_back({*sum, context_.codec->units(sum->bucket)});
+        const std::span<const double> all = context_.clip->terms(lanes, layout, whole_);
+        auto to = reported.begin();
+        for (const Layout::Run& run : groups_of(grid_.cell_of(self_))) to = std::ranges::copy(all.subspan(run.offset, run.count), to).out;
+    }
+    send(tag);
 }
 
 bool Cells::all_hold() const {
-    const Round& round = rounds_[commit_tag(context_.step) % rounds];
+    const Round& round = round_of(commit_tag(context_.step));
     for (Rank rank = 0; rank < view_.n(); ++rank)
         if (!done(round, rank) && !dispatch_.lost(rank)) return false;
     return true;
 }
 
 Status Cells::commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped) {
-    tell(sums);
+    tell(sums, &context_.lanes);
     const uint64_t tag = commit_tag(context_.step);
     uint32_t replica = 0;
     GC_TRY(gather(tag, "sums", &replica));
+    const Round& round = round_of(tag);
     *loss = 0, *clipped = 0;
     for (uint32_t number = 0; number < grid_.cells(); ++number) {
-        const Word& word = round_of(tag).words[grid_.rank_of(replica, grid_.cell(number))];
-        *loss += word.loss;   // of the last stage; others have none
-        *clipped += word.clipped;
+        const Rank rank = grid_.rank_of(replica, grid_.cell(number));
+        *loss += word(round, rank).loss;   // of the last stage; others have none
+        *clipped += word(round, rank).clipped;
+        std::span<const double> rest = terms(round, rank);
+        for (size_t i = 0; !groups_.empty() && i < groups_[number].size(); ++i) {
+            const Layout::Run& run = groups_[number][i];
+            std::ranges::copy(rest.first(run.count), terms_.begin() + static_cast<ptrdiff_t>(run.place));
+            rest = rest.subspan(run.count);
+        }
     }
+    norm_ = NormClip::norm(terms_);
     return {};
 }
 
@@ -169,28 +210,28 @@ Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
     next_ = next;
     part_ = part;
     GC_TRY(open(tag, "state"));
-    Word own{.digest = part, .named = news.named, .busy = news.busy, .shared = context_.shared};
+    Word& own = word(round_of(tag), self_) = {.digest = part, .named = news.named, .busy = news.busy, .shared = context_.shared};
     for (size_t i = 0; context_.kept && i < std::size(own.kept); ++i) own.kept[i] = context_.kept->part(i);
-    tell(tag, own);
+    send(tag);
     uint32_t replica = 0;
     GC_TRY(gather(tag, "state", &replica));
     GC_TRY(check_kept(round_of(tag)));
     *state = splitmix64(next);
     for (uint32_t number = 0; number < grid_.cells(); ++number)
-        *state += round_of(tag).words[grid_.rank_of(replica, grid_.cell(number))].digest;
+        *state += word(round_of(tag), grid_.rank_of(replica, grid_.cell(number))).digest;
     return {};
 }
 
 CheckpointNews Cells::checkpoints(Rank rank) const {
     for (StepId back = 0; back < step_slots && back <= next_; ++back)
-        if (const Round& round = rounds_[state_tag(next_ - back) % rounds]; done(round, rank))
-            return {round.words[rank].named, round.words[rank].busy > 0};
+        if (const Round& round = round_of(state_tag(next_ - back)); done(round, rank))
+            return {word(round, rank).named, word(round, rank).busy > 0};
     return {};
 }
 
 uint64_t Cells::part(Rank rank) const {
-    const Round& round = rounds_[state_tag(next_) % rounds];
-    return done(round, rank) ? round.words[rank].digest : 0;
+    const Round& round = round_of(state_tag(next_));
+    return done(round, rank) ? word(round, rank).digest : 0;
 }
 
 }   // namespace gradcast

@@ -1,5 +1,8 @@
 // What the ranks of a grid (algos/grid) report to each other in each step, by mail: that all sums are there, the digest of their part of
-// the state, and how far their checkpoints are.
+// the state, and how far their checkpoints are.  With optimiser.clip_norm also the terms of the gradient's norm (nn/clip.h): a rank
+// computes those of its own groups, and each rank adds those of all cells in the order of the whole net's groups.
+//
+// Bytes by mail, to each other rank and step: two reports of 64, and 8 for each group whose term this rank reports.
 //
 // Where `spare` replicas may be late or lost, the reports of all others suffice.  So a rank may be some steps ahead of a late one, and the
 // reports of several steps are under way at a time, each in memory of its own.  A rank waits before it uses the memory again, so no two
@@ -10,6 +13,7 @@
 
 #include "algos/grid/grid.h"
 #include "algos/mailbox.h"
+#include "nn/net.h"
 #include "runtime/core/limits.h"
 #include "transport/exchange/exchange.h"
 
@@ -25,16 +29,18 @@ struct CheckpointNews {
 
 class Cells final : public Consumer {
 public:
+    /// By number of the cell: the groups of its layout whose terms its ranks report, and their numbers in the whole net.
+    using CellGroups = std::vector<std::vector<Layout::Run>>;
     /// Allocates.  All outlive this.  keeps: by rank, the ranks whose cells it keeps too (KeptStages); empty: none.  alike: by number of
-    /// a cell, the first cell with the same shared groups (Group::shared), which may be itself.
+    /// a cell, the first cell with the same shared groups (Group::shared), which may be itself.  groups: empty where no step is clipped.
     Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
-          std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike);
+          std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike, CellGroups groups);
 
     /// Before the passes of context.step.  Blocks while another rank is step_slots steps behind.
     Status begin();
     /// Reports that this rank holds all sums of its cell of context.step, which are finite, and those of cells that it keeps; a spare has
-    /// none.  Later calls in the step do nothing.
-    void tell(std::span<const Sum* const> sums);
+    /// none.  Later calls in the step do nothing.  lanes: they share what is to compute; null: they have other work.
+    void tell(std::span<const Sum* const> sums, Lanes* lanes);
     /// Whether it has reported that.
     bool told() const { return begun_ == context_step() && rounds_[commit_tag(begun_) % rounds].told; }
     /// Every rank that lives has reported that, so nobody needs anything that this rank computes in context.step.
@@ -42,6 +48,8 @@ public:
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
     /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
     Status commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped);
+    /// Of the last commit(): of the whole gradient, before it is clipped; 0 where no step is clipped.
+    double norm() const { return norm_; }
     /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
     /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ, or
     /// cells in the groups that they share.
@@ -73,16 +81,33 @@ private:
     /// The reports of all ranks about one thing.
     struct Round {
         bool told = false;
-        std::vector<Word> words;   // by rank
-        std::vector<Fate> fates;   // of the mail from each rank; the own entry is that of the mail to all others
+        std::vector<uint64_t> reports;   // by rank a Word, and of a commit its terms behind it
+        std::vector<Fate> fates;         // of the mail from each rank; the own entry is that of the mail to all others
     };
     static constexpr uint64_t rounds = 2 * step_slots;   // commit and state, of each step
     static constexpr uint64_t commit_tag(StepId step) { return 2 * step; }
     static constexpr uint64_t state_tag(StepId step) { return 2 * step + 1; }
+    static constexpr bool is_commit(uint64_t tag) { return tag % 2 == 0; }
 
     Round& round_of(uint64_t tag) { return rounds_[tag % rounds]; }
+    const Round& round_of(uint64_t tag) const { return rounds_[tag % rounds]; }
+    Word& word(Round& round, Rank rank) const { return reinterpret_cast<Word&>(round.reports[places_[rank]]); }
+    const Word& word(const Round& round, Rank rank) const { return reinterpret_cast<const Word&>(round.reports[places_[rank]]); }
+    /// Of a commit.
+    std::span<const double> terms(const Round& round, Rank rank) const {
+        return {reinterpret_cast<const double*>(&word(round, rank) + 1), term_counts_[rank]};
+    }
+    std::span<double> own_terms(Round& round) const { return {reinterpret_cast<double*>(&word(round, self_) + 1), term_counts_[self_]}; }
+    /// A rank's report, as it travels.
+    Buffer report(uint64_t tag, Rank rank);
+    const std::vector<Layout::Run>& groups_of(const Cell& cell) const {
+        return groups_[cell.stage * grid_.slice_groups() + cell.slice_group];
+    }
     Status open(uint64_t tag, const char* what);
-    void tell(uint64_t tag, const Word& own);
+    /// Sends this rank's report, which is in its place.
+    void send(uint64_t tag);
+    /// Of ranks with the same cell.
+    bool agree(uint64_t tag, Rank first, Rank second) const;
     /// Blocks until enough replicas are whole in that round; *replica: the first of them.
     Status gather(uint64_t tag, const char* what, uint32_t* replica);
     /// Cells are kept with the state that their own ranks have.
@@ -100,9 +125,14 @@ private:
     const uint32_t needed_;   // replicas
     const std::vector<std::vector<Rank>> keeps_;
     const std::vector<uint32_t> alike_;   // by cell
+    const CellGroups groups_;
     const std::vector<uint64_t> others_;
     Mail mail_;
+    std::vector<uint64_t> places_, term_counts_;   // by rank: where its report begins in Round::reports; of a commit
     std::vector<Round> rounds_;
+    std::vector<double> terms_;      // of the last commit(): by group of the whole net
+    std::vector<BucketSum> whole_;   // of this rank's sums
+    double norm_ = 0;
     // Of the last state().
     StepId next_ = 0;
     uint64_t part_ = 0;

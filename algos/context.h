@@ -1,6 +1,7 @@
 // What an algorithm may use on the trainer's thread: the job's services, which are the same in every view, its current step, and the
 // present view's connections to other ranks.  No sockets, no threads but lanes.
 #pragma once
+#include <array>
 #include <functional>
 #include <optional>
 
@@ -22,6 +23,7 @@ namespace gradcast {
 
 class Cells;
 class KeptStages;
+class NormClip;
 class TiedSums;
 struct CheckpointNews;
 class Pipeline;
@@ -97,9 +99,20 @@ struct Context {
     static constexpr StepId no_part = ~StepId{0};
     uint64_t shared = 0;          // digest of the groups that other cells have too, 0 until a step of the present view was applied here
     StepId part_step = no_part;   // so many steps are done in this rank's part of the state; a spare's falls behind
+    /// The norm of a step's gradient before its clip.
+    struct StepNorm {
+        StepId steps = 0;   // until the end of that step
+        double norm = 0;
+    };
+    std::array<StepNorm, 2> norms = {};   // of the newest steps; the last one may be taken back, where the others have not applied it
+    void norm_is(StepId steps, double norm) { norms[steps % 2] = {steps, norm}; }
+    /// Of the step that has made the state after so many steps.  All ranks that know it have the same; 0: no step is clipped, or there was
+    /// none in this run of the job.
+    double norm_of(StepId steps) const { return norms[steps % 2].steps == steps ? norms[steps % 2].norm : 0; }
     /// A step that this rank has applied, while not all have reported their parts of the state after it.
     std::optional<StepRecord> unreported = {};
     Cells* cells = nullptr;
+    NormClip* clip = nullptr;   // of the net of the present round; null: no step is clipped
     Pipeline* pipeline = nullptr;
     KeptStages* kept = nullptr;                 // with `buddy`
     TiedSums* tied = nullptr;                   // this stage shares weights with others

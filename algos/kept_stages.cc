@@ -19,10 +19,11 @@ uint64_t bytes_of(const Layout& words, Word word) { return words.elements * word
 
 }   // namespace
 
-uint64_t KeptStage::apply(Lanes& lanes, StepId step, std::span<const Sum> sums) {
+uint64_t KeptStage::apply(Lanes& lanes, StepId step, double norm, std::span<const Sum> sums) {
     optimiser->step(step);
     whole.clear();
     for (const Sum& sum : sums) whole.push_back({codec->whole(sum), codec->units(sum.bucket)});
+    if (clip) clip->apply(layout, norm, whole);
     pieces_run(lanes, layout.elements, pieces.size(),
                [this](uint32_t, uint32_t i) {   // of one pointer: a std::function of it allocates nothing
                    SumPiece& piece = pieces[i];
@@ -149,7 +150,7 @@ Status KeptStages::wait() {
     return {};
 }
 
-void KeptStages::apply() {
+void KeptStages::apply(double norm) {
     for (size_t k = 0; k < kept_.size(); ++k) {
         KeptStage& stage = *kept_[k].stage;
         sums_.clear();
@@ -161,7 +162,7 @@ void KeptStages::apply() {
             sum.words = received_[k].words[bucket];
             sum.maxima = maxima_of(received_[k], stage.layout, bucket);
         }
-        parts_[k] = stage.part(stage.apply(context_->lanes, context_->step, sums_));
+        parts_[k] = stage.part(stage.apply(context_->lanes, context_->step, norm, sums_));
     }
 }
 

@@ -8,10 +8,12 @@
 // (fixed: 8, auto16: 2), and 4 a group of the quantiser.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "algos/dispatch.h"
+#include "nn/clip.h"
 #include "nn/optimiser.h"
 #include "nn/sums.h"
 #include "transport/code/codec.h"
@@ -29,6 +31,7 @@ struct KeptStage {
     std::vector<Layout::Run> groups;   // its groups, and their numbers in the whole net
     Net* net = nullptr;
     Optimiser* optimiser = nullptr;
+    std::optional<NormClip> clip = {};   // of that layout; nothing: no step is clipped
     std::vector<SumPiece> pieces = {};   // all of the layout
     std::vector<BucketSum> whole = {};   // of the step that is applied
 
@@ -36,8 +39,9 @@ struct KeptStage {
     void open() { pieces = sum_pieces(layout); }
     /// Where `net` has the elements of a piece.
     uint64_t offset(const SumPiece& piece) const { return net->layout().offset_of(piece.offset + layout.groups[piece.group].before); }
-    /// Applies a step's sums.  Returns the digest of parameters and optimiser state, as Net::apply().
-    uint64_t apply(Lanes& lanes, StepId step, std::span<const Sum> sums);
+    /// Applies a step's sums, of a gradient of that norm over all stages.  Returns the digest of parameters and optimiser state, as
+    /// Net::apply().
+    uint64_t apply(Lanes& lanes, StepId step, double norm, std::span<const Sum> sums);
     /// Digest of the state, as Context::part().  model: of parameters and optimiser state.
     uint64_t part(uint64_t model) const;
     uint64_t part() const;
@@ -63,8 +67,8 @@ public:
     Status begin();
     /// Blocks until all sums of the kept stages have come.  Error: deadline, peer_lost.
     Status wait();
-    /// After all ranks have reported theirs.
-    void apply();
+    /// After all ranks have reported theirs.  norm: of the whole gradient, where steps are clipped.
+    void apply(double norm);
     /// Digest of the state of kept stage `index`; 0: there is none.
     uint64_t part(size_t index);
     /// Bytes of a step's sums that this rank sends, and gets.

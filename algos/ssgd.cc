@@ -19,16 +19,20 @@ namespace {
 class Ssgd final : public Algorithm {
 public:
     Status plan(const AlgorithmPlan& plan) override {
-        if (plan.optimiser.clip_norm > 0) clip_.emplace(plan.optimiser, plan.net.layout());
+        optimiser_ = plan.optimiser;
+        clip_for(plan.net);
         return {};
     }
     Status round(Context& context) override {
         if (context.profile) context.profile->on(context.step == context.profile->step);
+        clip_for(*context.net);
+        context.clip = clip_ ? &*clip_ : nullptr;
         StepRecord record;
         GC_TRY(WholeSteps::possible(context) ? whole(context, &record) : exchanged(context, &record));
         GC_TRY(context.digest(context.step + 1, record.digest, &record.digest));
         context.state = record.digest;
         context.unreported.reset();
+        if (context.spare) context.norm_is(context.step + 1, context.cells->norm());
         record.step = context.step++;
         if (context.profile) context.profile->on(false);
         context.record = record;
@@ -37,15 +41,21 @@ public:
         return {};
     }
 
-    bool finish(Context& context, Status* status) override {
+    bool finish(Context& context, double norm, Status* status) override {
         if (context.spare || context.part_step != context.step || !context.cells->told()) return false;
         if (!taken_) std::ranges::copy(context.synchronous->come(), sums_.begin());
         uint64_t digest = 0;
-        *status = apply(context, &digest);
+        *status = apply(context, norm, &digest);
         return true;
     }
 
 private:
+    /// Allocates where a view has changed the net.
+    void clip_for(const Net& net) {
+        if (optimiser_.clip_norm == 0 || net_ == &net) return;
+        clip_.emplace(optimiser_, net.layout());
+        net_ = &net;
+    }
     /// Both write the digest of parameters and optimiser state.
     Status whole(Context& context, StepRecord* record) {
         const uint64_t begin_us = context.host.now_us();
@@ -80,7 +90,7 @@ private:
 
         // All sums are complete, so no other rank can make the rest of the round fail.
         context.synchronous->keep_state();
-        GC_TRY(apply(context, &record->digest));
+        GC_TRY(apply(context, context.cells ? context.cells->norm() : 0, &record->digest));
         record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
         context.synchronous->applied();
         record->compute_us = computed_us - begin_us;
@@ -89,19 +99,22 @@ private:
         if (context.cells) (context.unreported = *record)->step = context.step;
         return {};
     }
-    Status apply(Context& context, uint64_t* digest) {
+    /// norm: of the gradient, where other ranks have a part of it.
+    Status apply(Context& context, double norm, uint64_t* digest) {
         context.optimiser->step(context.step);
         whole_.clear();
         for (const Sum* sum : sums_) whole_.push_back({context.codec->whole(*sum), context.codec->units(sum->bucket)});
         {
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
-            if (clip_) clip_->apply(context.lanes, context.net->layout(), whole_);
+            if (clip_ && !context.cells) norm = NormClip::norm(clip_->terms(&context.lanes, context.net->layout(), whole_));
+            if (clip_) clip_->apply(context.net->layout(), norm, whole_);
             GC_TRY(context.net->apply(context.lanes, *context.optimiser, whole_, digest));
         }
         context.shared = context.net->shared_digest();
         for (const Sum* sum : sums_) context.codec->commit(*sum);
-        if (context.kept) context.kept->apply();
+        if (context.kept) context.kept->apply(norm);
         context.part_step = context.step + 1;
+        context.norm_is(context.step + 1, norm);
         return {};
     }
     /// The step of the others.
@@ -118,7 +131,9 @@ private:
     std::vector<const Sum*> sums_;   // by bucket
     bool taken_ = false;             // they are those of the present step
     std::vector<BucketSum> whole_;   // the same, as the net takes them
-    std::optional<NormClip> clip_;   // of whole nets on CPUs alone
+    OptimiserConfig optimiser_;
+    std::optional<NormClip> clip_;   // on CPUs alone
+    const Net* net_ = nullptr;       // whose it is
     WholeSteps whole_steps_;
 };
 

@@ -44,6 +44,7 @@ double number(unsigned __int128 low, unsigned __int128 high) {
 }   // namespace
 
 NormClip::NormClip(const OptimiserConfig& config, const Layout& layout) : most_(config.clip_norm) {
+    terms_.resize(layout.groups.size());
     units_.resize(layout.groups.size());
     for (uint32_t g = 0; g < layout.groups.size(); ++g) {
         const Group& group = layout.groups[g];
@@ -67,39 +68,50 @@ NormClip::NormClip(const OptimiserConfig& config, const Layout& layout) : most_(
     }
 }
 
-void NormClip::apply(Lanes& lanes, const Layout& layout, std::span<BucketSum> sums) {
+std::span<const double> NormClip::terms(Lanes* lanes, const Layout& layout, std::span<const BucketSum> sums) {
     GC_ASSERT(sums.size() == layout.buckets.size());
     struct All {   // behind one pointer: a std::function of it allocates nothing
         std::vector<Piece>& pieces;
         const Layout& layout;
-        const std::span<BucketSum> sums;
-    } const all{pieces_, layout, sums};
-    pieces_run(lanes, layout.elements, pieces_.size(), [&all](uint32_t, uint32_t i) {
-        Piece& piece = all.pieces[i];
-        const Sum& sum = all.sums[piece.bucket].sum;
-        const uint64_t first = piece.offset - all.layout.buckets[piece.bucket].offset;
-        piece.high = 0;
-        switch (sum.word) {
-            case Word::i16: square(sum.words.as<int16_t>() + first, piece.count, &piece.low); break;
-            case Word::i32: square(sum.words.as<int32_t>() + first, piece.count, &piece.low); break;
-            case Word::i64: square(sum.words.as<int64_t>() + first, piece.count, &piece.low, &piece.high); break;
+        const std::span<const BucketSum> sums;
+        void one(uint32_t i) const {
+            Piece& piece = pieces[i];
+            const Sum& sum = sums[piece.bucket].sum;
+            const uint64_t first = piece.offset - layout.buckets[piece.bucket].offset;
+            piece.high = 0;
+            switch (sum.word) {
+                case Word::i16: square(sum.words.as<int16_t>() + first, piece.count, &piece.low); break;
+                case Word::i32: square(sum.words.as<int32_t>() + first, piece.count, &piece.low); break;
+                case Word::i64: square(sum.words.as<int64_t>() + first, piece.count, &piece.low, &piece.high); break;
+            }
         }
-    });
-    const auto unit = [&](uint32_t bucket, uint32_t group) { return sums[bucket].units[group - layout.buckets[bucket].group]; };
-    double squares = 0;
+    } const all{pieces_, layout, sums};
+    if (lanes) pieces_run(*lanes, layout.elements, pieces_.size(), [&all](uint32_t, uint32_t i) { all.one(i); });
+    else
+        for (uint32_t i = 0; i < pieces_.size(); ++i) all.one(i);
     for (size_t i = 0; i < pieces_.size();) {
         const auto [bucket, group] = std::pair(pieces_[i].bucket, pieces_[i].group);
         unsigned __int128 low = 0, high = 0;
         for (; i < pieces_.size() && pieces_[i].group == group; ++i) low += pieces_[i].low, high += pieces_[i].high;
-        const double of_one = unit(bucket, group);
-        squares += number(low, high) * (of_one * of_one);
+        const double unit = sums[bucket].units[group - layout.buckets[bucket].group];
+        terms_[group] = number(low, high) * (unit * unit);
     }
-    norm_ = std::sqrt(squares);
-    const double factor = std::min(1.0, most_ / (norm_ + norm_least));
+    return terms_;
+}
+
+double NormClip::norm(std::span<const double> terms) {
+    double squares = 0;
+    for (const double term : terms) squares += term;
+    return std::sqrt(squares);
+}
+
+void NormClip::apply(const Layout& layout, double norm, std::span<BucketSum> sums) {
+    GC_ASSERT(sums.size() == layout.buckets.size());
+    const double factor = std::min(1.0, most_ / (norm + norm_least));
     for (uint32_t b = 0; b < sums.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         for (uint32_t g = bucket.group; g < bucket.group + bucket.group_count; ++g)
-            units_[g] = unit(b, g) * (layout.groups[g].statistics ? 1.0 : factor);
+            units_[g] = sums[b].units[g - bucket.group] * (layout.groups[g].statistics ? 1.0 : factor);
         sums[b].units = std::span(units_).subspan(bucket.group, bucket.group_count);
     }
 }

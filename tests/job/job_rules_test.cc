@@ -145,8 +145,6 @@ const std::vector<Case> cases = {
 
     {{.optimiser = "decay_exempt = true\n"},
      "optimiser.decay_exempt: goes with a weight_decay above 0"},
-    {{.optimiser = "clip_norm = 1\n", .parallel = "stages = 2\n"},
-     "optimiser.clip_norm: is of a whole net in this version, whose sums one node has: take stages = 1 and slice_groups = 1, or leave it out"},
     {{.optimiser = "evaluate = \"ema\"\n"},
      "optimiser.evaluate: there are no averaged weights: ema goes with optimiser.ema above 0"},
     {{.optimiser = "kind = \"lamb\"\n", .algorithm = "kind = \"ma\"\n"},

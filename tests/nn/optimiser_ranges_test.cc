@@ -1,5 +1,6 @@
 // What decay_exempt, freeze and clip_norm do to a step, against PyTorch's parameter groups and clip_grad_norm_.
 #include "nn/clip.h"
+#include "nn/graph/slices.h"
 #include "tests/nn/rig.h"
 
 namespace gradcast {
@@ -21,6 +22,13 @@ std::string refused(OptimiserConfig config, const NetSpec& spec = small_net()) {
     std::vector<Layer> layers;
     EXPECT_TRUE(layers_check(spec, &layers).ok());
     return optimiser_ranges(layers, &config).what;
+}
+
+/// Clips the sums, and returns the norm before that.
+double clipped(NormClip& clip, Lanes& lanes, const Layout& layout, std::span<BucketSum> sums) {
+    const double norm = NormClip::norm(clip.terms(&lanes, layout, sums));
+    clip.apply(layout, norm, sums);
+    return norm;
 }
 
 OptimiserConfig sgd() { return {.lr = 0.125, .momentum = 0.875, .weight_decay = 0.25}; }
@@ -47,8 +55,7 @@ struct Three {
             std::vector<int32_t> words(layout.elements);
             for (uint64_t i = 0; i < words.size(); ++i) words[i] = static_cast<int32_t>(gradient[i] * 0x1p20f);
             std::vector<BucketSum> sums = sums_of(layout, words.data(), Word::i32, units);
-            clip->apply(rig.lanes, layout, sums);
-            norms.push_back(clip->norm());
+            norms.push_back(clipped(*clip, rig.lanes, layout, sums));
             uint64_t digest = 0;
             rig.optimiser->step(t);
             EXPECT_TRUE(rig.net->apply(rig.lanes, *rig.optimiser, sums, &digest).ok());
@@ -247,11 +254,10 @@ TEST(ClipNorm, IsExact) {
             wanted = std::sqrt(wanted);
             NormClip clip({.clip_norm = 1}, layout), other({.clip_norm = 1}, layout);
             std::vector<BucketSum> sums = sums_of(layout, bytes.data(), word, units), again = sums;
-            clip.apply(one, layout, sums);
-            other.apply(three, layout, again);
-            EXPECT_NEAR(clip.norm() / static_cast<double>(wanted), 1, 1e-12);
-            EXPECT_EQ(clip.norm(), other.norm());
-            const double factor = std::min(1.0, 1 / (clip.norm() + 1e-6));
+            const double norm = clipped(clip, one, layout, sums);
+            EXPECT_NEAR(norm / static_cast<double>(wanted), 1, 1e-12);
+            EXPECT_EQ(norm, clipped(other, three, layout, again));
+            const double factor = std::min(1.0, 1 / (norm + 1e-6));
             for (size_t b = 0; b < sums.size(); ++b)
                 for (uint32_t i = 0; i < layout.buckets[b].group_count; ++i) {
                     const uint32_t g = layout.buckets[b].group + i;
@@ -259,6 +265,76 @@ TEST(ClipNorm, IsExact) {
                     EXPECT_EQ(sums[b].units[i], again[b].units[i]);
                 }
         }
+}
+
+// The terms of all cells, in the order of the whole net's groups, give the whole net's norm bit for bit, and each cell the same units.
+// What both slice groups have counts once; what is frozen, and statistics, do not count.
+TEST(ClipNorm, OfPartsIsThatOfTheWholeNet) {
+    NetSpec spec{.C = 1, .H = 12, .W = 12, .classes = 3, .layers = {fc(1500), norm(), fc(40), norm(), fc(3), loss()}};
+    std::string about;
+    const std::string names[] = {"fc1", "fc2"};
+    ASSERT_TRUE(slices_choose(2, names, &spec, &about).ok());
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    const OptimiserConfig config = resolved({.freeze = {"fc1.bias", "norm2"}, .clip_norm = 1}, spec);
+    const Layout whole = layers_layout(layers, 64 * 1024);
+    std::mt19937_64 random(3);
+    std::vector<int32_t> words(whole.elements);
+    for (int32_t& word : words) word = static_cast<int32_t>(random());
+    std::vector<double> units;
+    for (size_t g = 0; g < whole.groups.size(); ++g) units.push_back(0x1p-30 / static_cast<double>(3 + g));
+    Lanes lanes;
+    NormClip clip(config, whole);
+    std::vector<BucketSum> sums = sums_of(whole, words.data(), Word::i32, units);
+    const std::span<const double> terms = clip.terms(&lanes, whole, sums);
+    const std::vector<double> wanted(terms.begin(), terms.end());
+    const double norm = NormClip::norm(wanted);
+    clip.apply(whole, norm, sums);
+    EXPECT_GT(norm, 2);
+    size_t frozen = 0;   // both slices of fc1's bias, and norm2
+    for (size_t g = 0; g < whole.groups.size(); ++g) {
+        const uint64_t place = whole.groups[g].place();
+        const bool learns = std::ranges::none_of(config.ranges, [&](const OptimiserRange& range) {
+            return !range.learns && place >= range.place && place < range.place + range.count;
+        });
+        frozen += !learns;
+        EXPECT_EQ(wanted[g] > 0, learns && !whole.groups[g].statistics) << whole.groups[g].layer;
+    }
+    EXPECT_EQ(frozen, 3u);
+
+    const auto number_of = [&](const Group& group) {   // in the whole net
+        const auto same = std::ranges::find(whole.groups, group.place(), &Group::place);
+        return static_cast<size_t>(same - whole.groups.begin());
+    };
+    std::vector<double> found(whole.groups.size(), -1);
+    for (const auto& [first, end] : {std::pair{0u, 2u}, {2u, 3u}, {3u, 6u}})
+        for (const uint32_t slice_group : {0u, 1u}) {
+            SCOPED_TRACE(fmt::format("layers {} to {}, slice group {}", first, end, slice_group));
+            const Layout layout = layers_layout(layers, 4096, {first, end, slice_group, 2});
+            std::vector<int32_t> own(layout.elements);
+            for (const Layout::Run& run : layout.runs()) std::copy_n(words.begin() + run.place, run.count, own.begin() + run.offset);
+            std::vector<double> own_units;
+            for (const Group& group : layout.groups) own_units.push_back(units[number_of(group)]);
+            NormClip part(config, layout);
+            std::vector<BucketSum> part_sums = sums_of(layout, own.data(), Word::i32, own_units);
+            const std::span<const double> all = part.terms(nullptr, layout, part_sums);
+            for (size_t g = 0; g < layout.groups.size(); ++g) {
+                const size_t number = number_of(layout.groups[g]);
+                EXPECT_EQ(all[g], wanted[number]) << layout.groups[g].layer;
+                if (!layout.stands_for(layout.groups[g])) continue;
+                EXPECT_EQ(found[number], -1) << layout.groups[g].layer;
+                found[number] = all[g];
+            }
+            part.apply(layout, norm, part_sums);
+            for (size_t b = 0; b < layout.buckets.size(); ++b)
+                for (uint32_t i = 0; i < layout.buckets[b].group_count; ++i) {
+                    const size_t number = number_of(layout.groups[layout.buckets[b].group + i]);
+                    const uint32_t bucket = whole.bucket_of(whole.groups[number].offset);
+                    EXPECT_EQ(part_sums[b].units[i], sums[bucket].units[number - whole.buckets[bucket].group]);
+                }
+        }
+    EXPECT_EQ(found, wanted);
+    EXPECT_EQ(NormClip::norm(found), norm);
 }
 
 }   // namespace

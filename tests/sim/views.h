@@ -48,7 +48,7 @@ inline const std::string& folder() {
 
 struct Lossy {
     SimConfig sim_config;
-    std::string exchange = "ring", options;
+    std::string exchange = "ring", options, optimiser = "lr = 0.05\nmomentum = 0.9\n";
     bool survive = true, datagrams = false;
     uint32_t change_every = 0, checkpoint_every = 2;
     uint32_t steps = steps_few;
@@ -92,8 +92,8 @@ struct Lossy {
         const std::string text = fmt::format(
             "[job]\nseed = 7\nsteps = {}\nevaluate = 2\ncheckpoint_every = {}\nbatch = 24\nblocks = 6\ndeadline = \"4s\"\nsurvive = "
             "{}\n[data]\n"
-            "train = \"{}/train.h5\"\ntest = \"{}/test.h5\"\n[net]\n{}[optimiser]\nlr = 0.05\nmomentum = 0.9\n[algorithm]\n{}{}",
-            steps, checkpoint_every, survive, folder(), folder(), layers(),
+            "train = \"{}/train.h5\"\ntest = \"{}/test.h5\"\n[net]\n{}[optimiser]\n{}[algorithm]\n{}{}",
+            steps, checkpoint_every, survive, folder(), folder(), layers(), optimiser,
             exchange.empty() ? "" : fmt::format("exchange = \"{}\"\n", exchange), options);
         ASSERT_TRUE(job_parse(text, "job.toml", "/", &job, &mistakes)) << mistakes.front().text;
         sim = Simulator::create(sim_config);

@@ -62,7 +62,6 @@ bool sliced(Keys keys) { return keys.job.slices > 1; }
 bool grouped(Keys keys) { return keys.job.slice_groups > 1; }   // nodes share slices
 bool tied(Keys keys) { return !std::ranges::all_of(keys.job.layers, &std::string::empty, &LayerSpec::weights_of); }
 bool exempts(Keys keys) { return keys.job.optimiser.decay_exempt || !keys.job.optimiser.decay_exempt_names.empty(); }
-bool clips(Keys keys) { return keys.job.optimiser.clip_norm > 0; }
 bool averages(Keys keys) { return keys.job.optimiser.ema > 0; }
 bool by_tensor(Keys keys) { return optimiser_find(keys.job.optimiser.kind)->look; }
 bool takes(Keys keys, Quantiser quantiser) { return keys.job.quantiser == quantiser; }
@@ -179,8 +178,6 @@ constexpr JobRule rules[] = {
          return exempts(keys) && keys.job.optimiser.weight_decay == 0 && !keys.wrong.contains("optimiser.weight_decay");
      },
      "goes with a weight_decay above 0"},
-    {"optimiser.clip_norm", [](Keys keys) { return clips(keys) && (staged(keys) || grouped(keys)); },
-     "is of a whole net in this version, whose sums one node has: take stages = 1 and slice_groups = 1, or leave it out"},
     {"optimiser.evaluate", [](Keys keys) { return keys.job.evaluate_ema && !averages(keys) && !keys.wrong.contains("optimiser.ema"); },
      "there are no averaged weights: ema goes with optimiser.ema above 0"},
     {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && learns_alone(keys); },

@@ -249,7 +249,11 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
         std::vector<std::vector<Rank>> keeps(view_.n());
         for (Rank rank = 0; rank < view_.n(); ++rank)
             for (const uint32_t stage : stages_.kept(rank)) keeps[rank].push_back(grid_.rank_of(0, {stages_.cell_of(stage), 0}));
-        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated(), std::move(keeps), cells_alike());
+        Cells::CellGroups groups;
+        for (uint32_t cell = 0; cell < grid_.cells() && job_.job.optimiser.clip_norm > 0; ++cell)
+            groups.push_back(parts_.state_runs_of(cell)[StateVector::exponents]);
+        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated(), std::move(keeps), cells_alike(),
+                                         std::move(groups));
     }
     context.spare = spare();
     context.pipeline = pipeline_.get();

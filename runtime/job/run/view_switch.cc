@@ -1,6 +1,7 @@
 #include "runtime/job/run/view_switch.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "runtime/job/run/stages.h"
@@ -292,11 +293,13 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     }
     GC_TRY(restore(context, standing));   // of has_initial(): what has come of another node's is torn
     GC_TRY(pass(host, *place.session, view.number - 1));
-    // Of a net in stages no node knows the digest of a state of which it has only the own part: catch_up_parts() compares.
+    // Of a net in stages no node knows the digest of a state of which it has only the own part: catch_up_parts() compares.  In place of
+    // the digest goes the norm of the step's gradient, which all that have applied the step know, and the others need.
     const bool ahead = parts_.pipeline && context.part_step == context.step + 1;
+    const StepId steps = context.step + (ahead ? 1 : 0);
     ViewProtocol::trainer_stopped(host, {.known = has_state_,
-                                         .applied = context.step + (ahead ? 1 : 0),
-                                         .digest = parts_.pipeline ? 0 : context.state,
+                                         .applied = steps,
+                                         .digest = parts_.pipeline ? std::bit_cast<uint64_t>(context.norm_of(steps)) : context.state,
                                          .initial = initial_});
     while (!step_) {
         GC_TRY(ended());
@@ -304,8 +307,9 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         GC_TRY(wait(host, *place.session, host.now_us() + patience_us));
     }
     const ViewNotice step = *step_;
+    const bool behind = has_state_ && parts_.pipeline && step.step == context.step + 1 && !ahead;
     Status applied;   // another node has applied the step, so all hold its sums
-    if (has_state_ && parts_.pipeline && step.step == context.step + 1 && !ahead && algorithm_.finish(context, &applied)) GC_TRY(applied);
+    if (behind && algorithm_.finish(context, std::bit_cast<double>(step.digest), &applied)) GC_TRY(applied);
     config.view = view.number;
     config.first_step = step.step;
     config.first = false;

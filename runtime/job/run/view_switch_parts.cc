@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "algos/cells.h"
 #include "runtime/job/run/stages.h"
@@ -74,10 +75,11 @@ Status ViewSwitch::catch_up_parts(Context& context, Session& session, const View
     if (!lacks.empty()) parts_.refresh();
     if (!session.spare()) context.part_step = step.step;
     context.step = step.step;
+    context.norm_is(step.step, std::bit_cast<double>(step.digest));
     context.shared = 0;   // nobody computes it of a state that has come; the next step does
     GC_TRY(context.digest(step.step, parts_.model_digest(), &context.state));
     parts_.progress.step.store(context.step, std::memory_order_relaxed);
-    if (step.kind == ViewNotice::Kind::catch_up) ViewProtocol::caught_up(context.host, 0);
+    if (step.kind == ViewNotice::Kind::catch_up) ViewProtocol::caught_up(context.host, step.digest);
     return {};
 }
 
