@@ -21,6 +21,7 @@ struct Grid {
     uint32_t micro_batch = 1;
     const char* options = "";   // of [algorithm]
     uint32_t groups = 0;        // slice groups of a net whose fc1 and fc2 have 4 slices; 0: a net without slices
+    const char* clip = "";      // of [optimiser]
     uint32_t nodes() const { return stages * replicas * std::max(groups, 1u); }
 };
 
@@ -47,8 +48,8 @@ std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3, const
     if (grid.groups > 0) parallel += fmt::format("slices = 4\nsliced = [\"fc1\", \"fc2\"]\nslice_groups = {}\n", grid.groups);
     return fmt::format(
         "[job]\nseed = 3\nsteps = {}\nbatch = 12\nblocks = 6\ndeadline = \"20s\"\n{}\n[data]\ntrain = \"{}\"\ntest = "
-        "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n[algorithm]\nexchange = \"{}\"\n{}{}",
-        steps, checkpoints, data_name(net), data_name(net), net.preset, grid.exchange, grid.options, parallel);
+        "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n{}[algorithm]\nexchange = \"{}\"\n{}{}",
+        steps, checkpoints, data_name(net), data_name(net), net.preset, grid.clip, grid.exchange, grid.options, parallel);
 }
 
 /// A grid has given what the whole net gives.
@@ -128,6 +129,15 @@ TEST_F(SystemGrids, OneDigestANetWithSlices) {
             expect_bits(status, whole);
         }
     }
+}
+
+// Each node scales its layers' gradients by the norm over all layers.
+TEST_F(SystemGrids, OneDigestAClippedNet) {
+    constexpr const char* clip = "clip_norm = 0.02\n";
+    const JobStatus whole = trained(nets[0], {.groups = 1, .clip = clip});
+    EXPECT_NE(whole.digest, trained(nets[0], {.groups = 1}).digest);
+    const JobStatus status = trained(nets[0], {.stages = 2, .replicas = 2, .micro_batch = 2, .groups = 2, .clip = clip});
+    expect_bits(status, whole);
 }
 
 // Two slice groups in two stages, then four slice groups, then four replicas with all slices: the digest of a quiet run.
