@@ -19,6 +19,7 @@ const char* traffic_name(SliceTraffic what) {
         case SliceTraffic::largest: return "largest logits";
         case SliceTraffic::exponentials: return "sums of exponentials";
         case SliceTraffic::gradients: return "partial gradients";
+        case SliceTraffic::rows: return "rows";
     }
     return "?";
 }
@@ -109,7 +110,7 @@ void SliceExchange::call(uint32_t lane, uint32_t block, uint32_t samples, Call c
     Lane& its = lanes_[lane];
     its.block = block, its.samples = samples, its.call = call;
     for (size_t i = 0; i < points_.size(); ++i) {
-        if (points_[i].of.backward() != (call == Call::backward)) continue;
+        if (points_[i].of.backward() != (call == Call::backward) || points_[i].of.varies()) continue;
         for (uint32_t group = 0; group < groups_; ++group) {
             if (!points_[i].of.has(group, own_)) continue;
             if (const uint64_t count = bytes(its, i, group)) post(lane, i, group, true, at(lane, points_[i].come[group], count));
@@ -129,10 +130,14 @@ Status SliceExchange::room(uint32_t lane, size_t point, Buffer* to) {
     return {};
 }
 
-Status SliceExchange::exchange(uint32_t lane, size_t point) {
-    const Buffer sent = at(lane, points_[point].room, bytes(lanes_[lane], point, own_));
-    for (uint32_t group = 0; group < groups_; ++group)
-        if (points_[point].of.has(group, own_)) post(lane, point, group, false, sent);
+Status SliceExchange::exchange(uint32_t lane, size_t point, std::span<const uint64_t> sizes) {
+    const Point& its = points_[point];
+    const Buffer sent = at(lane, its.room, sizes.empty() ? bytes(lanes_[lane], point, own_) : sizes[own_]);
+    for (uint32_t group = 0; group < groups_; ++group) {
+        if (!its.of.has(group, own_)) continue;
+        if (!sizes.empty() && sizes[group] > 0) post(lane, point, group, true, at(lane, its.come[group], sizes[group]));
+        if (sent.bytes > 0) post(lane, point, group, false, sent);
+    }
     return wait(lane, point, true);
 }
 

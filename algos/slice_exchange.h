@@ -2,6 +2,8 @@
 //
 //     call(): receives of all points of the pass --> the pass fills a room --> sends to the other groups --> waits for theirs
 //
+// Where sizes follow from the samples (SlicePoint::varies()), exchange() posts the receives.
+//
 // Each lane calls on its own thread.  A lane that waits takes completions for all lanes, one lane at a time: the trainer is lane 0
 // meanwhile, and takes none.
 //
@@ -37,7 +39,7 @@ public:
     void plan(Arena& arena, uint32_t lanes);
     /// In a new view.
     void open(Context& context, Dispatch& dispatch);
-    /// Bytes that this rank sends for a block of `samples` samples.
+    /// The most bytes that this rank sends for a block of `samples` samples: of rows of an embedding it may be fewer.
     uint64_t bytes_sent(uint32_t samples) const;
 
     // Trainer thread, while no lane runs.
@@ -64,7 +66,7 @@ public:
     /// A pass has failed: all waits end with this.
     void fail(const Status& status);
     Status room(uint32_t lane, size_t point, Buffer* to) override;
-    Status exchange(uint32_t lane, size_t point) override;
+    Status exchange(uint32_t lane, size_t point, std::span<const uint64_t> sizes) override;
     Buffer received(uint32_t lane, size_t point, uint32_t group) override;
 
     /// From within Dispatch::collect().

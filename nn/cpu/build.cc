@@ -121,7 +121,7 @@ void Build::own_slice(bool own) {
 }
 
 bool Build::columns_apart(uint32_t of) const {
-    if (stage.slice_groups == 1 || layers[of].slices.empty() || layers[of].takers != 1) return false;
+    if (stage.slice_groups == 1 || layers[of].slices.empty() || layers[of].kind->selects || layers[of].takers != 1) return false;
     const auto taker = taker_of(layers, of);
     return taker->is(softmax_cross_entropy_kind) && stage.has(of) && stage.has(static_cast<uint32_t>(taker - layers.begin()));
 }

@@ -100,8 +100,9 @@ Status inner_float(Build& b, const dnnl_memory_desc_t& order, const dnnl_memory_
 }   // namespace
 
 Status linear(Build& b) {
-    const Layer& l = *b.layer;
     b.operations->unit = 1;
+    if (!b.layer->slices.empty()) return sliced(b, linear);
+    const Layer& l = *b.layer;
     return inner_float(b, b.position_rows(l.in), b.position_rows(l.out), l.in.H * l.in.W);
 }
 

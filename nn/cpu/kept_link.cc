@@ -6,15 +6,15 @@
 
 namespace gradcast::cpu {
 
-Status KeptLink::exchange(uint32_t lane, size_t point) {
-    if (!keeps(point)) return link_->exchange(lane, point);
+Status KeptLink::exchange(uint32_t lane, size_t point, std::span<const uint64_t> bytes) {
+    if (!keeps(point)) return link_->exchange(lane, point, bytes);
     if (again_) return {};
-    GC_TRY(link_->exchange(lane, point));
+    GC_TRY(link_->exchange(lane, point, bytes));
     for (uint32_t group = 0; group < frame_->program->received[point].size(); ++group) {
         if (!points_[point].has(group, own_)) continue;
         const Buffer from = link_->received(lane, point, group), to = kept(point, group);
         GC_ASSERT(from.bytes == to.bytes);
-        std::memcpy(to.host, from.host, to.bytes);
+        std::memcpy(to.host, from.host, bytes.empty() ? to.bytes : bytes[group]);
     }
     return {};
 }

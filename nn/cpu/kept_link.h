@@ -16,7 +16,7 @@ public:
     void again(bool on) { again_ = on; }
     /// Memory of the own part is the link's, also where it is not sent.
     Status room(uint32_t lane, size_t point, Buffer* to) override { return link_->room(lane, point, to); }
-    Status exchange(uint32_t lane, size_t point) override;
+    Status exchange(uint32_t lane, size_t point, std::span<const uint64_t> bytes) override;
     Buffer received(uint32_t lane, size_t point, uint32_t group) override {
         return keeps(point) ? kept(point, group) : link_->received(lane, point, group);
     }

@@ -38,10 +38,10 @@ uint32_t largest(const float* row, const Slices& slices) {
     return largest(row, 0, slices.outputs);
 }
 
-/// Those of the layer right before the loss.
+/// Those of the layer right before the loss.  An embedding's are rows, not outputs.
 Slices slices_of(const Build& b) {
     const uint32_t input = b.layer->input;
-    const size_t count = input == Layer::none ? 0 : b.layers[input].slices.size();
+    const size_t count = input == Layer::none || b.layers[input].kind->selects ? 0 : b.layers[input].slices.size();
     return {std::max(static_cast<uint32_t>(count), 1u), b.layer->in.C};
 }
 
@@ -197,7 +197,7 @@ float tree(std::span<const float> sums) {
 }
 
 /// A softmax of which each slice group has some columns.  They tell each other the largest of them and that of the label, then their sums
-/// of exponentials, and each writes its columns of the gradient (and of the outputs).
+/// of exponentials, and each writes its columns of the gradient (and of the outputs).  A row is a sample, or of masks and texts a position.
 class SoftmaxApart {
 public:
     SoftmaxApart(Build& b, const Activation& x)
@@ -205,23 +205,27 @@ public:
           slices_(slices_of(b)),
           groups_(b.stage.slice_groups),
           own_(b.stage.slice_group),
-          largest_point_(b.slice_point(SliceTraffic::largest, SlicePoint::all,
-                                       [](uint32_t, uint32_t samples) { return uint64_t{samples} * sizeof(Largest); })),
-          sums_point_(b.slice_point(SliceTraffic::exponentials, SlicePoint::all,
-                                    [](uint32_t, uint32_t samples) { return uint64_t{samples} * sizeof(float); })) {}
+          labels_(b.spec),
+          by_position_(b.layer->by_position),
+          largest_point_(b.slice_point(
+              SliceTraffic::largest, SlicePoint::all,
+              [each = labels_.positions()](uint32_t, uint32_t samples) { return uint64_t{samples} * each * sizeof(Largest); })),
+          sums_point_(b.slice_point(SliceTraffic::exponentials, SlicePoint::all, [each = labels_.positions()](uint32_t, uint32_t samples) {
+              return uint64_t{samples} * each * sizeof(float);
+          })) {}
 
     Status operator()(Frame& frame) const {
         const uint32_t classes = slices_.outputs, first = begin(own_), end = begin(own_ + 1), slices = slices_.count / groups_;
         float *const rows = frame.at(x_.value), *const drows = x_.learns ? frame.at(x_.gradient) : nullptr;
         Buffer told, sums;
         GC_TRY(frame.link->room(frame.lane, largest_point_, &told));
-        each(frame, [&](uint32_t n, uint32_t, uint32_t label) {
-            const float* row = rows + uint64_t{n} * classes;
+        each(frame, [&](uint64_t n, uint32_t, uint32_t label) {
+            const float* row = rows + n * classes;
             const uint32_t best = largest(row, first, end);
             told.as<Largest>()[n] = {row[best], best, label >= first && label < end ? row[label] : 0};
         });
         GC_TRY(frame.link->exchange(frame.lane, largest_point_));
-        const auto of_all = [&](uint32_t n, uint32_t label) {
+        const auto of_all = [&](uint64_t n, uint32_t label) {
             Largest all{};
             for (uint32_t group = 0; group < groups_; ++group) {
                 const Buffer from = group == own_ ? told : frame.link->received(frame.lane, largest_point_, group);
@@ -232,53 +236,66 @@ public:
             return all;
         };
         GC_TRY(frame.link->room(frame.lane, sums_point_, &sums));
-        each(frame, [&](uint32_t n, uint32_t, uint32_t label) {
-            const uint64_t at = uint64_t{n} * classes;
+        each(frame, [&](uint64_t n, uint32_t, uint32_t label) {
+            const uint64_t at = n * classes;
             sums.as<float>()[n] = exponentials(slices_, own_ * slices, slices, rows + at, of_all(n, label).value,
                                                drows ? drows + at : nullptr, frame.outputs ? frame.outputs + at : nullptr);
         });
         GC_TRY(frame.link->exchange(frame.lane, sums_point_));
-        each(frame, [&](uint32_t n, uint32_t block, uint32_t label) {
+        const uint32_t positions = labels_.positions();
+        const auto share = 1 / static_cast<float>(positions);
+        double total = 0;   // of a sample
+        each(frame, [&](uint64_t n, uint32_t block, uint32_t label) {
             std::array<float, slices_most> parts;
             for (uint32_t group = 0; group < groups_; ++group)
                 parts[group] = (group == own_ ? sums : frame.link->received(frame.lane, sums_point_, group)).as<float>()[n];
             const float sum = tree(std::span(parts).first(groups_));
             const Largest best = of_all(n, label);
-            frame.loss[block] +=
-                elementary::log(static_cast<double>(sum)) + static_cast<double>(best.value) - static_cast<double>(best.label);
-            frame.right += best.at == label;
             if (frame.predicted) frame.predicted[n] = static_cast<int32_t>(best.at);
-            const uint64_t at = uint64_t{n} * classes;
-            for (uint32_t k = first; k < end; ++k) {
-                if (frame.outputs) frame.outputs[at + k] /= sum;
-                if (drows) drows[at + k] /= sum;
+            float *const outputs = frame.outputs ? frame.outputs + n * classes : nullptr, *const drow =
+                                                                                              drows ? drows + n * classes : nullptr;
+            const bool counts = labels_.counts(label);
+            if (counts) {
+                total += elementary::log(static_cast<double>(sum)) + static_cast<double>(best.value) - static_cast<double>(best.label);
+                frame.right += best.at == label;
             }
-            if (drows && label >= first && label < end) drows[at + label] -= 1;
+            for (uint32_t k = first; k < end; ++k) {
+                if (outputs) outputs[k] = counts ? outputs[k] / sum : 0;
+                if (drow) drow[k] = counts ? drow[k] / sum : 0;
+            }
+            if (drow && counts && label >= first && label < end) drow[label] -= 1;
+            for (uint32_t k = first; k < end && drow && by_position_; ++k) drow[k] *= share;
+            if ((n + 1) % positions == 0) frame.loss[block] += std::exchange(total, 0) / positions;
         });
         return {};
     }
 
 private:
     static constexpr uint32_t slices_most = static_cast<uint32_t>(slices_key.max);
-    /// Of a sample, of one group or of all.
+    /// Of a row, of one group or of all.
     struct Largest {
         float value;
         uint32_t at;
         float label;   // the logit of its label; 0: the group does not have it
     };
     uint32_t begin(uint32_t group) const { return slice_begin(group * (slices_.count / groups_), slices_.outputs, slices_.count); }
-    /// Calls f(number of the sample, its block, its label).
+    /// Calls f(number of the row, its block, its label).
     template <typename F>
-    static void each(const Frame& frame, F f) {
-        uint32_t n = 0;
-        for (uint32_t block = 0; block < frame.blocks.size(); ++block)
-            for (uint32_t i = 0; i < frame.blocks[block].samples.count; ++i)
-                f(n++, block, static_cast<uint32_t>(frame.blocks[block].samples.labels[i]));
+    void each(const Frame& frame, F f) const {
+        uint64_t n = 0;
+        for (uint32_t block = 0; block < frame.blocks.size(); ++block) {
+            const Samples& samples = frame.blocks[block].samples;
+            for (uint32_t i = 0; i < samples.count; ++i)
+                for (uint32_t at = 0; at < labels_.positions(); ++at)
+                    f(n++, block, by_position_ ? labels_.of(samples, i, at) : static_cast<uint32_t>(samples.labels[i]));
+        }
     }
 
     Activation x_;
     Slices slices_;
     uint32_t groups_, own_;
+    PositionLabels labels_;
+    bool by_position_;
     size_t largest_point_, sums_point_;
 };
 
@@ -291,9 +308,6 @@ Status softmax_cross_entropy(Build& b) {
     b.operations->unit = 1;
     const double smoothing = b.layer->value("label_smoothing");
     if (b.layer->input != Layer::none && b.columns_apart(b.layer->input)) {
-        if (b.layer->by_position)
-            return fail(Code::unsupported, "layer {}: a loss by position does not go with slices that several nodes have: leave them out",
-                        b.layer->spec.name);
         if (smoothing > 0)
             return fail(Code::unsupported,
                         "layer {}: label_smoothing does not go with slices that several nodes have: leave one of them out",

@@ -1,5 +1,6 @@
 // embedding and positions: learnt vectors, of a token and of a place.
 #include "nn/graph/onnx_nodes.h"
+#include "nn/graph/slices.h"
 #include "nn/graph/weights.h"
 
 namespace gradcast {
@@ -30,7 +31,7 @@ std::string embedding_onnx(OnnxNodes& nodes, const Layer&, const std::string& to
 std::string positions_onnx(OnnxNodes& nodes, const Layer&, const std::string& x) { return nodes.node("Add", {x, nodes.weight()}); }
 
 constexpr LayerKey spread = initial_std_key(0.02);
-constexpr const LayerKey *embedding_keys[] = {&outputs_key, &spread}, *positions_keys[] = {&spread};
+constexpr const LayerKey *embedding_keys[] = {&outputs_key, &spread, &slices_key}, *positions_keys[] = {&spread};
 
 }   // namespace
 
@@ -38,7 +39,9 @@ const LayerKind embedding_kind{.name = "embedding",
                                .short_name = "embedding",
                                .keys = embedding_keys,
                                .shape = embedding_shape,
+                               .selects = true,
                                .causal = by_position,
+                               .slice_unit = 1,
                                .initial_std = &spread,
                                .onnx = {.form = OnnxOperator::Form::rows, .make = embedding_onnx}};
 const LayerKind positions_kind{.name = "positions",

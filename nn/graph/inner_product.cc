@@ -21,7 +21,7 @@ Status linear_shape(const NetSpec&, Layer& layer) {
 }
 
 constexpr LayerKey spread = initial_std_key(0);
-constexpr const LayerKey* linear_keys[] = {&outputs_key, &bias_key, &spread};
+constexpr const LayerKey* linear_keys[] = {&outputs_key, &bias_key, &spread, &slices_key};
 constexpr const LayerKey* keys[] = {&outputs_key, &bias_key, &slices_key};
 std::string linear_onnx(OnnxNodes& nodes, const Layer& layer, const std::string& x) {
     const std::string turned = nodes.node("Transpose", {nodes.weight()}, {{"perm", std::vector<int64_t>{1, 0}}});
@@ -48,6 +48,7 @@ const LayerKind linear_kind{.name = "linear",
                             .multiplies = true,
                             .ties = true,
                             .causal = by_position,
+                            .slice_unit = 1,
                             .initial_std = &spread,
                             .onnx = {.form = OnnxOperator::Form::rows, .make = linear_onnx}};
 

@@ -67,9 +67,11 @@ struct LayerKind {
     bool computed = true;      // by gradcast; false: of a net that a process computes (nn/graph/process.cc)
     bool tensor = false;       // its parameters are one tensor with the layer's name
     bool ties = false;         // it can take an earlier layer's weights of the same shape (LayerSpec::weights_of)
+    bool selects = false;      // each output vector is a row of the weights, so a slice has rows, not outputs
     /// Whether a position of the output depends on no later position of the inputs (by_position, or of attention its key); null: no.
     bool (*causal)(const Layer& layer) = nullptr;
-    uint32_t slice_unit = 0;   // of outputs: a slice has a multiple of it (nn/graph/slices.h); 0: the kind is not sliced
+    /// Of outputs, or of rows where it selects: a slice has a multiple of it (nn/graph/slices.h).  0: the kind is not sliced.
+    uint32_t slice_unit = 0;
     /// Whether it can be trained in blocks of so many samples; null: in all.
     Status (*block)(const Layer& layer, uint32_t samples) = nullptr;
     /// Every weight begins with it; 0: weights are drawn (weights_initial()).

@@ -10,10 +10,13 @@
 namespace gradcast {
 namespace {
 
+/// What is cut: outputs, or rows of the weights.
+uint32_t rows_of(const Layer& layer) { return static_cast<uint32_t>(layer.weight_shape[0]); }
+
 bool fits(const Layer& layer, uint32_t slices) {
-    const uint32_t unit = layer.kind->slice_unit, outputs = layer.out.C;
+    const uint32_t unit = layer.kind->slice_unit, rows = rows_of(layer);
     if (layer.groups > 1) return false;   // a slice would read some channels of the input alone
-    return unit == 1 ? slices <= outputs : unit > 1 && outputs % (uint64_t{unit} * slices) == 0;
+    return unit == 1 ? slices <= rows : unit > 1 && rows % (uint64_t{unit} * slices) == 0;
 }
 
 /// "2, 4 or 8"; empty: none.
@@ -30,8 +33,9 @@ Status check(const Layer& layer, uint32_t slices) {
         return fail(Code::invalid, "layer {}: a convolution in {} groups cannot be sliced", layer.spec.name, layer.groups);
     if (fits(layer, slices)) return {};
     const std::string others = possible(layer), unit = fmt::format(" of a multiple of {}", layer.kind->slice_unit);
-    return fail(Code::invalid, "layer {}: {} outputs do not make {} slices{}: {}", layer.spec.name, layer.out.C, slices,
-                layer.kind->slice_unit > 1 ? unit : "", others.empty() ? "it cannot be sliced" : "take " + others);
+    return fail(Code::invalid, "layer {}: {} {} do not make {} slices{}: {}", layer.spec.name, rows_of(layer),
+                layer.kind->selects ? "rows" : "outputs", slices, layer.kind->slice_unit > 1 ? unit : "",
+                others.empty() ? "it cannot be sliced" : "take " + others);
 }
 
 }   // namespace
@@ -41,15 +45,18 @@ Status slices_make(Layer& layer) {
     const auto slices = static_cast<uint32_t>(layer.value(slices_key.name));
     if (slices == 1) return {};
     if (!std::has_single_bit(slices)) return fail(Code::invalid, "layer {}: {} slices are not a power of two", layer.spec.name, slices);
+    if (layer.tied != Layer::none)
+        return fail(Code::invalid, "layer {}: it has the weights of {} (weights_of), and takes them whole: leave it out of sliced",
+                    layer.spec.name, layer.spec.weights_of);
     GC_TRY(check(layer, slices));
-    const uint32_t K = layer.out.C;
-    const uint64_t weights = layer.weights / K;   // of an output
+    const uint32_t K = rows_of(layer);
+    const uint64_t weights = layer.weights / K;   // of a row
     for (uint32_t t = 0; t < slices; ++t) {
         const uint32_t first = slice_begin(t, K, slices), count = slice_begin(t + 1, K, slices) - first;
         Layer slice = layer;
         slice.slices.clear();
         slice.spec.name = fmt::format("{} slice {} of {}", layer.spec.name, t + 1, slices);
-        slice.out.C = count;
+        if (!layer.kind->selects) slice.out.C = count;
         slice.weight_shape[0] = count;
         slice.weights = weights * count;
         slice.biases = layer.biases > 0 ? count : 0;
@@ -77,13 +84,20 @@ Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpe
     std::vector<std::string> able;
     std::vector<const Layer*> chosen;
     for (const Layer& layer : layers) {
-        if (layer.uses > 1) continue;   // others take its weights whole
+        if (layer.uses > 1 || layer.tied != Layer::none) continue;   // several take the weights whole
         if (layer.kind->slice_unit > 0 && !possible(layer).empty()) able.push_back(layer.spec.name);
-        if (names.empty() && layer.is(inner_product_kind) && layer.weights >= sliced_weights) chosen.push_back(&layer);
     }
+    const auto choose = [&](std::initializer_list<const LayerKind*> kinds) {
+        for (const Layer& layer : layers)
+            if (std::ranges::find(kinds, layer.kind) != kinds.end() && layer.weights >= sliced_weights &&
+                std::ranges::find(able, layer.spec.name) != able.end())
+                chosen.push_back(&layer);
+    };
+    if (names.empty()) choose({&inner_product_kind});
+    if (names.empty() && chosen.empty()) choose({&linear_kind, &embedding_kind});
     if (names.empty() && chosen.empty())
-        return fail(Code::invalid, "no inner product has {} weights: name layers in `sliced`; possible are {}", sliced_weights,
-                    fmt::join(able, ", "));
+        return fail(Code::invalid, "no inner product, linear layer or embedding has {} weights: name layers in `sliced`; possible are {}",
+                    sliced_weights, fmt::join(able, ", "));
     if (!names.empty()) *about = "parallel.sliced";
     for (const std::string& name : names) {
         const auto at = std::ranges::find(layers, name, [](const Layer& each) { return each.spec.name; });

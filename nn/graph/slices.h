@@ -1,5 +1,5 @@
 // Slices: runs of a layer's outputs that are computed apart, so that nodes can share a layer.  How many there are is part of the net: sums
-// over slices are a binary tree, whoever computes them.
+// over slices are a binary tree, whoever computes them.  A slice of an embedding has rows of its weights, and nothing is summed.
 #pragma once
 #include "nn/graph/layers.h"
 
@@ -9,15 +9,16 @@ namespace gradcast {
 inline constexpr LayerKey slices_key{
     .name = "slices", .type = LayerKey::Type::integer, .value = 1, .min = 1, .max = 256, .help = "", .of_job_files = false};
 
-/// Where slice t of `slices` begins in `outputs`; of t = slices its end.
+/// Where slice t of `slices` begins in `outputs` (of an embedding: rows); of t = slices its end.
 constexpr uint32_t slice_begin(uint32_t t, uint32_t outputs, uint32_t slices) {
     return static_cast<uint32_t>(uint64_t{t} * outputs / slices);
 }
 
 constexpr uint64_t sliced_weights = 1 << 18;   // of inner products that are sliced where no layer is named
 
-/// Cuts the layers of these names into `slices`; none named: inner products of at least sliced_weights weights.  Error: a name that is no
-/// such layer, a number that does not fit; *about becomes the key of the job file that it is about.
+/// Cuts the layers of these names into `slices`.  None named: the inner products of at least sliced_weights weights; if there is none, the
+/// linear layers and embeddings of as many.  Error: a name that is no such layer, a number that does not fit; *about becomes the key of the
+/// job file that it is about.
 Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpec* spec, std::string* about);
 /// Names of the layers that are sliced.
 std::vector<std::string> sliced_layers(std::span<const Layer> layers);

@@ -331,7 +331,8 @@ TEST_F(EngineTest, SlicedLayersAreWholeInFiles) {
     EXPECT_EQ(start.digest, status.digest);
 
     auto mistake = [&](const std::string& parallel) { return std::string(run_one(job_text("[parallel]\n" + parallel), 1, &status).what); };
-    EXPECT_EQ(mistake("slices = 2\n"), "no inner product has 262144 weights: name layers in `sliced`; possible are fc1, fc2");
+    EXPECT_EQ(mistake("slices = 2\n"),
+              "no inner product, linear layer or embedding has 262144 weights: name layers in `sliced`; possible are fc1, fc2");
     EXPECT_EQ(mistake("slices = 8\nsliced = [\"fc2\"]\n"), "layer fc2: 4 outputs do not make 8 slices: take 2 or 4");
 }
 

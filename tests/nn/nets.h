@@ -19,6 +19,23 @@ inline NetSpec small_gpt() {
     EXPECT_TRUE(preset_layers("gpt", {.depth = 2, .width = 24, .heads = 3}, &spec).ok());
     return spec;
 }
+/// Of texts of `vocabulary` tokens: embedding, attention and a hidden layer.
+inline NetSpec small_text(uint32_t vocabulary, uint32_t context) {
+    return {.C = 1,
+            .H = 1,
+            .W = context + 1,
+            .classes = 1,
+            .element = Element::u16,
+            .vocabulary = vocabulary,
+            .layers = {named({.kind = "embedding", .values = {{"outputs", 12}}}, "wte"),
+                       {.kind = "positions"},
+                       named(linear(36), "qkv"),
+                       attention(2),
+                       named(linear(12), "projection"),
+                       add("positions1"),
+                       named(linear(vocabulary), "head"),
+                       {.kind = "softmax_cross_entropy"}}};
+}
 /// Of images with masks.
 inline NetSpec of_masks() {
     const LayerSpec first{.kind = "conv", .values = {{"outputs", 6}, {"kernel", 3}, {"pad", 1}}},

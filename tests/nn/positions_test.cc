@@ -1,5 +1,6 @@
 // Nets with a loss by position beside PyTorch's numbers (make_positions.py), and their layers.
 #include "nn/cpu/attention.h"
+#include "nn/graph/slices.h"
 #include "tests/nn/nets.h"
 #include "tests/nn/position_reference.h"
 
@@ -36,6 +37,21 @@ TEST_P(PositionReference, BlocksOfOtherSizesAddUpToTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(Nets, PositionReference, testing::Values("gpt", "long", "masks", "gated", "tied"),
                          [](const auto& p) { return p.param; });
+
+// Sums over slices have another order.
+TEST_P(PositionReference, GivesPyTorchsNumbersInSlices) {
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    std::vector<std::string> names;
+    for (const Layer& each : layers)
+        if (each.kind->slice_unit == 1 && each.uses == 1 && each.tied == Layer::none) names.push_back(each.spec.name);
+    if (names.empty()) return;   // masks: its convolutions have too few channels
+    std::string about;
+    const Status status = slices_choose(2, names, &spec, &about);
+    ASSERT_TRUE(status.ok()) << status.what;
+    Rig rig(spec, sizes({n}), sgd);
+    expect_numbers(rig);
+}
 
 NetSpec text_net(std::vector<LayerSpec> layers, uint32_t vocabulary = 7, uint32_t context = 5) {
     return {.C = 1, .H = 1, .W = context + 1, .classes = 1, .element = Element::u16, .vocabulary = vocabulary, .layers = std::move(layers)};

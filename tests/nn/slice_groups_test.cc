@@ -32,12 +32,14 @@ struct ThreadLink final : SliceLink {
         *to = {rooms[point].data(), nullptr, rooms[point].size()};
         return {};
     }
-    Status exchange(uint32_t lane, size_t point) override {
+    Status exchange(uint32_t lane, size_t point, std::span<const uint64_t> sizes) override {
         const SlicePoint& place = net.slice_points()[point];
+        EXPECT_EQ(place.varies(), !sizes.empty());
+        if (!sizes.empty()) rooms[point].resize(sizes[own]);
         bytes += rooms[point].size();
         std::unique_lock lock(all.mutex);
         for (uint32_t group = 0; group < count; ++group)
-            if (place.has(group, own)) {
+            if (place.has(group, own) && !rooms[point].empty()) {
                 const std::tuple key{lane, point_key(point), own, group};
                 if (!all.changed.wait_for(lock, 20s, [&] { return !all.sent.contains(key); }))
                     return {Code::deadline, 0, "the other group has not taken what was sent before"};
@@ -45,19 +47,22 @@ struct ThreadLink final : SliceLink {
             }
         all.changed.notify_all();
         for (uint32_t group = 0; group < count; ++group) {
-            if (!place.has(group, own)) continue;
+            if (!place.has(group, own) || (!sizes.empty() && sizes[group] == 0)) continue;
             const std::tuple key{lane, point_key(point), group, own};
             if (!all.changed.wait_for(lock, 20s, [&] { return all.sent.contains(key); }))
                 return {Code::deadline, 0, "the other group has sent nothing"};
             come[point][group] = all.sent[key];
-            EXPECT_EQ(come[point][group].size(), net.slice_bytes(point, group, samples, training));
+            const uint64_t most = net.slice_bytes(point, group, samples, training);
+            EXPECT_EQ(come[point][group].size(), sizes.empty() ? most : sizes[group]);
+            EXPECT_LE(come[point][group].size(), most);
             all.sent.erase(key);
             all.changed.notify_all();
         }
         return {};
     }
     Buffer received(uint32_t, size_t point, uint32_t group) override {
-        std::vector<std::byte>& from = come[point].at(group);
+        std::vector<std::byte>& from = come[point][group];
+        from.resize(net.slice_bytes(point, group, samples, training));
         return {from.data(), nullptr, from.size()};
     }
     /// Alike at all groups, whose points may have other numbers.
@@ -190,11 +195,12 @@ void expect_bits_of_the_whole(const NetSpec& spec, uint32_t groups, uint32_t sam
         Data data(spec, count, count);
         uint32_t right = 0;
         double loss = 0;
-        std::vector<int32_t> predicted(count, -1);
+        const uint64_t positions = spec.positions();
+        std::vector<int32_t> predicted(count * positions, -1);
         ASSERT_TRUE(whole.net->evaluate(0, data.samples, &right, &loss, predicted.data()).ok());
         std::vector<uint32_t> its_right(groups, ~0u);
         std::vector<double> its_loss(groups, NAN);
-        std::vector<std::vector<int32_t>> its_predicted(groups, std::vector<int32_t>(count, -1));
+        std::vector<std::vector<int32_t>> its_predicted(groups, std::vector<int32_t>(predicted.size(), -1));
         all.run(count, false, [&](uint32_t group) {
             return all.net(group).evaluate(0, data.samples, &its_right[group], &its_loss[group], its_predicted[group].data());
         });
@@ -238,6 +244,34 @@ std::vector<Case> cases() {
          of(3, 6, 6, 0, 12,
             {conv(64, 3, 1, 1), named(relu(), "r"), conv(64, 3, 1, 1), add("r"), norm(), average_pool(2), fc(9), fc(12), loss()}),
          {"conv1", "conv2", "fc1"},
+         {5}},
+        {"a transformer", small_gpt(), {"wte", "h1_qkv", "h1_projection", "h1_mlp1", "h1_mlp2", "h2_qkv", "h2_mlp2", "head"}, {3, 7}},
+        {"its hidden layers", small_gpt(), {"h1_mlp1", "h1_mlp2", "h2_qkv"}, {4}},
+        {"its last layer", small_gpt(), {"head"}, {4}},
+        {"an embedding whose rows most samples do not name", small_text(250, 4), {"wte"}, {1, 5}},
+        {"an embedding right before the softmax",
+         [] {
+             NetSpec spec = small_text(8, 5);
+             spec.layers = {{.kind = "embedding", .name = "wte", .values = {{"outputs", 8}}}, loss()};
+             return spec;
+         }(),
+         {"wte"},
+         {4}},
+        {"weights that layers share",
+         [] {
+             NetSpec spec{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 7};
+             EXPECT_TRUE(preset_layers("gpt", {.depth = 1, .width = 24, .heads = 3, .tied_head = true}, &spec).ok());
+             return spec;
+         }(),
+         {"h1_qkv", "h1_mlp1"},
+         {4}},
+        {"masks",
+         [] {
+             NetSpec spec = of_masks();
+             spec.classes = 6, spec.layers[3] = linear(6);
+             return spec;
+         }(),
+         {"linear1"},
          {5}},
     };
 }
@@ -452,6 +486,20 @@ TEST(SliceGroups, TakeTheMemoryAndTheBytesOfTheirSlices) {
     of_softmax.block({{0, 0}, data.samples});
     const uint64_t told = samples * 12, sums = samples * 4, gradients = samples * 32 * 4;
     for (const auto& link : of_softmax.links) EXPECT_EQ(link->bytes, told + sums + gradients);
+}
+
+// A row that several positions name is sent once, and one that none names not at all.
+TEST(SliceGroups, SendTheRowsThatAreNamed) {
+    const NetSpec spec = cut(small_text(100, 6), 4, {"wte"});
+    Groups all(spec, sizes({2}), 2);
+    std::vector<uint16_t> tokens = {3, 3, 99, 3, 98, 99, 7, 50, 98, 99, 98, 99, 99, 0};   // the last one of each sample is a label alone
+    const std::vector<float> mean(1, 0.0f), std(1, 1.0f);
+    Samples samples{reinterpret_cast<const uint8_t*>(tokens.data()), nullptr, 2, 1, 1, 7, mean.data(), std.data()};
+    samples.element = Element::u16;
+    all.block({{0, 0}, samples});
+    const uint64_t row = 12 * sizeof(float);
+    EXPECT_EQ(all.links[0]->bytes, row);       // 3
+    EXPECT_EQ(all.links[1]->bytes, 3 * row);   // 50, 98, 99
 }
 
 TEST(SliceGroups, DivideTheSlices) {

@@ -120,14 +120,17 @@ TEST(Slices, LayersOfEachKernelHaveTheGradientsOfWholeOnes) {
              {.kind = "inner_product", .values = {{"outputs", 5}, {"bias", false}}},
              fc(4),
              squared_loss()}),
-         5}};
+         5},
+        {"a transformer", small_gpt(), 4},
+        {"more rows than positions", small_text(90, 6), 3},
+        {"masks", of_masks(), 5}};
     for (const auto& [name, spec, samples] : cases) {
         SCOPED_TRACE(name);
         std::vector<Layer> layers;
         ASSERT_TRUE(layers_check(spec, &layers).ok());
         std::vector<std::string> names;
         for (const Layer& layer : layers)
-            if (layer.kind->slice_unit > 0 && (layer.kind->slice_unit == 1 || layer.out.C % 32 == 0)) names.push_back(layer.spec.name);
+            if (layer.kind->slice_unit == 1 || (layer.kind->slice_unit > 0 && layer.out.C % 32 == 0)) names.push_back(layer.spec.name);
         Rig rig(cut(spec, 2, names), sizes({samples})), whole(spec, sizes({samples}));
         Data data(spec, samples);
         const Gather wanted = whole.block(data.samples), found = rig.block(data.samples);
@@ -136,6 +139,36 @@ TEST(Slices, LayersOfEachKernelHaveTheGradientsOfWholeOnes) {
         std::string where;
         EXPECT_LT(distance(whole.net->layout(), wanted.gradient, found.gradient, &where), 1e-5) << where;
     }
+}
+
+TEST(Slices, SlopesOfLinearLayersAreThoseOfTheLoss) {
+    for (const uint32_t slices : {2u, 4u}) {
+        SCOPED_TRACE(fmt::format("{} slices", slices));
+        const Difference gpt{"gpt", cut(small_gpt(), slices, {"wte", "h1_qkv", "h1_projection", "h2_mlp1", "h2_mlp2", "head"}), 4, false};
+        Rig rig(gpt.spec, sizes({gpt.samples}));
+        expect_slopes(rig, gpt);
+    }
+}
+
+// An embedding in slices selects the same rows, and adds up the same gradients.
+TEST(Slices, OfAnEmbeddingChangeNoBit) {
+    for (const auto& [vocabulary, context, samples] : {std::tuple{7u, 9u, 4u}, {101u, 5u, 2u}, {256u, 8u, 16u}})
+        for (const uint32_t slices : {2u, 4u}) {
+            SCOPED_TRACE(fmt::format("vocabulary of {}, {} slices", vocabulary, slices));
+            const NetSpec spec = small_text(vocabulary, context);
+            Rig whole(spec, sizes({samples})), rig(cut(spec, slices, {"wte"}), sizes({samples}));
+            EXPECT_TRUE(std::ranges::equal(whole.net->parameters(), rig.net->parameters()));
+            Data data(spec, samples);
+            const Gather wanted = whole.block(data.samples), found = rig.block(data.samples);
+            EXPECT_EQ(found.total, wanted.total);
+            EXPECT_TRUE(same_bits(found.gradient, wanted.gradient));
+            EXPECT_EQ(rig.loss(data.samples), whole.loss(data.samples));
+            const Layout& layout = rig.net->layout();
+            for (uint32_t t = 0; t < slices; ++t) {
+                EXPECT_EQ(layout.groups[t].layer, fmt::format("wte slice {} of {}", t + 1, slices));
+                EXPECT_EQ(layout.groups[t].offset, uint64_t{12} * slice_begin(t, vocabulary, slices));
+            }
+        }
 }
 
 TEST(Slices, InBf16) {
@@ -348,6 +381,27 @@ TEST(Slices, AreInnerProductsOfManyWeights) {
               (std::vector<std::string>{"fc1", "fc2", "fc3"}));
 }
 
+// Inner products come first: so nets that have both are cut as before linear layers could be.
+TEST(Slices, AreLinearLayersAndEmbeddingsWhereNoInnerProductHasManyWeights) {
+    const auto chosen = [](const NetSpec& spec) {
+        std::vector<Layer> layers;
+        EXPECT_TRUE(layers_check(cut(spec, 2, {}), &layers).ok());
+        return sliced_layers(layers);
+    };
+    const auto gpt = [](bool tied) {
+        NetSpec spec{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 2000};
+        EXPECT_TRUE(preset_layers("gpt", {.depth = 1, .width = 256, .heads = 4, .tied_head = tied}, &spec).ok());
+        return spec;
+    };
+    EXPECT_EQ(chosen(gpt(false)), (std::vector<std::string>{"wte", "h1_mlp1", "h1_mlp2", "head"}));
+    EXPECT_EQ(chosen(gpt(true)), (std::vector<std::string>{"h1_mlp1", "h1_mlp2"}));
+    NetSpec both;
+    EXPECT_TRUE(preset_find("vit-s", 3, 64, 64, 1000, &both).ok());
+    EXPECT_EQ(chosen(both), (std::vector<std::string>{"head"}));
+    EXPECT_TRUE(preset_find("vit-s", 3, 64, 64, 10, &both).ok());
+    EXPECT_EQ(chosen(both).size(), 12u * 3);   // all linear layers but those of 384 x 384 weights
+}
+
 TEST(Slices, AreRefusedWithWhatIsPossible) {
     auto mistake = [](NetSpec spec, uint32_t slices, const std::vector<std::string>& names) {
         std::string about;
@@ -358,17 +412,25 @@ TEST(Slices, AreRefusedWithWhatIsPossible) {
     const NetSpec lenet = preset("lenet5"), net = of(3, 8, 8, 0, 10, {conv(48, 3, 1, 1), conv(64, 3), relu(), fc(10), loss()});
     EXPECT_EQ(mistake(lenet, 3, {"fc1"}), "parallel.slices: 3 is not a power of two: take 2 or 4");
     EXPECT_EQ(mistake(lenet, 2, {}),
-              "parallel.slices: no inner product has 262144 weights: name layers in `sliced`; possible are fc1, fc2, fc3");
+              "parallel.slices: no inner product, linear layer or embedding has 262144 weights: name layers in `sliced`; possible are fc1, "
+              "fc2, fc3");
     EXPECT_EQ(mistake(lenet, 2, {"fc9"}), "parallel.sliced: \"fc9\" is no layer of the net: did you mean fc1? possible are fc1, fc2, fc3");
     EXPECT_EQ(mistake(lenet, 2, {"relu1"}), "parallel.sliced: relu1 (relu) has no outputs of its own to slice: possible are fc1, fc2, fc3");
     EXPECT_EQ(mistake(lenet, 16, {"fc1", "fc3"}), "parallel.sliced: layer fc3: 10 outputs do not make 16 slices: take 2, 4 or 8");
     EXPECT_EQ(mistake(net, 8, {"conv2"}), "parallel.sliced: layer conv2: 64 outputs do not make 8 slices of a multiple of 16: take 2 or 4");
     EXPECT_EQ(mistake(net, 2, {"conv1"}),
               "parallel.sliced: layer conv1: 48 outputs do not make 2 slices of a multiple of 16: it cannot be sliced");
+    EXPECT_EQ(mistake(small_gpt(), 8, {"wte"}), "parallel.sliced: layer wte: 7 rows do not make 8 slices: take 2 or 4");
     NetSpec file = lenet;   // of a file
     file.layers[6].values.set("slices", 3);
     std::vector<Layer> layers;
     EXPECT_STREQ(layers_check(file, &layers).what, "layer fc1: 3 slices are not a power of two");
+    NetSpec tied{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 7};
+    ASSERT_TRUE(preset_layers("gpt", {.depth = 1, .width = 24, .heads = 3, .tied_head = true}, &tied).ok());
+    EXPECT_STREQ(layers_check(cut(tied, 2, {"wte"}), &layers).what,
+                 "layer head: the weights of wte are in slices, which no other layer can take: leave it out of sliced");
+    EXPECT_STREQ(layers_check(cut(tied, 2, {"head"}), &layers).what,
+                 "layer head: it has the weights of wte (weights_of), and takes them whole: leave it out of sliced");
 }
 
 }   // namespace

@@ -73,6 +73,8 @@ inline void expect_the_others_go_on(std::span<const Spare> spares, const LostGri
                 SCOPED_TRACE(fmt::format("{}, {}, rank {} killed at {} us", text(spare), grid.text(), dead, at_us));
                 StagesJob job;
                 set(job, spare, grid);
+                if (grid.slice_groups == 2 && seed / 2 % 2 > 0)
+                    job.of_text("slices = 2\nsliced = [\"wte\", \"h1_qkv\", \"h2_mlp2\", \"head\"]\n");
                 if (grid.stages > 1)
                     job.parallel += fmt::format("schedule = \"{}\"\n", pipeline_schedule_names()[seed % pipeline_schedule_names().size()]);
                 job.parallel += fmt::format("micro_batch = {}\n", 1 + seed % 4 / 2);

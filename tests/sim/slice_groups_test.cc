@@ -88,6 +88,54 @@ TEST(SliceGroups, GiveTheBitsOfTheWholeNetInUnequalParts) {
     }
 }
 
+constexpr const char* all_of_gpt =
+    "slices = 4\nsliced = [\"wte\", \"h1_qkv\", \"h1_projection\", \"h1_mlp1\", \"h1_mlp2\", \"h2_qkv\", \"h2_mlp2\", \"head\"]\n";
+
+StagesJob text_job(uint32_t stages, uint32_t groups, uint32_t replicas, const char* schedule = "1f1b") {
+    StagesJob job = job_of(stages, groups, replicas, schedule);
+    job.of_text(all_of_gpt);
+    return job;
+}
+
+// Linear layers by outputs, the embedding by rows, and a softmax whose columns are apart at each position.
+TEST(SliceGroups, OfATransformerGiveTheBitsOfTheWholeNet) {
+    for (const uint32_t groups : {2u, 4u})
+        for (const uint32_t stages : {1u, 2u})
+            for (const uint32_t replicas : {1u, 2u})
+                for (const char* schedule : {"1f1b", "zero-bubble"}) {
+                    if (stages == 1 && schedule != std::string_view("1f1b")) continue;
+                    SCOPED_TRACE(fmt::format("{} stages x {} groups x {} replicas, {}", stages, groups, replicas, schedule));
+                    StagesJob job = text_job(stages, groups, replicas, schedule);
+                    const Status status = job.run();
+                    ASSERT_TRUE(status.ok()) << status.what;
+                    expect_wanted(job);
+                }
+    struct Case {
+        const char* what;
+        uint32_t stages, groups, replicas;
+        std::function<void(StagesJob&)> set;
+    };
+    const Case cases[] = {
+        {"coded words", 1, 2, 3, [](StagesJob& job) { job.exchange = "coded-rs", job.options = "m = 2\n"; }},
+        {"multicast", 2, 2, 2, [](StagesJob& job) { job.exchange = "multicast", job.datagram_bytes = 1432, job.sim.loss = 0.01; }},
+        {"computed again", 2, 2, 1, [](StagesJob& job) { job.parallel += "recompute = true\n"; }},
+        {"several blocks in a call", 1, 2, 1, [](StagesJob& job) { job.parallel += "micro_batch = 3\n"; }},
+        {"the embedding alone", 1, 4, 1, [](StagesJob& job) { job.slices = "slices = 4\nsliced = [\"wte\"]\n"; }},
+        {"layers of the same weights", 1, 2, 2,
+         [](StagesJob& job) {
+             job.net += "tied_head = true\n", job.slices = "slices = 2\nsliced = [\"h1_qkv\", \"h2_mlp1\", \"h2_mlp2\"]\n";
+         }},
+    };
+    for (const Case& each : cases) {
+        SCOPED_TRACE(each.what);
+        StagesJob job = text_job(each.stages, each.groups, each.replicas);
+        each.set(job);
+        const Status status = job.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        expect_wanted(job);
+    }
+}
+
 uint64_t bytes_of(const Engine& engine, std::string_view wanted) {
     uint64_t bytes = 0;
     for (const MemoryUse& use : engine.status().memory)
@@ -194,15 +242,18 @@ TEST(SliceGroups, HaveTheirShareOfTheParameters) {
 // What does not come has a deadline, and the error names it.
 TEST(SliceGroups, WhatDoesNotComeIsNamed) {
     const struct {
-        const char *preset, *slices, *micro_batch, *layers;
+        const char *preset, *slices, *micro_batch, *layers, *what;
         bool in_steps;
     } rows[] = {
-        {"mlp", "slices = 4\n", "", "fc1 .. loss1", false},
-        {"lenet5", "slices = 2\nsliced = [\"fc1\"]\n", "micro_batch = 3\n", "conv1 .. loss1", true},   // a lane has three calls
+        {"mlp", "slices = 4\n", "", "fc1 .. loss1", "columns of layer fc1", false},
+        // A lane has three calls.
+        {"lenet5", "slices = 2\nsliced = [\"fc1\"]\n", "micro_batch = 3\n", "conv1 .. loss1", "columns of layer fc1", true},
+        {"gpt", "slices = 2\nsliced = [\"wte\"]\n", "", "wte .. loss1", "rows of layer wte", true},
     };
     for (const auto& row : rows) {
         SCOPED_TRACE(row.preset);
         StagesJob job = job_of(1, 2, 1);
+        if (row.preset == std::string_view("gpt")) job.of_text(row.slices);
         job.preset = row.preset, job.slices = row.slices, job.parallel += row.micro_batch;
         std::unique_ptr<DeafProtocol> deaf;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
@@ -213,7 +264,7 @@ TEST(SliceGroups, WhatDoesNotComeIsNamed) {
         const Status status = job.run();
         EXPECT_EQ(status.code, Code::deadline) << status.what;
         const std::string waits =
-            fmt::format("stage 1 of 1 ({}), slice group 2 of 2 has waited 40 s for the columns of layer fc1 in block 0", row.layers);
+            fmt::format("stage 1 of 1 ({}), slice group 2 of 2 has waited 40 s for the {} in block 0", row.layers, row.what);
         for (const std::string_view part :
              {std::string_view(waits), std::string_view(": edge "), std::string_view(" from rank 0 is missing: 0 of ")})
             EXPECT_NE(std::string_view(status.what).find(part), std::string_view::npos) << part << ": " << status.what;

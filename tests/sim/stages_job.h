@@ -7,9 +7,11 @@
 #include <functional>
 #include <map>
 
+#include "datasets/import.h"
 #include "datasets/shard.h"
 #include "runtime/control/json.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/fd.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/engine.h"
@@ -44,6 +46,20 @@ inline std::string shard(uint32_t channels, uint32_t side) {
     return path;
 }
 
+/// A text of about 90 samples of 12 tokens.
+inline std::string text_shard() {
+    const std::string folder = test_folder() + "/text";
+    if (std::filesystem::exists(folder)) return folder + "/train.h5";
+    std::string words;
+    for (int i = 0; i < 80; ++i) words += fmt::format("{} green bottles. ", i * 7919 % 100);
+    const std::string from = test_folder() + "/words.txt";
+    ImportResult result;
+    Status status = file_write(from, words);
+    if (status.ok()) status = data_import({.kind = "text", .from = from, .out = folder, .test = 0.2}, &result);
+    EXPECT_TRUE(status.ok()) << status.what;
+    return folder + "/train.h5";
+}
+
 /// What a run leaves that no cut may change.
 struct Outcome {
     std::string digest, content;        // of the parameters; of the model's file
@@ -54,8 +70,8 @@ struct Outcome {
 };
 
 struct StagesJob {
-    std::string preset = "lenet5";
-    std::string data, net;   // lines of [data] in the place of the images, and of [net] beside the preset
+    std::string preset = "lenet5";   // gpt, and none: of a text
+    std::string net;                 // more keys of [net]
     std::string parallel, slices, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32",
                                            precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0, lanes = 0;
@@ -69,19 +85,25 @@ struct StagesJob {
     std::unique_ptr<Simulator> simulator;
     std::vector<std::string> folders;
 
+    /// The net is a small gpt, whose layers have these slices.
+    void of_text(const char* cut) {
+        preset = "gpt", net = "depth = 2\nwidth = 24\nheads = 3\n", slices = cut;
+        optimiser = "kind = \"adam\"\nlr = 0.002\n";
+    }
+
     Status parse(JobConfig* job) const {
-        const bool grey = data.empty() && (preset == "lenet5" || preset == "mlp" || preset == "lenet3");
-        const std::string images = data.empty() ? shard(grey ? 1 : 3, grey ? 28 : 32) : "";
-        const std::string test = tested ? fmt::format("test = \"{}\"\n", images) : "";
-        const std::string from = data.empty() ? fmt::format("train = \"{}\"\n{}", images, test) : data;
+        const bool grey = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
+        const bool text_net = preset == "gpt" || preset.empty();
+        const std::string data = text_net ? text_shard() : shard(grey ? 1 : 3, grey ? 28 : 32);
+        const std::string test = tested ? fmt::format("test = \"{}\"\n", data) : "", context = text_net ? "context = 12\n" : "";
         const std::string text = fmt::format(
-            "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}{}[data]\n{}"
-            "[net]\n{}{}precision = \"{}\"\nstart = \"{}\"\n[optimiser]\n{}[algorithm]\nexchange = \"{}\"\nquantiser = "
+            "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}{}[data]\ntrain = \"{}\"\n{}{}"
+            "[net]\n{}precision = \"{}\"\nstart = \"{}\"\n{}[optimiser]\n{}[algorithm]\nexchange = \"{}\"\nquantiser = "
             "\"{}\"\n{}"
             "[parallel]\n{}",
-            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, from,
-            preset.empty() ? "" : fmt::format("preset = \"{}\"\n", preset), net, precision, start, optimiser, exchange, quantiser, options,
-            parallel + slices);
+            steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, data, test, context,
+            preset.empty() ? "" : fmt::format("preset = \"{}\"\n", preset), precision, start, net, optimiser, exchange, quantiser,
+            options, parallel + slices);
         GC_TRY(job_parse(text, "job.toml", "/", job));
         job->text = text;
         return {};
@@ -169,13 +191,12 @@ inline std::string trained_start(StagesJob* first) {
 /// Of the uncut net on one rank.
 inline const Outcome& wanted(const StagesJob& job) {
     static std::map<std::string, Outcome> all;
-    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", job.data, job.net, job.preset, job.quantiser, job.precision,
-                                        job.steps, job.blocks, job.batch, job.tested, job.optimiser, job.start, job.slices);
+    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {}", job.preset, job.net, job.quantiser, job.precision, job.steps,
+                                        job.blocks, job.batch, job.tested, job.optimiser, job.start, job.slices);
     if (const auto known = all.find(key); known != all.end()) return known->second;
     StagesJob alone;
-    alone.data = job.data, alone.net = job.net, alone.preset = job.preset, alone.quantiser = job.quantiser, alone.precision = job.precision,
-    alone.optimiser = job.optimiser;
-    alone.exchange = "unicast", alone.start = job.start, alone.slices = job.slices;
+    alone.preset = job.preset, alone.quantiser = job.quantiser, alone.precision = job.precision, alone.optimiser = job.optimiser;
+    alone.exchange = "unicast", alone.start = job.start, alone.slices = job.slices, alone.net = job.net;
     alone.steps = job.steps, alone.blocks = job.blocks, alone.batch = job.batch, alone.tested = job.tested;
     alone.sim.ranks = 1;
     const Status status = alone.run();

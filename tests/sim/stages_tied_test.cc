@@ -1,35 +1,15 @@
 // Nets in stages whose layers share weights (algos/tied_sums.h): the bits of the whole net, wherever it is cut.
-#include "datasets/import.h"
-#include "runtime/core/fd.h"
 #include "tests/sim/stages_job.h"
 #include "tests/sim/stages_protocols.h"
 
 namespace gradcast {
 namespace {
 
-/// Lines of [data]: a text, and another to test.
-std::string text_lines() {
-    static const std::string lines = [] {
-        const std::string folder = test_folder() + "/text";
-        std::filesystem::create_directories(folder);
-        std::string words;
-        for (int i = 0; i < 400; ++i) words += fmt::format("{} green bottles. ", i * 7919 % 100);
-        EXPECT_TRUE(file_write(folder + "/words.txt", words).ok());
-        ImportResult result;
-        const Status status = data_import({.kind = "text", .from = folder + "/words.txt", .out = folder + "/data", .test = 0.2}, &result);
-        EXPECT_TRUE(status.ok()) << status.what;
-        return fmt::format("train = \"{0}/data/train.h5\"\ntest = \"{0}/data/test.h5\"\ncontext = 12\n", folder);
-    }();
-    return lines;
-}
-
 /// Preset gpt with the head's weights in the embedding.
 StagesJob tied_gpt() {
     StagesJob job;
-    job.preset = "gpt";
-    job.data = text_lines();
-    job.net = "depth = 2\nwidth = 24\nheads = 3\ntied_head = true\n";
-    job.optimiser = "kind = \"adam\"\nlr = 0.002\n";
+    job.of_text("");
+    job.net += "tied_head = true\n";
     return job;
 }
 
@@ -37,7 +17,7 @@ StagesJob tied_gpt() {
 StagesJob three_uses() {
     StagesJob job = tied_gpt();
     Shard data;
-    EXPECT_TRUE(shard_open(test_folder() + "/text/data/train.h5", &data).ok());
+    EXPECT_TRUE(shard_open(text_shard(), &data).ok());
     const std::string tied = fmt::format("kind = \"linear\"\noutputs = {}\nweights_of = \"wte\"\nbias = false\n", data.info.vocabulary);
     job.preset = "", job.net = "";
     job.slices = "[[net.layers]]\nkind = \"embedding\"\nname = \"wte\"\noutputs = 16\n";   // behind all other tables
@@ -114,7 +94,7 @@ TEST(StagesTied, TellTheBytesOfTheirSums) {
     const Status status = job.run();
     ASSERT_TRUE(status.ok()) << status.what;
     Shard data;
-    ASSERT_TRUE(shard_open(test_folder() + "/text/data/train.h5", &data).ok());
+    ASSERT_TRUE(shard_open(text_shard(), &data).ok());
     for (const auto& engine : job.engines)
         EXPECT_EQ(engine->status().bytes_bound, job.steps * (data.info.vocabulary * 24 * sizeof(int32_t) + 24));
 }

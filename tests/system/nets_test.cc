@@ -118,6 +118,33 @@ TEST_P(SystemNets, OneDigestForAnyStages) {
     }
 }
 
+// Linear layers are cut by outputs, the embedding by rows.
+struct SystemSlicedNets : SystemNets {};
+TEST_P(SystemSlicedNets, OneDigestWhoeverHasTheSlices) {
+    const auto sliced = [this](const std::string& parallel) {
+        return job(
+            20,
+            "exchange = \"ring\"\n[parallel]\nslices = 4\nsliced = [\"wte\", \"h1_qkv\", \"h1_mlp1\", \"h2_projection\", \"h2_mlp2\", "
+            "\"head\"]\n" +
+                parallel);
+    };
+    const JobStatus wanted = trained(sliced(""), {"a"});
+    EXPECT_GT(wanted.accuracy, 0);
+    for (const auto& [parallel, nodes] : {std::pair{"", 2u},
+                                          {"slice_groups = 2\n", 2u},
+                                          {"slice_groups = 2\n", 4u},
+                                          {"slice_groups = 4\n", 4u},
+                                          {"slice_groups = 2\nstages = 2\nmicro_batch = 2\nrecompute = true\n", 4u}}) {
+        SCOPED_TRACE(fmt::format("{} of {} nodes", parallel, nodes));
+        const std::vector<std::string> all = {"a", "b", "c", "d"};
+        const JobStatus status = trained(sliced(parallel), {all.begin(), all.begin() + nodes});
+        EXPECT_EQ(status.digest, wanted.digest);
+        EXPECT_EQ(status.step_digest, wanted.step_digest);
+        EXPECT_EQ(status.accuracy, wanted.accuracy);
+        EXPECT_EQ(status.test_loss, wanted.test_loss);
+    }
+}
+
 TEST_P(SystemNets, StagesAreResumedOnAnotherGrid) {
     constexpr uint32_t steps = 400;
     const JobStatus wanted = trained(job(steps, "exchange = \"ring\"\n"), {"a"});
@@ -140,6 +167,8 @@ TEST_P(SystemNets, StagesAreResumedOnAnotherGrid) {
     EXPECT_EQ(last.digest, wanted.digest);
 }
 
+constexpr NetOf gpt = {"gpt", text, "context = 12\n[net]\npreset = \"gpt\"\ndepth = 2\nwidth = 24\nheads = 3\n"};
+INSTANTIATE_TEST_SUITE_P(Of, SystemSlicedNets, testing::Values(gpt), [](const auto& p) { return p.param.name; });
 INSTANTIATE_TEST_SUITE_P(Of, SystemNets, testing::ValuesIn(nets), [](const auto& p) { return p.param.name; });
 
 }   // namespace

@@ -392,8 +392,8 @@ constexpr JobOption rows[] = {
      "power of two: the outputs of the layers `sliced` are computed in so many slices, and sums over slices are a binary tree.  The result "
      "depends on it, and is the same for any nodes", field<&JobConfig::slices, Identity::changed>},
     {"parallel", "sliced", Kind::texts, "[]", 0, 0, false, nullptr,
-     "names of the layers that are cut into `slices`: inner products, and convolutions whose slices have multiples of 16 channels; []: inner "
-     "products of at least 262144 weights", field<&JobConfig::sliced, Identity::no>},
+     "names of the layers that are cut into `slices`: inner products, linear layers, convolutions whose slices have multiples of 16 channels, and "
+     "embeddings, by rows; []: the inner products of at least 262144 weights, or, if there is none, the linear layers and embeddings of as many", field<&JobConfig::sliced, Identity::no>},
     {"parallel", "slice_groups", Kind::integer, "1", 1, slices_key.max, false, nullptr,
      "power of two that divides `slices`: so many nodes share the slices of each stage, and each computes the stage's other layers.  The result "
      "is the same.  Not with buddy, balance and weights", field<&JobConfig::slice_groups, Identity::no>},
