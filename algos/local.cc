@@ -15,7 +15,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t piece_most = 16 * 1024;   // elements that a lane updates at a time
+constexpr uint64_t share_most = 16 * 1024;   // elements that a lane updates at a time
 constexpr uint64_t chunk = 512;              // elements whose gradient is in the first-level cache
 
 /// Samples in `share` of a part.
@@ -98,8 +98,8 @@ void Local::plan(Net& net, uint32_t lanes, Arena& arena) {
     const Layout& layout = net.layout();
     elements_ = layout.elements;
     for (const Group& group : layout.groups)
-        for (uint64_t i = 0; i < group.count; i += piece_most)
-            pieces_.push_back({group.offset + i, std::min(piece_most, group.count - i), group.statistics});
+        for (uint64_t i = 0; i < group.count; i += share_most)
+            pieces_.push_back({group.offset + i, std::min(share_most, group.count - i), group.statistics});
     const uint32_t most = std::max(block_sizes().back(), config_.validation > 0 ? validation_batch : 0);
     rooms_.resize(lanes), right_.resize(lanes);
     for (Room& room : rooms_) {

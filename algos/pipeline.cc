@@ -280,13 +280,8 @@ Status Pipeline::run_all(std::span<const uint32_t> blocks, BlockSource& source, 
     }
     for (Transfer& each : transfers_)
         if (!stopped_) GC_TRY(wait({&each, 1}, each.crossing && each.crossing->gradient));
-    if (slices_ && !stopped_) {
-        const Status status = slices_->drain();
-        if (!SliceExchange::is_stop(status)) GC_TRY(status);
-        stopped_ = slices_->stopped();
-        waited_us_ += slices_->take_waited_us();
-    }
-    return stopped_ ? give_up(task) : Status{};
+    for (; fetched_ < blocks_.size() && stopped_; ++fetched_) skip(fetched_);
+    return end(task);
 }
 
 std::function<bool()> Pipeline::slices_needless() const {
@@ -298,8 +293,14 @@ void Pipeline::skip(uint32_t index) {
     if (Samples samples; source_->get(id, &samples).ok()) source_->done(id);
 }
 
-Status Pipeline::give_up(size_t next_task) {
-    for (; fetched_ < blocks_.size(); ++fetched_) skip(fetched_);
+Status Pipeline::end(size_t next_task) {
+    if (slices_ && !stopped_) {
+        const Status status = slices_->drain();
+        if (!SliceExchange::is_stop(status)) GC_TRY(status);
+        stopped_ = slices_->stopped();
+        waited_us_ += slices_->take_waited_us();
+    }
+    if (!stopped_) return {};
     std::vector<uint32_t> blocks = slices_ ? slices_->under_way() : std::vector<uint32_t>();
     for (const Transfer& each : transfers_)
         if (each.fate == Fate::open) blocks.push_back(each.block | mark_);
@@ -456,16 +457,7 @@ Status Pipeline::evaluate(std::span<const EvaluationBatch> batches, const std::f
         cross(false);
     }
     GC_TRY(wait_all());
-    if (!stopped_ && slices_) {
-        const Status status = slices_->drain();
-        if (!SliceExchange::is_stop(status)) return status;
-        stopped_ = true;
-    }
-    if (!stopped_) return {};
-    std::vector<uint32_t> blocks = slices_ ? slices_->under_way() : std::vector<uint32_t>();
-    for (const Transfer& each : transfers_)
-        if (each.fate == Fate::open) blocks.push_back(each.block | mark_);
-    return abandon(std::move(blocks));
+    return end(tasks_.size());
 }
 
 Status Pipeline::traced(const StageTask& task, uint32_t number) {

@@ -175,8 +175,9 @@ private:
     Status poll();
     /// Takes a block that is not needed from the source, which returns them in order.
     void skip(uint32_t index);
-    /// Ends a run before the task of this number.
-    Status give_up(size_t next_task);
+    /// Ends the passes before the task of this number: waits until the other slice groups have what was sent to them, or, where the passes
+    /// have ended early, abandons what is under way.
+    Status end(size_t next_task);
     /// Until nothing is under way.
     Status drain();
     /// Abandons these blocks, which may be there twice, and waits until nothing is under way.

@@ -8,8 +8,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t piece_most = 64 * 1024;   // elements that a lane squares at a time
-constexpr double norm_least = 1e-6;          // added to the norm, as PyTorch does
+constexpr double norm_least = 1e-6;   // added to the norm, as PyTorch does
 
 /// Of words of 32 bits at most: halves of the squares are added apart, so that no sum overflows and the loop has no carries.
 template <typename T>

@@ -6,13 +6,12 @@
 
 #include "nn/averaged.h"
 #include "nn/kernels.h"
+#include "nn/sums.h"
 
 namespace gradcast {
 namespace {
 
 constexpr OptimiserKey lr_key{.name = "lr", .member = &OptimiserConfig::lr, .above = true, .help = "learning rate"};
-
-constexpr uint64_t piece_most = 64 * 1024;   // elements of a tensor whose squares are added one after the other
 
 enum class Treatment : uint8_t { plain, exempt, frozen };
 /// Elements of this node's vector.

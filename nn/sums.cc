@@ -8,7 +8,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t piece_most = 64 * 1024;    // elements that a lane updates at a time
 constexpr uint64_t alone_most = 128 * 1024;   // elements that one thread updates
 constexpr uint64_t chunk = 512;               // elements that become float at a time, in the first-level cache
 

@@ -8,6 +8,9 @@
 
 namespace gradcast {
 
+/// Elements of a piece, the most.  Norms of tensors are added piece by piece, so results of optimisers with such norms depend on it.
+constexpr uint64_t piece_most = 64 * 1024;
+
 /// A part of one group, which a lane applies at a time.
 struct SumPiece {
     uint32_t bucket, group;   // of the layout

@@ -111,16 +111,8 @@ public:
         const ProcessChannel::Wait wait = starting();
         GC_TRY(start(0, wait));
         GC_TRY(lanes_[0].hello(wait, &hello_));
-        spec_ = {.C = config_.C,
-                 .H = config_.H,
-                 .W = config_.W,
-                 .classes = config_.classes,
-                 .target_scale = config_.target_scale,
-                 .targets = config_.targets,
-                 .target_element = config_.target_element,
-                 .element = config_.element,
-                 .vocabulary = config_.vocabulary,
-                 .layers = hello_.layers};
+        spec_ = config_.samples;
+        spec_.layers = hello_.layers;
         GC_TRY(layers_check(spec_, &layers_));
         layout_ = layers_layout(layers_, config_.bucket_bytes);
         samples_max_ = config_.samples_max;
@@ -272,16 +264,17 @@ private:
 
     std::string start_text(uint32_t lane) const {
         const bool own = config_.own_samples;
-        const Json samples = {{"C", own ? 0 : config_.C},
-                              {"H", own ? 0 : config_.H},
-                              {"W", own ? 0 : config_.W},
-                              {"classes", own ? 0 : config_.classes},
-                              {"target_scale", config_.target_scale},
-                              {"element", element_name(config_.element)},
-                              {"targets", config_.targets},
-                              {"target_element", element_name(config_.target_element)},
-                              {"ignore", config_.ignore},
-                              {"vocabulary", config_.vocabulary},
+        const NetSpec& of = config_.samples;
+        const Json samples = {{"C", own ? 0 : of.C},
+                              {"H", own ? 0 : of.H},
+                              {"W", own ? 0 : of.W},
+                              {"classes", own ? 0 : of.classes},
+                              {"target_scale", of.target_scale},
+                              {"element", element_name(of.element)},
+                              {"targets", of.targets},
+                              {"target_element", element_name(of.target_element)},
+                              {"ignore", of.ignore},
+                              {"vocabulary", of.vocabulary},
                               {"mean", own ? std::vector<float>() : config_.mean},
                               {"std", own ? std::vector<float>() : config_.std}};
         return Json{{"wire", GC_ATTACH_VERSION},    {"version", version_text}, {"lane", lane},

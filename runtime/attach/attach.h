@@ -26,14 +26,9 @@ struct AttachConfig {
     uint32_t threads = 1;                                                // of a process
     uint32_t lanes = 1;                                                  // processes, at most
     uint64_t seed = 1;                                                   // of the job
-    // Samples, as DataInfo has them.
-    uint32_t C = 1, H = 1, W = 1, classes = 2;
-    float target_scale = 0;
-    Element element = Element::u8, target_element = Element::f32;
-    uint32_t targets = 0, vocabulary = 0;
-    int32_t ignore = -1;
-    std::vector<float> mean, std;                       // [C]
-    bool own_samples = false;                           // the program has the samples, and gets indices
+    NetSpec samples = {};                                                // as the net gets them; the layers are the program's
+    std::vector<float> mean, std;                                        // [C]
+    bool own_samples = false;                                            // the program has the samples, and gets indices
     std::vector<uint32_t> cpus = {};                    // processes are pinned to these in turn, `threads` each; empty: they are not
     uint32_t samples_max = 1;                           // of a block or an evaluation's batch
     std::vector<uint32_t> block_sizes = {};             // in samples

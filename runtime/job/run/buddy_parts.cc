@@ -52,8 +52,7 @@ Status BuddyParts::plan(JobParts& parts, const EngineConfig& config, const NetCo
         net.recompute = pipeline.recomputes();
         Other& other = others_.emplace_back();
         other.run = run;
-        GC_TRY(other.computer.plan(parts.spec, net, parts.schedule, codec, arena_));
-        net_cpu_freeze(*other.computer.net, layers_frozen(parts.layers, parts.schedule));
+        GC_TRY(other.computer.plan(parts.spec, net, parts.schedule, codec, arena_, layers_frozen(parts.layers, parts.schedule)));
     }
     const std::vector<uint32_t> stages = kept_by(cut.own_stage, cut.stages());
     all_.resize(stages.size());

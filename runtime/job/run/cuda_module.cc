@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "nn/frozen.h"
 #include "runtime/core/program.h"
 #include "runtime/core/version.h"
 #include "runtime/job/run/cuda_libraries.h"
@@ -61,13 +62,14 @@ Status Computer::open(const std::string& wanted, const DeviceConfig& config, std
 }
 
 Status Computer::plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config,
-                      const CodecConfig& codec_config, Arena& arena) {
+                      const CodecConfig& codec_config, Arena& arena, uint32_t frozen) {
     if (device) {
         GC_TRY(module->net_plan(spec, net_config, *device, &net));
         GC_TRY(module->optimiser_plan(optimiser_config, *net, &optimiser));
         codec = module->codec_plan(net->layout(), codec_config, *device);
     } else {
         GC_TRY(processes ? processes->plan(net_config, &net) : net_cpu_plan(spec, net_config, arena, &net));
+        if (!processes) net_cpu_freeze(*net, frozen);
         GC_TRY(optimiser_plan(optimiser_config, net->layout(), arena, &optimiser));
         codec = codec_cpu(net->layout(), codec_config);
     }

@@ -36,8 +36,9 @@ struct Computer {
     /// Opens the GPUs: `wanted` is "cpu" (no device), "cuda", or "auto": the CPU if there is no GPU, and *why has the reason.  The
     /// library is searched beside this program and in ../lib.  Error: "no device: ..." with what is missing.
     Status open(const std::string& wanted, const DeviceConfig& config, std::string* why);
+    /// frozen: so many of the first layers do not learn (layers_frozen()), which saves passes on CPUs.
     Status plan(const NetSpec& spec, const NetConfig& net_config, const OptimiserConfig& optimiser_config, const CodecConfig& codec_config,
-                Arena& arena);
+                Arena& arena, uint32_t frozen = 0);
     /// After all planning: allocates the memory of the arena and of the GPUs.
     Status ready(Arena& arena);
     std::vector<MemoryUse> memory(const Arena& arena) const;

@@ -33,19 +33,24 @@ Status stopped(const EngineConfig& config) {
     return stop ? fail(Code::cancelled, "stopped while the job is prepared") : Status{};
 }
 
+/// Of a net of these samples, without layers.
+NetSpec net_of(const DataInfo& info) {
+    return {.C = info.C,
+            .H = info.H,
+            .W = info.W,
+            .classes = info.classes,
+            .target_scale = info.target_scale,
+            .targets = info.targets,
+            .target_element = info.target_element,
+            .element = info.element,
+            .vocabulary = info.vocabulary,
+            .ignore = info.ignore};
+}
+
 Status net_spec(const JobConfig& job, const DataInfo& info, NetSpec* spec) {
-    *spec = {.C = info.C,
-             .H = info.H,
-             .W = info.W,
-             .pad = job.net_pad,
-             .classes = info.classes,
-             .target_scale = info.target_scale,
-             .targets = info.targets,
-             .target_element = info.target_element,
-             .element = info.element,
-             .vocabulary = info.vocabulary,
-             .ignore = info.ignore,
-             .layers = job.layers};
+    *spec = net_of(info);
+    spec->pad = job.net_pad;
+    spec->layers = job.layers;
     if (job.preset.empty()) return {};
     if (info.targets > 0 && info.regression()) spec->classes = info.targets;   // outputs of the net
     GC_TRY(preset_layers(job.preset, job.size, spec));
@@ -270,16 +275,7 @@ Status JobParts::start_processes(const EngineConfig& config, Report& report) {
          .threads = job.threads,
          .lanes = std::max(config.lanes, 1u),
          .seed = job.seed,
-         .C = info.C,
-         .H = info.H,
-         .W = info.W,
-         .classes = info.classes,
-         .target_scale = info.target_scale,
-         .element = info.element,
-         .target_element = info.target_element,
-         .targets = info.targets,
-         .vocabulary = info.vocabulary,
-         .ignore = info.ignore,
+         .samples = net_of(info),
          .mean = info.mean,
          .std = info.std,
          .own_samples = train->of_program(),
@@ -465,8 +461,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     GC_TRY(optimiser_ranges(layers, &schedule));
     if (pipeline) runs = state_runs_of(pipeline->own_cell());
     compute.processes = processes.get();
-    GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena));
-    if (!compute.device && !processes) net_cpu_freeze(*compute.net, layers_frozen(layers, schedule));
+    GC_TRY(compute.plan(spec, net, schedule, {job.quantiser, job.batch, job.blocks, job.seed}, arena, layers_frozen(layers, schedule)));
     if (pipeline && job.buddy) GC_TRY((buddies = std::make_unique<BuddyParts>())->plan(*this, config, net));
 
     const Augment augment = augment_of(job);
