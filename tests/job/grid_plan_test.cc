@@ -1,6 +1,7 @@
 // The plan of grids beside what running jobs take and send.
 #include "runtime/job/run/grid_plan.h"
 
+#include <array>
 #include <numeric>
 
 #include "tests/job/runs.h"
@@ -114,6 +115,28 @@ TEST_F(GridPlanTest, ChoosesWhatFits) {
     EXPECT_LE(small.chosen()->cost.memory, any.grids[0].cost.memory - 1);
     EXPECT_EQ(small.chosen()->cost.step, 0);
     EXPECT_EQ(plan(text, 6, {.memory = 1000, .times = false}).chosen(), nullptr);
+}
+
+// Steps are predicted without the passes that they do not make: an uncut net has no backward pass of these layers, a stage makes their data
+// passes alone.
+TEST_F(GridPlanTest, LayersThatDoNotLearnHaveNoBackwardPass) {
+    const std::string all = replaced(net(1000, "[algorithm]\nexchange = \"ring\"\n"), "blocks = 6\n", stages_go);
+    const std::string last = replaced(all, "[optimiser]\n", "[optimiser]\nfreeze = [\"fc1\", \"middle\"]\n");
+    const auto fastest = [&](const std::string& text) {
+        std::array<double, 3> times = {1e9, 1e9, 1e9};   // a block; a step of 1 stage, of 2
+        for (int i = 0; i < 3; ++i) {
+            const GridPlan made = plan(text, 2, {.times = true});
+            EXPECT_EQ(made.grids.size(), 2u);
+            if (made.grids.size() != 2) return times;
+            times[0] = std::min(times[0], made.block_s);
+            for (size_t grid : {0, 1}) times[grid + 1] = std::min(times[grid + 1], made.grids[grid].cost.step);
+        }
+        return times;
+    };
+    const std::array<double, 3> learnt = fastest(all), frozen = fastest(last);
+    EXPECT_LT(frozen[0], 0.75 * learnt[0]);
+    EXPECT_LT(frozen[1], learnt[1]);
+    EXPECT_LT(frozen[2], learnt[2]);
 }
 
 TEST_F(GridPlanTest, SaysWhatItDoesNotPlan) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "algos/grid/cuts.h"
+#include "nn/frozen.h"
 #include "nn/graph/slices.h"
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
@@ -129,17 +130,41 @@ private:
             outputs[at] = layer.out.elements();
         }
         if (units_.empty()) return work_ = order_.work, Status{};
+        GC_TRY(find_frozen(whole));
         work_.assign(order_.names.size(), 0);
         for (UnitTimes& unit : units_) {
+            if (unit.end <= frozen_) unit.weights = 0;   // of zeros, which become words as others do
             unit.weights += quantise_s_ * std::accumulate(&weights_[unit.first], weights_.data() + unit.end, 0.0);
-            const double block = unit.forward + unit.data + unit.weights;
-            plan_.block_s += block;
-            work_[unit.first] = block + unit.apply / static_cast<double>(whole.block_sizes.size());
+            plan_.block_s += unit.forward + data_uncut(unit) + unit.weights;
+            work_[unit.first] = unit.forward + unit.data + unit.weights + unit.apply / static_cast<double>(whole.block_sizes.size());
         }
         // Lanes share the node's link.
         const double link_s = 8.0 * sizeof(float) * samples_ * std::max(config_.lanes, 1u) / options_.wire.bits_per_s;
         for (const uint64_t elements : cuts_crossed(outputs, order_.reads)) edges_.push_back(static_cast<double>(elements) * link_s);
         return {};
+    }
+
+    /// Layers that do not learn, below all that do (nn/frozen.h).
+    Status find_frozen(const JobParts& whole) {
+        OptimiserConfig optimiser = config_.job.optimiser;
+        GC_TRY(optimiser_ranges(whole.layers, &optimiser));
+        const uint32_t frozen = layers_frozen(whole.layers, optimiser);
+        frozen_ = static_cast<uint32_t>(order_.names.size());
+        if (frozen < whole.layers.size())
+            frozen_ = static_cast<uint32_t>(std::ranges::find(order_.names, whole.layers[frozen].spec.name) - order_.names.begin());
+        return {};
+    }
+
+    /// Seconds of a unit's data passes in an uncut net: only layers above the first one that learns have such a pass.  Stages and slice
+    /// groups make all of them.
+    double data_uncut(const UnitTimes& unit) const {
+        if (frozen_ == 0 || unit.first > frozen_) return unit.data;
+        double all = 0, made = 0;
+        for (uint32_t layer = unit.first; layer < unit.end; ++layer) {
+            all += order_.work[layer];
+            made += layer > frozen_ ? order_.work[layer] : 0;
+        }
+        return all > 0 ? unit.data * made / all : 0;
     }
 
     /// Numbers of stages.  Where the slice groups fill no grid, that of one stage says why.
@@ -216,7 +241,7 @@ private:
             if (!own.has(unit.first)) continue;
             const double share = share_of(unit, own.slice_groups);
             load.block.forward += share * unit.forward;
-            load.block.data += share * unit.data;
+            load.block.data += share * (parts.pipeline ? unit.data : data_uncut(unit));
             load.block.weights += share * unit.weights;
             load.apply += share * unit.apply / grid->lanes;
         }
@@ -286,6 +311,7 @@ private:
     std::vector<UnitTimes> units_;         // empty: not measured
     std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
     std::vector<double> edges_;            // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
+    uint32_t frozen_ = 0;                  // the first layer that learns
     uint32_t samples_ = 0;                 // of the largest block
     double quantise_s_ = 0;                // of an element of a block's gradient
 };
