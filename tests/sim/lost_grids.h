@@ -20,8 +20,9 @@ inline std::string text(const Spare& spare) { return fmt::format("{} {} {}", spa
 /// How a replica's ranks share the net.
 struct LostGrid {
     uint32_t stages = 1, slice_groups = 1;
+    const char* more = "";   // of [parallel]; it has the schedule then
     uint32_t cells() const { return stages * slice_groups; }
-    std::string text() const { return fmt::format("{} stages, {} slice groups", stages, slice_groups); }
+    std::string text() const { return fmt::format("{} stages, {} slice groups {}", stages, slice_groups, more); }
 };
 
 /// A job of lenet5 on `spare.replicas` replicas of the grid.  Slices are those of fc1, so all slice groups compute its convolutions.
@@ -31,6 +32,7 @@ inline void set(StagesJob& job, const Spare& spare, const LostGrid& grid) {
         job.slices = fmt::format("slices = {}\nsliced = [\"fc1\"]\n", grid.slice_groups);
         job.parallel += fmt::format("slice_groups = {}\n", grid.slice_groups);
     }
+    job.parallel += grid.more;
     job.exchange = spare.exchange, job.options = spare.options;
     job.sim.ranks = grid.cells() * spare.replicas;
     job.sim.lost_after_us = 300'000;
@@ -65,7 +67,7 @@ inline void expect_nobody_waits_for_a_slow_replica(std::span<const Spare> spares
 inline void expect_the_others_go_on(std::span<const Spare> spares, const LostGrid& least, uint32_t seeds) {
     for_seeds(seeds, [&](uint64_t seed) {
         for (const Spare& spare : spares) {
-            const LostGrid grid{least.stages + static_cast<uint32_t>(seed % 2), least.slice_groups};
+            const LostGrid grid{least.stages + static_cast<uint32_t>(seed % 2), least.slice_groups, least.more};
             const uint32_t ranks = grid.cells() * spare.replicas;
             const Rank dead = splitmix64(seed) % ranks, slow = splitmix64(seed + 99) % ranks;
             uint64_t at_us = 0;
@@ -73,9 +75,9 @@ inline void expect_the_others_go_on(std::span<const Spare> spares, const LostGri
                 SCOPED_TRACE(fmt::format("{}, {}, rank {} killed at {} us", text(spare), grid.text(), dead, at_us));
                 StagesJob job;
                 set(job, spare, grid);
-                if (grid.slice_groups == 2 && seed / 2 % 2 > 0)
+                if (grid.slice_groups == 2 && !*grid.more && seed / 2 % 2 > 0)
                     job.of_text("slices = 2\nsliced = [\"wte\", \"h1_qkv\", \"h2_mlp2\", \"head\"]\n");
-                if (grid.stages > 1)
+                if (grid.stages > 1 && !*grid.more)
                     job.parallel += fmt::format("schedule = \"{}\"\n", pipeline_schedule_names()[seed % pipeline_schedule_names().size()]);
                 job.parallel += fmt::format("micro_batch = {}\n", 1 + seed % 4 / 2);
                 job.sim.seed = seed;

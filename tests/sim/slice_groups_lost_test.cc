@@ -25,6 +25,14 @@ TEST(SliceGroupsLost, NobodyWaitsForASlowReplica) { expect_nobody_waits_for_a_sl
 
 TEST(SliceGroupsLost, GoOnWithoutARankThatDies) { expect_the_others_go_on(spares, two, 6); }
 
+TEST(SliceGroupsLost, FourGroupsGoOn) { expect_the_others_go_on(std::span(spares).first(1), {.slice_groups = 4}, 3); }
+
+// Both groups compute activations again with what the other one has sent, also of passes that end early.
+TEST(SliceGroupsLost, StagesThatRecomputeGoOn) {
+    const LostGrid recomputes{2, 2, "schedule = \"gpipe\"\nrecompute = true\n"};
+    expect_the_others_go_on(std::span(spares).first(1), recomputes, 4);
+}
+
 TEST(SliceGroupsLost, GoOnWithARankThatWasStopped) { expect_a_stopped_rank_goes_on_or_is_missed(spares, two); }
 
 TEST(SliceGroupsLost, OneReplicaIsMissedAndNoSecondOne) {

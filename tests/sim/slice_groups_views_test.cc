@@ -42,6 +42,27 @@ TEST(SliceGroupsViews, NobodyIsLost) {
 // The nodes that wait for it in the middle of a pass stop, too.
 TEST(SliceGroupsViews, AnyNodeAtAnyTime) { expect_any_node_at_any_time(std::array{lossy(all_sliced), lossy(shared_last)}); }
 
+// The first stage has several blocks in flight and computes its sliced layer again.  A pass that ends early leaves what its slot has kept.
+TEST(SliceGroupsViews, StagesThatRecomputeGoOn) {
+    LossyGrid recomputes = lossy(all_sliced, 2);
+    recomputes.options += "recompute = true\n";
+    uint32_t changed = 0;
+    for (uint64_t at = 3; at < 27; ++at) {
+        const Rank rank = static_cast<Rank>(at % 8);
+        SCOPED_TRACE(fmt::format("rank {} at {} of 60", rank, at));
+        Lossy job(8, at);
+        job.options = recomputes.options;
+        job.kills = {{rank, quiet_us(recomputes) * at / 60}};
+        job.run();
+        if (!has_begun(job)) continue;
+        job.expect(recomputes.whole(steps_few).digest);
+        expect_one_line(job, recomputes.whole(steps_few));
+        changed += !job.engines[rank == 0 ? 1 : 0]->status().losses.empty();
+        if (::testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(changed, 6u);
+}
+
 TEST(SliceGroupsViews, TwoNodesOfDifferentCells) {
     for_seeds(40, [](uint64_t seed) {
         const uint32_t stages = seed % 2 ? 1 : 2;
