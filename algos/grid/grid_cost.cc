@@ -11,6 +11,12 @@ std::vector<uint32_t> stage_counts(uint32_t nodes, uint32_t most) {
     return counts;
 }
 
+std::vector<uint32_t> slice_group_counts(uint32_t slices) {
+    std::vector<uint32_t> counts;
+    for (uint32_t groups = 1; groups <= slices && slices % groups == 0; groups *= 2) counts.push_back(groups);
+    return counts;
+}
+
 GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
     const auto shares = [](uint32_t count, uint32_t size) { return (count + size - 1) / size; };
     const auto seconds = [&](double bytes) { return bytes * 8 / wire.bits_per_s; };

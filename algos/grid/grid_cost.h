@@ -11,6 +11,9 @@ namespace gradcast {
 /// The numbers of stages that `nodes` nodes can have without spares, at most `most`: the divisors of `nodes`, ascending.
 std::vector<uint32_t> stage_counts(uint32_t nodes, uint32_t most);
 
+/// The numbers of slice groups that can share `slices` slices: the powers of two that divide `slices`, ascending.
+std::vector<uint32_t> slice_group_counts(uint32_t slices);
+
 /// What a step takes of a node with one of the stages.
 struct StageLoad {
     StageTimes block;   // seconds of a block's passes, on one lane

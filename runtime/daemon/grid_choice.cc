@@ -1,4 +1,5 @@
 #include "runtime/daemon/grid_choice.h"
+#include "runtime/job/file/cells.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +8,8 @@ namespace gradcast {
 bool GridChoice::wanted(const JobPlan& plan) {
     // What is measured are layers on CPUs: those of GPUs are cut by their counted work (stages_plan()).
     if (!plan.parsed || plan.parsed->device != "cpu") return false;
-    return plan.parsed->stages == stages_auto || (plan.parsed->stages > 1 && plan.parsed->cuts.empty());
+    return plan.parsed->stages == stages_auto || plan.parsed->slice_groups == slice_groups_auto ||
+           (plan.parsed->stages > 1 && plan.parsed->cuts.empty());
 }
 
 GridChoice::GridChoice(std::shared_ptr<JobPlan> plan, const EngineConfig& config, const GridPlanOptions& options, std::string least)
@@ -36,10 +38,14 @@ Status GridChoice::choose() {
     std::string about;
     GC_TRY(grid_plan(config_, options_, &made, &about));
     const PlannedGrid* grid = made.chosen();
-    if (!grid && options_.stages > 0) grid = &made.grids[0];   // each node says for itself whether it has the memory
-    if (!grid) return fail(Code::node_memory, "parallel.stages: {} (node {} has least)", made.none_fits(options_), least_);
+    const bool any_groups = config_.job.slice_groups == slice_groups_auto;
+    if (!grid && options_.stages > 0 && !any_groups) grid = &made.grids[0];   // each node says for itself whether it has the memory
+    if (!grid)
+        return fail(Code::node_memory, "parallel.{}: {} (node {} has least)", options_.stages > 0 ? "slice_groups" : "stages",
+                    made.none_fits(options_), least_);
     plan_->stages = grid->stages;
     plan_->cuts = grid->cuts;
+    plan_->slice_groups = grid->slice_groups;
     plan_->grid = made.reason(*grid, options_);
     return {};
 }

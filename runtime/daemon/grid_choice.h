@@ -1,5 +1,5 @@
-// The grid of a job that leaves it open: parallel.stages = "auto", or stages without cuts.  The node of the submission chooses it, in a
-// thread that runs the net's layers, before the members prepare.
+// The grid of a job that leaves it open: parallel.stages = "auto", slice_groups = "auto", or stages without cuts.  The node of the
+// submission chooses it, in a thread that runs the net's layers, before the members prepare.
 #pragma once
 #include <atomic>
 #include <memory>

@@ -244,6 +244,7 @@ Status JobRun::prepare() {
     if (plan_->stages > 0) {
         config.job.stages = plan_->stages;
         config.job.cuts = plan_->cuts;
+        config.job.slice_groups = plan_->slice_groups;
         config.grid = plan_->grid;
     }
     config.roster = roster_;

@@ -42,6 +42,7 @@ struct JobPlan {
     bool copies = false;                           // resumes: programs are started from copies in the job's folder, where a node has some
     uint32_t stages = 0;                           // in place of parallel.stages; 0: stages and cuts are those of the job file
     std::vector<std::string> cuts;                 // in place of parallel.cuts
+    uint32_t slice_groups = 1;                     // in place of parallel.slice_groups, where `stages` is above 0
     std::string grid;                              // why these, for people
     std::string notes;                             // of the coordinator about this run, a line each; the job reports them
     bool survive = false;   // job.survive: the job goes on without lost members, and a member that is started anew rejoins it

@@ -64,6 +64,7 @@ std::vector<std::byte> plan_write(const JobPlan& plan) {
     writer.number(plan.cuts.size());
     for (const std::string& each : plan.cuts) writer.text(each);
     writer.text(std::string_view(plan.grid).substr(0, reason_max));
+    writer.number(plan.slice_groups);
     return std::move(writer.bytes);
 }
 
@@ -135,6 +136,9 @@ bool plan_parse(std::span<const std::byte> bytes, JobPlan* plan) {
     for (uint64_t i = 0; i < cuts && reader.good; ++i) result.cuts.push_back(reader.text(layer_name_max));
     result.stages = static_cast<uint32_t>(stages);
     result.grid = reader.text(reason_max);
+    const uint64_t groups = reader.number();
+    if (groups < 1 || groups > ranks_max) return false;
+    result.slice_groups = static_cast<uint32_t>(groups);
     if (survive > 1 || joins > 1 || first > members || elastic > 1 || copies > 1) return false;
     result.copies = copies == 1;
     result.first = static_cast<uint32_t>(first);

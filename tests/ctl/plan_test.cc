@@ -64,6 +64,18 @@ TEST_F(Plan, GivesTheSameToPrograms) {
     EXPECT_TRUE(small["grids"][0]["step_s"].is_null());
 }
 
+TEST_F(Plan, TriesSliceGroups) {
+    const std::string slices = " --set parallel.slices=4 --set 'parallel.sliced=[\"fc1\"]' --set parallel.slice_groups=auto --no-times";
+    const Outcome outcome = run("plan job.toml --nodes 4 --set parallel.stages=auto" + slices);
+    ASSERT_EQ(outcome.exit, 0) << outcome.err;
+    for (const char* line : {"stages  slice groups  replicas", "stages  slice groups  "})
+        EXPECT_NE(outcome.out.find(line), outcome.out.npos) << outcome.out;
+    const Json json = run("-o json plan job.toml --nodes 4 --set parallel.stages=auto" + slices).json();
+    ASSERT_EQ(json["grids"].size(), 6u);   // 1 stage of 1, 2 and 4 groups, 2 of 1 and 2, 4 of 1
+    EXPECT_EQ(json["grids"][2]["slice_groups"], 4);
+    EXPECT_EQ(json["auto_slice_groups"], 1);
+}
+
 TEST_F(Plan, SaysWhyANetIsNotCut) {
     const Outcome outcome = run("plan job.toml --nodes 2 --no-times --set algorithm.kind=ma");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;

@@ -417,6 +417,7 @@ TEST(JobPlan, RoundTripsAndRefusesAllElse) {
     plan.stages = 3;
     plan.cuts = {"conv2", "fc1"};
     plan.grid = "3 stages";
+    plan.slice_groups = 4;
     std::vector<std::byte> bytes = plan_write(plan);
     JobPlan read;
     ASSERT_TRUE(plan_parse(bytes, &read));
@@ -425,6 +426,12 @@ TEST(JobPlan, RoundTripsAndRefusesAllElse) {
     EXPECT_EQ(read.stages, 3u);
     EXPECT_EQ(read.cuts, plan.cuts);
     EXPECT_EQ(read.grid, "3 stages");
+    EXPECT_EQ(read.slice_groups, 4u);
+    for (const uint32_t groups : {0u, ranks_max + 1}) {
+        plan.slice_groups = groups;
+        EXPECT_FALSE(plan_parse(plan_write(plan), &read)) << groups;
+    }
+    plan.slice_groups = 1;
     for (const size_t cuts : {0u, 1u, 3u}) {
         plan.cuts.resize(cuts);
         EXPECT_FALSE(plan_parse(plan_write(plan), &read)) << cuts;

@@ -14,6 +14,14 @@ TEST(GridCost, StagesFillTheNodes) {
     for (const auto& each : cases) EXPECT_EQ(stage_counts(each.nodes, each.most), each.counts) << each.nodes;
 }
 
+TEST(GridCost, SliceGroupsDivideTheSlices) {
+    struct {
+        uint32_t slices;
+        std::vector<uint32_t> counts;
+    } cases[] = {{1, {1}}, {2, {1, 2}}, {8, {1, 2, 4, 8}}, {12, {1, 2, 4}}};
+    for (const auto& each : cases) EXPECT_EQ(slice_group_counts(each.slices), each.counts) << each.slices;
+}
+
 constexpr StageTimes one{1, 1, 1};
 
 GridLoad equal(uint32_t stages, uint32_t blocks, Schedule schedule = Schedule::one_forward_one_backward) {

@@ -139,6 +139,49 @@ TEST_F(GridPlanTest, LayersThatDoNotLearnHaveNoBackwardPass) {
     EXPECT_LT(frozen[2], learnt[2]);
 }
 
+// Where slice groups are auto, too, each number of them is one grid for each number of stages, as if the job named both.
+TEST_F(GridPlanTest, TriesSliceGroups) {
+    const auto text = [&](const std::string& stages, const std::string& groups) {
+        const std::string slices = "slices = 4\nsliced = [\"middle\"]\nslice_groups = ";
+        return replaced(net(300, "[algorithm]\nexchange = \"ring\"\n[parallel]\n" + stages + slices + groups + "\n"), "blocks = 6\n",
+                        stages_go);
+    };
+    const auto shapes = [](const GridPlan& made) {
+        std::vector<std::array<uint32_t, 3>> all;
+        for (const PlannedGrid& each : made.grids) all.push_back({each.stages, each.slice_groups, each.replicas});
+        return all;
+    };
+    using Shapes = std::vector<std::array<uint32_t, 3>>;
+    const GridPlan any = plan(text("stages = \"auto\"\n", "\"auto\""), 4);
+    EXPECT_EQ(shapes(any), (Shapes{{1, 1, 4}, {1, 2, 2}, {1, 4, 1}, {2, 1, 2}, {2, 2, 1}}));
+    EXPECT_EQ(shapes(plan(text("stages = \"auto\"\n", "\"auto\""), 6)), (Shapes{{1, 1, 6}, {1, 2, 3}, {2, 1, 3}, {3, 1, 2}, {3, 2, 1}}));
+    EXPECT_EQ(shapes(plan(text("", "\"auto\""), 4, {.stages = 1, .times = false})), (Shapes{{1, 1, 4}, {1, 2, 2}, {1, 4, 1}}));
+    EXPECT_EQ(shapes(plan(text("stages = 2\n", "\"auto\""), 4, {.stages = 2, .times = false})), (Shapes{{2, 1, 2}, {2, 2, 1}}));
+    for (const PlannedGrid& each : any.grids) {
+        SCOPED_TRACE(each.text());
+        const GridPlan named = plan(text(fmt::format("stages = {}\n", each.stages), std::to_string(each.slice_groups)), 4);
+        const auto same = std::ranges::find(named.grids, each.stages, &PlannedGrid::stages);
+        ASSERT_NE(same, named.grids.end());
+        EXPECT_EQ(same->memory, each.memory);
+        EXPECT_EQ(same->cost.edges + same->cost.words, each.cost.edges + each.cost.words);
+    }
+    uint64_t least = UINT64_MAX;
+    for (const PlannedGrid& each : any.grids) least = std::min(least, each.cost.memory);
+    const GridPlan small = plan(text("stages = \"auto\"\n", "\"auto\""), 4, {.memory = least, .times = false});
+    ASSERT_NE(small.chosen(), nullptr);
+    EXPECT_EQ(small.chosen()->cost.memory, least);
+    EXPECT_GT(small.chosen()->slice_groups, 1u);
+    EXPECT_NE(small.reason(*small.chosen(), {.memory = least}).find("1 stage in 2 slice groups of 2 replicas: "), std::string::npos);
+    const GridPlanOptions none{.memory = 1000, .stages = 1, .times = false};
+    EXPECT_NE(
+        plan(text("", "\"auto\""), 4, none).none_fits(none).find("no grid fits in memory of 0.0 MiB a node; the smallest is: 1 stage"),
+        std::string::npos);
+    // The faster one, by times.
+    const GridPlan timed = plan(text("", "\"auto\""), 4, {.stages = 1, .times = true});
+    ASSERT_NE(timed.chosen(), nullptr);
+    for (const PlannedGrid& each : timed.grids) EXPECT_LE(timed.chosen()->cost.step, each.cost.step);
+}
+
 TEST_F(GridPlanTest, SaysWhatItDoesNotPlan) {
     EXPECT_EQ(plan(job_text("[algorithm]\nkind = \"ma\"\n"), 4).notes,
               (std::vector<std::string>{"stages: ma computes whole nets: stages go with ssgd"}));

@@ -282,6 +282,13 @@ TEST(JobRules, EachIsBrokenByOneCase) {
     }
 }
 
+TEST(JobRules, SliceGroupsMayBeAuto) {
+    const auto said = [](const char* parallel) { return mistakes_of({.parallel = parallel}); };
+    EXPECT_EQ(said("slices = 8\nslice_groups = \"auto\"\n"), std::vector<std::string>{});
+    EXPECT_EQ(said("slice_groups = \"auto\"\n"),
+              std::vector<std::string>{"parallel.slice_groups: nodes share the slices of layers, and there are none: set slices"});
+}
+
 // JobOption::Field says which.
 TEST(JobRules, AKeyOfSsgdOrOfCpus) {
     // clang-format off

@@ -102,8 +102,8 @@ struct StagesJob {
             "\"{}\"\n{}"
             "[parallel]\n{}",
             steps, batch, blocks, tested ? fmt::format("evaluate = {}\n", evaluate) : "", checkpoints, data, test, context,
-            preset.empty() ? "" : fmt::format("preset = \"{}\"\n", preset), precision, start, net, optimiser, exchange, quantiser,
-            options, parallel + slices);
+            preset.empty() ? "" : fmt::format("preset = \"{}\"\n", preset), precision, start, net, optimiser, exchange, quantiser, options,
+            parallel + slices);
         GC_TRY(job_parse(text, "job.toml", "/", job));
         job->text = text;
         return {};

@@ -140,6 +140,29 @@ TEST_F(SystemGrids, OneDigestAClippedNet) {
     expect_bits(status, whole);
 }
 
+// The coordinator chooses how many nodes share the slices, and may choose the stages too.
+TEST_F(SystemGrids, AutoSliceGroupsGiveTheSameDigest) {
+    const Net& net = nets[1];
+    const JobStatus whole = trained(net, {.groups = 1});
+    for (const char* stages : {"", "stages = 2\n", "stages = \"auto\"\n"}) {
+        SCOPED_TRACE(stages);
+        std::string text = job_text(net, {.groups = 1});
+        const std::string one = "slice_groups = 1\n";
+        text.replace(text.find(one), one.size(), fmt::format("slice_groups = \"auto\"\n{}", stages));
+        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, {"a", "b", "c", "d"}, 0}));
+        ASSERT_TRUE(answer.contains("id")) << answer.dump();
+        const JobStatus status = cluster[0].ended(answer["id"]);
+        ASSERT_EQ(status.state, JobState::done) << status.error;
+        expect_bits(status, whole);
+        EXPECT_NE(status.grid.find(stages == std::string_view("stages = 2\n") ? "2 stages in 2 slice groups of 1 replica"
+                                                                              : "1 stage in 4 slice groups of 1 replica"),
+                  std::string::npos)
+            << status.grid;
+        EXPECT_NE(status.grid.find("ms a step"), std::string::npos) << status.grid;
+        for (const uint32_t other : {1u, 2u, 3u}) EXPECT_EQ(cluster[other].ended(answer["id"]).digest, whole.digest);
+    }
+}
+
 // Two slice groups in two stages, then four slice groups, then four replicas with all slices: the digest of a quiet run.
 TEST_F(SystemGrids, AGridOfSlicesGoesOnAsAnotherOne) {
     constexpr uint32_t steps = 600;

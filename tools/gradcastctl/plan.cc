@@ -4,6 +4,7 @@
 #include "runtime/core/amount.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/net/interface.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/run/grid_plan.h"
 #include "tools/gradcastctl/commands.h"
 #include "tools/gradcastctl/job_input.h"
@@ -26,6 +27,19 @@ std::string step_text(const GridCost& cost) {
     return cost.step == 0 ? "-" : cost.step < 1 ? fmt::format("{:.1f} ms", cost.step * 1e3) : fmt::format("{:.2f} s", cost.step);
 }
 std::string cuts_text(const PlannedGrid& grid) { return grid.cuts.empty() ? "-" : fmt::format("{}", fmt::join(grid.cuts, ", ")); }
+
+/// The grid that the job takes, where it names a number of stages or of slice groups; null: a whole net, or none fits.
+const PlannedGrid* own_grid(const GridPlan& plan, const JobConfig& job, uint64_t memory) {
+    std::vector<const PlannedGrid*> its;
+    std::vector<GridCost> costs;
+    for (const PlannedGrid& each : plan.grids)
+        if ((job.stages == stages_auto || each.stages == job.stages) &&
+            (job.slice_groups == slice_groups_auto || each.slice_groups == job.slice_groups))
+            its.push_back(&each), costs.push_back(each.cost);
+    const size_t best = grid_choose(costs, its.size() > 1 ? memory : 0);
+    const bool whole = job.stages == 1 && job.slice_groups == 1;
+    return best < its.size() && !whole ? its[best] : nullptr;
+}
 
 Json json_of(const PlannedGrid& grid, uint64_t memory) {
     const MemoryByUse uses = memory_by_use(grid.memory);
@@ -56,6 +70,7 @@ Json json_of(const GridPlan& plan, const EngineConfig& config, const GridPlanOpt
     json["memory"] = options.memory > 0 ? Json(options.memory) : Json();
     json["block_s"] = plan.block_s > 0 ? Json(plan.block_s) : Json();
     json["auto"] = plan.chosen() ? Json(plan.chosen()->stages) : Json();
+    json["auto_slice_groups"] = plan.chosen() ? Json(plan.chosen()->slice_groups) : Json();
     json["alone"] = plan.alone ? json_of(*plan.alone, options.memory) : Json();
     return json;
 }
@@ -70,22 +85,26 @@ void print(const GridPlan& plan, const EngineConfig& config, const GridPlanOptio
                                   config.lanes, config.lanes == 1 ? "" : "s"));
     line("wire", fmt::format("{} and {} for a message, assumed: --rate, --latency", flags.rate, flags.latency));
     if (job.slice_groups > 1) line("slices", fmt::format("{} nodes share the slices of each stage (slice_groups)", job.slice_groups));
+    const bool groups = job.slice_groups == slice_groups_auto;   // a column
     line("memory", options.memory > 0 ? fmt::format("{} a node", text_bytes(options.memory)) : "not limited: --memory 8GiB");
     std::vector<std::vector<std::string>> rows = {
         {"", "stages", "replicas", "step", "idle", "edges sent", "words sent", "memory", "fits", "begin at"}};
     std::vector<std::vector<std::string>> memory = {{"stages", "memory", "at stage"}};
     for (const char* name : memory_for_names) memory[0].emplace_back(name);
+    if (groups) rows[0].insert(rows[0].begin() + 2, "slice groups"), memory[0].insert(memory[0].begin() + 1, "slice groups");
     auto add = [&](const char* mark, const PlannedGrid& grid) {
         rows.push_back({mark, std::to_string(grid.stages), std::to_string(grid.replicas), step_text(grid.cost),
                         grid.cost.step > 0 ? fmt::format("{:.2f}", grid.cost.idle) : "-",
                         text_bytes(static_cast<uint64_t>(grid.cost.edges)), text_bytes(static_cast<uint64_t>(grid.cost.words)),
                         text_bytes(grid.cost.memory), fits(grid, options.memory) ? "yes" : "no", cuts_text(grid)});
+        if (groups) rows.back().insert(rows.back().begin() + 2, std::to_string(grid.slice_groups));
         std::vector<std::string>& row = memory.emplace_back();
         row = {std::to_string(grid.stages), text_bytes(grid.cost.memory), std::to_string(grid.cost.fullest + 1)};
         for (const uint64_t bytes : memory_by_use(grid.memory)) row.push_back(text_bytes(bytes));
+        if (groups) row.insert(row.begin() + 1, std::to_string(grid.slice_groups));
     };
-    for (const PlannedGrid& each : plan.grids)
-        add(&each == plan.chosen() ? "auto" : each.stages == job.stages && (job.stages > 1 || job.slice_groups > 1) ? "job" : "", each);
+    const PlannedGrid* const own = own_grid(plan, job, options.memory);
+    for (const PlannedGrid& each : plan.grids) add(&each == plan.chosen() ? "auto" : &each == own ? "job" : "", each);
     fmt::print("\n");
     print_table(rows);
     fmt::print("\nmemory of the fullest node\n");

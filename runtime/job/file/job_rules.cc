@@ -8,6 +8,7 @@
 #include "algos/grid/schedule.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/file/job_options.h"
 
 namespace gradcast {
@@ -59,7 +60,7 @@ bool weights_later(Keys keys) {
     return schedule && passes_apart(*schedule);
 }
 bool sliced(Keys keys) { return keys.job.slices > 1; }
-bool grouped(Keys keys) { return keys.job.slice_groups > 1; }   // nodes share slices
+bool grouped(Keys keys) { return keys.job.slice_groups != 1; }   // nodes share slices
 bool tied(Keys keys) { return !std::ranges::all_of(keys.job.layers, &std::string::empty, &LayerSpec::weights_of); }
 bool exempts(Keys keys) { return keys.job.optimiser.decay_exempt || !keys.job.optimiser.decay_exempt_names.empty(); }
 bool averages(Keys keys) { return keys.job.optimiser.ema > 0; }
@@ -300,9 +301,9 @@ constexpr JobRule rules[] = {
      "goes with slices of at least 2"},
     {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && !sliced(keys); },
      "nodes share the slices of layers, and there are none: set slices"},
-    {"parallel.slice_groups", [](Keys keys) { return !std::has_single_bit(keys.job.slice_groups); },
+    {"parallel.slice_groups", [](Keys keys) { return keys.job.slice_groups != slice_groups_auto && !std::has_single_bit(keys.job.slice_groups); },
      "{parallel.slice_groups} is not a power of two"},
-    {"parallel.slice_groups", [](Keys keys) { return keys.job.slices % keys.job.slice_groups != 0; },
+    {"parallel.slice_groups", [](Keys keys) { return keys.job.slices % std::max(keys.job.slice_groups, 1u) != 0; },
      "{parallel.slice_groups} does not divide the {parallel.slices} slices"},
     {"parallel.slice_groups", [](Keys keys) { return grouped(keys) && (keys.job.balance || !keys.job.weights.empty()); },
      "goes with equal shares of the blocks: leave balance and weights out"},

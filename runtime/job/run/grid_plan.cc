@@ -12,6 +12,7 @@
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/isa.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/file/job_rules.h"
 #include "runtime/job/run/planned_job.h"
 #include "transport/code/kernels.h"
@@ -66,8 +67,7 @@ public:
         if (config_.job.device != "cpu") return fail(Code::invalid, "{}: a plan is made of jobs on CPUs", config_.job.device);
         Report report{Log::none()};
         JobParts whole;
-        EngineConfig uncut = of_stages(1, {});
-        uncut.job.slice_groups = 1;
+        const EngineConfig uncut = of_grid(1, 1, {});
         if (const Status status = whole.examine(uncut, false, report); !status.ok()) return about_ = whole.about, status;
         GC_TRY(net_cpu_order(whole.spec, &order_));
         const std::vector<uint32_t> sizes = whole.local ? whole.local->block_sizes() : whole.block_sizes;
@@ -78,12 +78,12 @@ public:
         GC_TRY(measure(whole));
         sliced_ = sliced_layers(whole.layers);
         const uint32_t most = uncut_why.empty() ? cuts_most(order_.learns, order_.begins) : 1;
-        const std::vector<uint32_t> all = options_.stages > 0 ? std::vector{options_.stages} : counts(most);
-        for (const uint32_t stages : all) {
-            const Status status = add(stages);
+        const std::vector<Shape> all = shapes(most);
+        for (const Shape& shape : all) {
+            const Status status = add(shape);
             // Of several grids some may not go with the exchange: too few replicas.
             if (status.code != Code::invalid || all.size() == 1) GC_TRY(status);
-            else plan_.notes.push_back(fmt::format("stages = {}: {}", stages, status.what));
+            else plan_.notes.push_back(fmt::format("{}: {}", keys_text(shape), status.what));
         }
         if (plan_.grids.empty()) return fail(Code::invalid, "{}", plan_.notes.back());
         std::vector<GridCost> costs;
@@ -101,9 +101,14 @@ public:
     }
 
 private:
-    EngineConfig of_stages(uint32_t stages, const std::vector<std::string>& cuts) const {
+    struct Shape {
+        uint32_t stages = 1, groups = 1;
+    };
+
+    EngineConfig of_grid(uint32_t stages, uint32_t groups, const std::vector<std::string>& cuts) const {
         EngineConfig config = config_;
         config.job.stages = stages;
+        config.job.slice_groups = groups;
         config.job.cuts = cuts;
         config.job.buddy = config_.job.buddy && stages > 1 && config_.nodes() < 2 * stages;
         config.self = NodeId{0};
@@ -167,10 +172,25 @@ private:
         return all > 0 ? unit.data * made / all : 0;
     }
 
-    /// Numbers of stages.  Where the slice groups fill no grid, that of one stage says why.
-    std::vector<uint32_t> counts(uint32_t most) const {
-        const uint32_t groups = config_.job.slice_groups;
-        return config_.nodes() % groups == 0 ? stage_counts(config_.nodes() / groups, most) : std::vector{1u};
+    /// Ascending.  Where no grid has as many nodes, the first one says why.
+    std::vector<Shape> shapes(uint32_t most) const {
+        const uint32_t nodes = config_.nodes(), only = options_.stages;
+        const bool any = config_.job.slice_groups == slice_groups_auto;
+        const std::vector<uint32_t> counts = any ? slice_group_counts(config_.job.slices) : std::vector{config_.job.slice_groups};
+        std::vector<Shape> all;
+        for (const uint32_t groups : counts)
+            if (only > 0 && (groups == counts[0] || nodes % (only * groups) == 0)) all.push_back({only, groups});
+            else if (only == 0 && nodes % groups == 0)
+                for (const uint32_t stages : stage_counts(nodes / groups, most)) all.push_back({stages, groups});
+        if (all.empty()) all.push_back({1, counts[0]});
+        std::ranges::sort(all, {}, [](const Shape& shape) { return std::pair(shape.stages, shape.groups); });
+        return all;
+    }
+
+    std::string keys_text(const Shape& shape) const {
+        const std::string groups =
+            config_.job.slice_groups == slice_groups_auto ? fmt::format(", slice_groups = {}", shape.groups) : std::string();
+        return fmt::format("stages = {}{}", shape.stages, groups);
     }
 
     std::vector<std::string> cuts(const CutCosts& costs, uint32_t stages) const {
@@ -180,13 +200,14 @@ private:
         return names;
     }
 
-    Status add(uint32_t stages) {
+    Status add(const Shape& shape) {
+        const auto& [stages, groups] = shape;
         const bool given = stages == config_.job.stages && !config_.job.cuts.empty();
         PlannedGrid made;
-        GC_TRY(grid(of_stages(stages, given ? config_.job.cuts : cuts({work_, edges_}, stages)), &made));
+        GC_TRY(grid(of_grid(stages, groups, given ? config_.job.cuts : cuts({work_, edges_}, stages)), &made));
         if (!given && stages > 1 && options_.memory > 0 && made.cost.memory > options_.memory) {
             PlannedGrid other;   // a slower one may fit
-            GC_TRY(grid(of_stages(stages, cuts({weights_}, stages)), &other));
+            GC_TRY(grid(of_grid(stages, groups, cuts({weights_}, stages)), &other));
             if (other.cost.memory <= options_.memory) made = std::move(other);
         }
         plan_.grids.push_back(std::move(made));
@@ -342,8 +363,9 @@ std::string PlannedGrid::costs_text() const {
 
 std::string GridPlan::none_fits(const GridPlanOptions& options) const {
     const PlannedGrid& least = *std::ranges::min_element(grids, {}, [](const PlannedGrid& each) { return each.cost.memory; });
-    return fmt::format("{} of {:.1f} MiB a node; {}: {}", options.stages > 0 ? "the job does not fit in memory" : "no grid fits in memory",
-                       mib(options.memory), options.stages > 0 ? "it is" : "the smallest is", least.costs_text());
+    const bool only = options.stages > 0 && grids.size() == 1;
+    return fmt::format("{} of {:.1f} MiB a node; {}: {}", only ? "the job does not fit in memory" : "no grid fits in memory",
+                       mib(options.memory), only ? "it is" : "the smallest is", least.costs_text());
 }
 
 std::string GridPlan::reason(const PlannedGrid& chosen, const GridPlanOptions& options) const {

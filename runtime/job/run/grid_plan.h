@@ -1,5 +1,6 @@
-// Which grids a job's net can have over its nodes, before anything runs: for each number of stages the cuts, the memory of the fullest node
-// by purpose, the bytes of a step and its predicted time.  Memory is that of the planning of PREPARE, which is done for each stage.
+// Which grids a job's net can have over its nodes, before anything runs: for each number of stages and slice groups the cuts, the memory of
+// the fullest node by purpose, the bytes of a step and its predicted time.  Memory is that of the planning of PREPARE, which is done for
+// each stage.
 #pragma once
 #include <array>
 #include <optional>
@@ -38,7 +39,7 @@ struct PlannedGrid {
 };
 
 struct GridPlan {
-    std::vector<PlannedGrid> grids;     // ascending numbers of stages
+    std::vector<PlannedGrid> grids;     // ascending numbers of stages, then of slice groups
     size_t best = 0;                    // what `auto` takes; grids.size(): none fits
     std::optional<PlannedGrid> alone;   // the whole net on one host; none where the job needs several
     double block_s = 0;                 // of the whole net on one lane; 0: not known
@@ -53,7 +54,8 @@ struct GridPlan {
 };
 
 /// Plans `config.job` over `config.nodes()` nodes with `config.lanes` lanes each.  Its stages and self do not matter; its cuts are those of
-/// their number of stages.  Each grid has the job's slice groups.  Takes the memory of the largest unit of the net (nn/measure.h) and the
+/// their number of stages.  Each grid has the job's slice groups; where these are auto, each number of slice_group_counts() is tried with
+/// each number of stages, if the nodes fill the grid.  Takes the memory of the largest unit of the net (nn/measure.h) and the
 /// time of some blocks, with options.times; without, neither.  Several threads may call.  *about becomes the key of the job file that an
 /// error is about.  Errors: as of PREPARE; the job computes on GPUs; cancelled.
 Status grid_plan(const EngineConfig& config, const GridPlanOptions& options, GridPlan* plan, std::string* about);

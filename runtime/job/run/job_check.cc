@@ -6,6 +6,7 @@
 
 #include "datasets/manifest.h"
 #include "runtime/attach/process.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/part_holders.h"
@@ -41,7 +42,7 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
     config.lanes = options.lanes;
     config.verified = options.verified;
     // Where nobody says how many: of one replica.
-    const uint32_t nodes = options.nodes > 0 ? options.nodes : std::max(job.stages, 1u) * job.slice_groups;
+    const uint32_t nodes = options.nodes > 0 ? options.nodes : cells_of(job);
     for (uint32_t node = 0; node < nodes; ++node) config.roster.push_back({fmt::format("node{}", node), {}, 1});
     JobCheck result;
     if (!options.here && job.samples == 0) {

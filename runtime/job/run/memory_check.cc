@@ -4,6 +4,7 @@
 
 #include "runtime/attach/attach.h"
 #include "runtime/core/memory_room.h"
+#include "runtime/job/file/cells.h"
 
 namespace gradcast {
 namespace {
@@ -17,7 +18,9 @@ std::string stages_that_fit(const EngineConfig& config, uint64_t memory) {
     std::string about;
     if (config.nodes() == 1 || !grid_plan(config, {.memory = memory, .times = false}, &plan, &about).ok()) return {};
     if (const PlannedGrid* grid = plan.chosen())
-        return fmt::format("; parallel.stages = {} would need {:.1f} MiB a node", grid->stages, mib(grid->cost.memory));
+        return fmt::format("; parallel.stages = {}{} would need {:.1f} MiB a node", grid->stages,
+                           config.job.slice_groups == slice_groups_auto ? fmt::format(" with slice_groups = {}", grid->slice_groups) : "",
+                           mib(grid->cost.memory));
     return plan.grids.size() > 1 ? fmt::format("; over {} nodes no number of stages fits", config.nodes()) : "";
 }
 

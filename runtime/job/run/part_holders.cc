@@ -1,4 +1,5 @@
 #include "runtime/job/run/part_holders.h"
+#include "runtime/job/file/cells.h"
 
 #include <algorithm>
 
@@ -26,14 +27,14 @@ std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool
 }
 
 bool parts_travel(const JobConfig& job, uint32_t nodes) {
-    const uint32_t cells = std::max(job.stages, 1u) * job.slice_groups;
+    const uint32_t cells = cells_of(job);
     if (cells < 2 || job.checkpoint_keep == 0 || job.s > 0) return false;
     const uint32_t replicas = job.survive ? 1 : std::max(nodes / cells, 1u);   // the fewest
     return (job.checkpoint_copies == copies_auto ? 2 : job.checkpoint_copies) > replicas;
 }
 
 uint32_t copies_most(const JobConfig& job, uint32_t nodes) {
-    const uint32_t cells = std::max(job.stages, 1u) * job.slice_groups, replicas = std::max(nodes / cells, 1u);
+    const uint32_t cells = cells_of(job), replicas = std::max(nodes / cells, 1u);
     return cells == 1 || job.s > 0 ? replicas : replicas * cells;   // spare nodes hold nothing
 }
 
@@ -41,7 +42,7 @@ Status copies_check(const JobConfig& job, uint32_t nodes) {
     const uint32_t most = copies_most(job, nodes);
     if (job.checkpoint_copies <= most) return {};
     const std::string possible = most == 1 ? "only 1 is possible" : fmt::format("1 to {} are possible", most);
-    if (std::max(job.stages, 1u) * job.slice_groups < 2 || job.s == 0)
+    if (cells_of(job) < 2 || job.s == 0)
         return fail(Code::invalid, "job.checkpoint_copies = {}, but the job has {} node{}: {}, or \"auto\"", job.checkpoint_copies, nodes,
                     nodes == 1 ? "" : "s", possible);
     return fail(Code::invalid,

@@ -17,6 +17,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/digest.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/job_protocol.h"
 #include "runtime/job/run/memory_check.h"
@@ -344,7 +345,7 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
 }
 
 Status JobParts::check_stages(const EngineConfig& config) {
-    if (config.job.stages <= 1 && config.job.slice_groups == 1) return {};   // auto that nobody has chosen for: in one piece
+    if (cells_of(config.job) == 1) return {};   // auto that nobody has chosen for: in one piece
     GC_TRY(stages_plan(config.job, spec, config.nodes(), config.self, std::max(config.lanes, 1u), &cut.emplace(), &about));
     cut->block_sizes = block_sizes;
     pipeline = cut;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "algos/grid/cuts.h"
+#include "runtime/job/file/cells.h"
 #include "transport/exchange/exchange.h"
 
 namespace gradcast {
@@ -97,7 +98,7 @@ PipelineConfig pipeline_of_run(const PipelineConfig& cut, const StageRun& run) {
 
 Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId self, uint32_t lanes, PipelineConfig* config,
                    std::string* about) {
-    const uint32_t groups = job.slice_groups, stages = std::max(job.stages, 1u), cells = stages * groups;
+    const uint32_t groups = std::max(job.slice_groups, 1u), stages = std::max(job.stages, 1u), cells = cells_of(job);
     *about = stages > 1 ? "parallel.stages" : "parallel.slice_groups";
     GC_TRY(job.device == "cpu" ? net_cpu_order(spec, &config->order) : net_gpu_order(spec, &config->order));
     const NetOrder& order = config->order;
