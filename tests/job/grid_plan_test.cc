@@ -122,21 +122,20 @@ TEST_F(GridPlanTest, ChoosesWhatFits) {
 TEST_F(GridPlanTest, LayersThatDoNotLearnHaveNoBackwardPass) {
     const std::string all = replaced(net(1000, "[algorithm]\nexchange = \"ring\"\n"), "blocks = 6\n", stages_go);
     const std::string last = replaced(all, "[optimiser]\n", "[optimiser]\nfreeze = [\"fc1\", \"middle\"]\n");
-    const auto fastest = [&](const std::string& text) {
-        std::array<double, 3> times = {1e9, 1e9, 1e9};   // a block; a step of 1 stage, of 2
-        for (int i = 0; i < 3; ++i) {
-            const GridPlan made = plan(text, 2, {.times = true});
-            EXPECT_EQ(made.grids.size(), 2u);
-            if (made.grids.size() != 2) return times;
-            times[0] = std::min(times[0], made.block_s);
-            for (size_t grid : {0, 1}) times[grid + 1] = std::min(times[grid + 1], made.grids[grid].cost.step);
-        }
-        return times;
+    using Times = std::array<double, 3>;   // a block; a step of 1 stage, of 2
+    const auto measure = [&](const std::string& text, Times* fastest) {
+        const GridPlan made = plan(text, 2, {.times = true});
+        ASSERT_EQ(made.grids.size(), 2u);
+        (*fastest)[0] = std::min((*fastest)[0], made.block_s);
+        for (const size_t grid : {0, 1}) (*fastest)[grid + 1] = std::min((*fastest)[grid + 1], made.grids[grid].cost.step);
     };
-    const std::array<double, 3> learnt = fastest(all), frozen = fastest(last);
-    EXPECT_LT(frozen[0], 0.75 * learnt[0]);
-    EXPECT_LT(frozen[1], learnt[1]);
-    EXPECT_LT(frozen[2], learnt[2]);
+    Times learnt = {1e9, 1e9, 1e9}, frozen = learnt;
+    const auto less = [&] { return frozen[0] < 0.75 * learnt[0] && frozen[1] < learnt[1] && frozen[2] < learnt[2]; };
+    for (int tries = 0; tries < 10 && !less(); ++tries) {   // a busy machine measures longer times
+        measure(all, &learnt);
+        measure(last, &frozen);
+    }
+    EXPECT_TRUE(less()) << fmt::format("{} and {}", fmt::join(frozen, ", "), fmt::join(learnt, ", "));
 }
 
 // Where slice groups are auto, too, each number of them is one grid for each number of stages, as if the job named both.

@@ -259,7 +259,7 @@ TEST_P(Views, AStandingProtocolOutlivesThem) {
     for (Rank r = 0; r < ranks; ++r) {
         LinkConfig config = test_config(GetParam(), Protect::auth, r, addresses);
         config.view = 0;
-        config.deadline_us = 1000'000;
+        config.deadline_us = 1'000'000;
         ASSERT_TRUE(nodes[r].open(config).ok());
         nodes[r].driver->attach(standing_channel, standing.emplace_back(std::make_unique<Standing>(r, ranks)).get());
         nodes[r].start();
