@@ -13,6 +13,11 @@
 
 namespace gradcast {
 
+/// A block has one gradient of each bucket: no weights are those of several layers.  So `fixed` words of one block fit int32.
+inline bool one_gradient(const Layout& layout) {
+    return std::ranges::all_of(layout.groups, [](const Group& group) { return group.uses == 1; });
+}
+
 class ExchangeBase : public Exchange {
 public:
     explicit ExchangeBase(const ExchangeConfig& config) : config_(config), layout_(*config.layout) {}

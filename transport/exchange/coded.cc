@@ -27,7 +27,8 @@ uint32_t Coded::target_of(uint32_t block) const {
 Word Coded::word_of(Rank rank) const {
     if (config_.quantiser == Quantiser::auto16) return Word::i16;
     // `fixed` words of one block fit int32 and travel so.
-    return config_.quantiser == Quantiser::auto32 || blocks_of(rank) == 1 ? Word::i32 : Word::i64;
+    const bool narrow = blocks_of(rank) == 1 && one_gradient(layout_);
+    return config_.quantiser == Quantiser::auto32 || narrow ? Word::i32 : Word::i64;
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------------------

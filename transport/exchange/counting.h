@@ -42,7 +42,8 @@ struct Counting {
     uint32_t blocks_of(Rank rank) const { return bounds[rank + 1] - bounds[rank]; }
     // `fixed` words of one block fit int32 and travel so.
     uint32_t width(bool one_block) const {
-        return config.quantiser == Quantiser::auto16 ? 2 : config.quantiser == Quantiser::auto32 || one_block ? 4 : 8;
+        if (config.quantiser == Quantiser::auto16) return 2;
+        return config.quantiser == Quantiser::auto32 || (one_block && one_gradient(*config.layout)) ? 4 : 8;
     }
     uint32_t sum_width() const { return width(false); }
 };

@@ -150,7 +150,7 @@ private:
         word_ = sum_word_ = config_.quantiser == Quantiser::auto16 ? Word::i16 : Word::i32;
         if (config_.quantiser == Quantiser::fixed) {
             sum_word_ = Word::i64;
-            if (!cssgd_narrow(bounds_)) word_ = Word::i64;
+            if (!cssgd_narrow(bounds_) || !one_gradient(layout_)) word_ = Word::i64;
         }
         place_ranks();
 

@@ -53,7 +53,7 @@ private:
     // `fixed` words of one block fit int32 and travel so.
     Word word_of(Rank rank) const {
         if (config_.quantiser != Quantiser::fixed) return sum_word_;
-        return n() > 1 && blocks_of(rank) == 1 ? Word::i32 : Word::i64;
+        return n() > 1 && blocks_of(rank) == 1 && one_gradient(layout_) ? Word::i32 : Word::i64;
     }
     uint32_t width(Rank sender) const override { return blocks_of(sender) == 0 ? 0 : word_bytes(word_of(sender)); }
     RankSet others() const { return {0, others_.data()}; }
