@@ -91,6 +91,7 @@ void PartCopies::send(uint64_t steps, std::span<const Rank> to, const ModelState
     GC_ASSERT(outgoing_.empty() && own_pieces_.size() < 1 << target_shift);
     steps_ = steps;
     part_ = part.bytes();
+    if (own_pieces_.empty()) return;   // this node answers for no element
     for (const Rank rank : to) outgoing_.push_back({rank});
     for (size_t i = 0; i < outgoing_.size(); ++i) post_sends(outgoing_[i], i);
 }
@@ -198,7 +199,8 @@ void PartCopies::work() {
     }
     copy.file.reset();
     if (copy.dropped) ::unlink((checkpoint_path(options_.folder, copy.name) + ".part").c_str());
-    if (names) options_.ended(copy.name, options_.name(copy.name));
+    if (names && copy.pieces.empty()) write_nothing(copy);
+    if (names && !copy.failed) options_.ended(copy.name, options_.name(copy.name));
     lock.lock();
     incoming_.pop_front();
 }
@@ -212,11 +214,25 @@ void PartCopies::write(Incoming& copy, const Piece& piece, size_t number) {
     }
     const Buffer bytes = room(number, piece.bytes());
     if (status.ok()) status = copy.file->add(piece.which, piece.place, {bytes.host, bytes.bytes});
-    if (status.ok() && number + 1 == copy.pieces.size()) {
-        copy.model.digest.clear();   // the file gets that of what has come
-        status = copy.file->close(copy.model);
-    }
-    if (status.ok()) return;
+    if (status.ok() && number + 1 == copy.pieces.size()) status = close(copy);
+    if (!status.ok()) give_up(copy, status);
+}
+
+/// The file of a part that has no element.
+void PartCopies::write_nothing(Incoming& copy) {
+    copy.file = std::make_unique<ModelWriter>();
+    Status status = copy.file->open(checkpoint_path(options_.folder, copy.name) + ".part", parts_->state_sizes(), copy.runs);
+    if (status.ok()) status = close(copy);
+    if (!status.ok()) give_up(copy, status);
+    copy.file.reset();
+}
+
+Status PartCopies::close(Incoming& copy) {
+    copy.model.digest.clear();   // the file gets that of what has come
+    return copy.file->close(copy.model);
+}
+
+void PartCopies::give_up(Incoming& copy, const Status& status) {
     copy.failed = true;
     copy.file.reset();
     options_.ended(copy.name, status);

@@ -96,6 +96,9 @@ private:
     void post_receives();
     void drop(bool all);
     void write(Incoming& copy, const Piece& piece, size_t number);
+    void write_nothing(Incoming& copy);
+    static Status close(Incoming& copy);
+    void give_up(Incoming& copy, const Status& status);
     bool due(const Incoming& copy) const {
         return copy.dropped || copy.written < copy.arrived || (copy.written == copy.pieces.size() && (copy.confirmed || copy.failed));
     }
