@@ -23,10 +23,10 @@ struct Context;
 class TiedSums final : public Consumer {
 public:
     struct Tensor {
-        uint32_t number;            // alike at all ranks
-        uint32_t bucket;            // of this rank; it has nothing else
-        std::vector<Rank> others;   // of the replica, whose stages have it too
-        std::string what;           // for errors: "sums of wte by the other stages that have it"
+        uint32_t number;            // of the tensor in the net, alike at all ranks
+        uint32_t bucket;            // of this rank's layout; no other tensor is in it
+        std::vector<Rank> others;   // of this rank's replica: those whose stages have the tensor too
+        std::string what;           // for errors: "sums of the weights of wte by node2"
     };
     /// words: the layout of this rank's sums, which outlives this.  ranks: of the view.
     TiedSums(const Layout& words, Quantiser quantiser, uint32_t ranks, std::vector<Tensor> tensors);
@@ -34,11 +34,11 @@ public:
     void plan(Arena& arena);
     void open(Context& context, Dispatch& dispatch);
 
-    // Trainer thread.
+    // Trainer thread.  Each piece of 4 MiB has its own deadline.
     /// Before the first step: replaces each tensor's maximum by the largest of all ranks that have it.  maxima: by group of the layout.
-    /// Blocks for `us` at most.
+    /// Blocks until the other ranks' maxima have come, each within `us`.  Errors: deadline, peer_lost.
     Status agree(std::span<float> maxima, uint64_t us);
-    /// Before the passes of a step: posts the receives.  Blocks until the sums of the step before have left.
+    /// Before the passes of a step: posts the receives.  Blocks until the sums of the step before have left.  Errors: deadline, peer_lost.
     Status begin();
     /// Blocks until the other ranks' sums have come, and puts the sums over all layers in the place of the own ones.  sums: by bucket;
     /// those that it puts there are valid until the next begin().  Errors: deadline, peer_lost; conflict: computed from another state.
@@ -60,30 +60,40 @@ private:
         size_t tensor;
         Rank other;
         std::vector<uint64_t> other_bits;
-        Buffer words = {};   // that come; the own words, and those of the pairs before, are added to them
-        Tail tail = {};      // that comes
+        Buffer words = {};   // of the other rank; the own words, and those of the pairs before, are added to them
+        Tail tail = {};      // of the other rank
     };
     struct Own {
         Tail tail = {};      // that goes
         Sum sum = {};        // over all layers
         float maximum = 0;   // of that
     };
-    static constexpr size_t messages = 2;   // of a pair, in each direction: words, tail
+    /// A piece of a pair's words, or its tail.  One goes and one comes.
+    struct Message {
+        size_t pair;
+        uint32_t index;                     // in the pair; 0 is the tail
+        uint64_t offset, bytes;             // of the words
+        bool comes = false, goes = false;   // under way
+    };
 
-    Buffer place(size_t number);   // of what comes: messages * pair + message
-    uint64_t tag(size_t number, uint64_t step) const;
+    uint64_t bytes_of(const Pair& pair) const;   // of its words
+    Buffer place(const Message& message);
+    uint64_t tag(const Message& message, uint64_t step) const;
     void receive(size_t number, uint64_t step);
-    void send(size_t number, uint64_t step, Buffer message);
-    Status wait_for(size_t tensor, uint64_t us);   // for all that comes of it
+    void send(size_t number, uint64_t step, Buffer from);
+    /// Blocks while messages of which `open` is true are under way.
+    template <typename Open>
+    Status wait_while(Open open, uint64_t us, const char* what);
+    Status wait_for(size_t tensor, uint64_t us);   // for what comes of it
     Status wait_gone(uint64_t us);
     void add(const Sum& sum, Buffer to) const;   // words
 
     const Layout& words_;
     const Word word_;
     const std::vector<Tensor> tensors_;
-    std::vector<Own> own_;             // by tensor
-    std::vector<Pair> pairs_;          // in the order of tensors, and of their `others`
-    std::vector<bool> comes_, goes_;   // by number of the message: under way
+    std::vector<Own> own_;            // by tensor
+    std::vector<Pair> pairs_;         // in the order of tensors, and of their `others`
+    std::vector<Message> messages_;   // in the order of pairs
     Context* context_ = nullptr;
     std::unique_ptr<Mail> mail_;
 };

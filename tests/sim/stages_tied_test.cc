@@ -1,4 +1,5 @@
 // Nets in stages whose layers share weights (algos/tied_sums.h): the bits of the whole net, wherever it is cut.
+#include "runtime/job/model/checkpoint_files.h"
 #include "tests/sim/stages_job.h"
 #include "tests/sim/stages_protocols.h"
 
@@ -79,6 +80,33 @@ TEST(StagesTied, FrozenOrClippedByTheLimit) {
     expect_bits(clipped, 2, 2);
 }
 
+// Each stage has one gradient of the tensor in a block, a whole net has two: their words are wider.
+TEST(StagesTied, WordsOfOneBlock) {
+    for (const char* exchange : {"unicast", "ps", "cssgd"}) {
+        StagesJob job = tied_gpt();
+        job.quantiser = "fixed", job.exchange = exchange, job.options = std::string_view(exchange) == "cssgd" ? "r = 1\n" : "";
+        job.optimiser = "lr = 0.5\n", job.blocks = 2;
+        expect_bits(job, 1, 2);
+        StagesJob cut = tied_gpt();
+        cut.quantiser = "fixed", cut.exchange = "unicast", cut.optimiser = job.optimiser, cut.blocks = 2;
+        expect_bits(cut, 2, 2);
+    }
+}
+
+// The last stage has no layer but the head, so it answers for no element.
+TEST(StagesTied, AStageWithoutElementsWritesItsPart) {
+    StagesJob job = tied_gpt();
+    job.parallel = "stages = 2\ncuts = [\"head\"]\n";
+    job.checkpoints = "checkpoint_every = 2\ncheckpoint_keep = 2\ncheckpoint_copies = 2\n";
+    job.steps = 12, job.sim.ranks = 2, job.tested = false;
+    const Status status = job.run();
+    ASSERT_TRUE(status.ok()) << status.what;
+    expect_wanted(job);
+    for (const auto& engine : job.engines)
+        for (const std::string& warning : engine->status().warnings) ADD_FAILURE() << warning;
+    for (const std::string& folder : job.folders) EXPECT_FALSE(checkpoints_in(folder).empty());
+}
+
 TEST(StagesTied, BeginWithParametersOfAFile) {
     StagesJob first = tied_gpt();
     first.steps = 1;
@@ -103,12 +131,12 @@ TEST(StagesTied, TellTheBytesOfTheirSums) {
 TEST(StagesTied, DifferentCopiesEndTheJob) {
     for (const Rank liar : {0, 1}) {
         StagesJob job = tied_gpt();
-        job.parallel = "stages = 2\n";
+        job.parallel = "stages = 2\n", job.optimiser = "lr = 0.02\n";
         job.sim.ranks = 2;
         std::unique_ptr<LyingProtocol> lying;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
             if (rank != liar || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
-            lying = std::make_unique<LyingProtocol>(*protocol, uint64_t{5} << 60, 0);   // words of step 0: algos/tied_sums.cc
+            lying = std::make_unique<LyingProtocol>(*protocol, uint64_t{5} << 60 | 1, 3);   // words of step 0: algos/tied_sums.cc
             return lying.get();
         };
         EXPECT_EQ(job.run().code, Code::conflict);
@@ -122,15 +150,15 @@ TEST(StagesTied, DifferentCopiesEndTheJob) {
 TEST(StagesTied, SayWhatDoesNotGo) {
     const auto refused = [](const char* of_job, const char* exchange, const char* of_algorithm) {
         StagesJob job = tied_gpt();
-        job.parallel = "stages = 2\n";
+        job.parallel = "stages = 2\ncuts = [\"head\"]\n";
         job.sim.ranks = 4;
         job.checkpoints += of_job, job.exchange = exchange, job.options = of_algorithm;
         return std::string(job.open().what);
     };
     const auto text = [](const char* what) {
         return fmt::format(
-            "stages 1 and 2 both have the weights of wte (weights_of), which does not go with {} in this version: "
-            "leave that out, or take stages = 1",
+            "stages 1 and 2 both have the weights of wte (weights_of), which does not go with {} in this version: leave that "
+            "out, take stages = 1, or cut the net elsewhere (parallel.cuts)",
             what);
     };
     EXPECT_EQ(refused("survive = true\n", "ring", ""), text("survive"));

@@ -134,12 +134,14 @@ std::unique_ptr<TiedSums> Session::tie_sums() const {
         const SharedWeights& shared = parts_.shared_weights[number];
         const Layer& owner = parts_.layers[shared.layer];
         if (std::ranges::find(shared.stages, parts_.pipeline->own_stage) == shared.stages.end()) continue;
-        TiedSums::Tensor tensor{.number = number,
-                                .bucket = layout.bucket_of(layout.offset_of(owner.offset)),
-                                .others = {},
-                                .what = fmt::format("sums of the weights of {} by the other stages that have them", owner.spec.name)};
-        for (const uint32_t stage : shared.stages)
-            if (stage != parts_.pipeline->own_stage) tensor.others.push_back(grid_.rank_of(grid_.replica_of(self_), {stage, 0}));
+        TiedSums::Tensor tensor{.number = number, .bucket = layout.bucket_of(layout.offset_of(owner.offset)), .others = {}, .what = {}};
+        std::vector<std::string_view> names;
+        for (const uint32_t stage : shared.stages) {
+            if (stage == parts_.pipeline->own_stage) continue;
+            tensor.others.push_back(grid_.rank_of(grid_.replica_of(self_), {stage, 0}));
+            names.push_back(view_.members[tensor.others.back()].name);
+        }
+        tensor.what = fmt::format("sums of the weights of {} by {}", owner.spec.name, fmt::join(names, " and "));
         tensors.push_back(std::move(tensor));
     }
     if (tensors.empty()) return nullptr;

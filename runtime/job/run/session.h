@@ -84,7 +84,8 @@ public:
     uint32_t targets() const { return exchange_->targets(); }
     uint32_t losses_tolerated() const;                                                // ranks, or of a net in stages replicas
     uint32_t ranks_tolerated() const { return losses_tolerated() * grid_.cells(); }   // the most that may be lost
-    uint64_t bytes_bound() const;   // of the words that a step takes from this rank: by the exchange's formula, and for its buddy
+    /// Of the words that a step takes from this rank: by the exchange's formula, for its buddy, and for stages with the same weights.
+    uint64_t bytes_bound() const;
     uint64_t edge_bytes() const { return pipeline_ ? pipeline_->bytes_sent(own_blocks_) : 0; }   // that a step takes from this rank
     const KeptStages* kept() const { return kept_.get(); }                                       // null: this rank has no buddy
     const TiedSums* tied() const { return tied_.get(); }   // null: this stage shares no weights with others
@@ -122,7 +123,7 @@ public:
 private:
     std::unique_ptr<KeptStages> keep_stages() const;
     std::unique_ptr<TiedSums> tie_sums() const;
-    std::vector<uint32_t> cells_alike() const;   // as Cells() takes it
+    std::vector<uint32_t> cells_alike() const;   // by number of a cell: the first one with the same shared groups
     PipelineStatus pipeline_status() const;      // of a net in stages: without news of its nodes
     uint32_t own_samples() const;
     const Alternative& alternative() const { return spare() ? config_.spare : config_.exchange; }
