@@ -1,6 +1,8 @@
 // The plan of grids beside what running jobs take and send.
 #include "runtime/job/run/grid_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <numeric>
 
