@@ -109,6 +109,9 @@ Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpe
         if (at->kind->slice_unit == 0)
             return fail(Code::invalid, "{} ({}) has no outputs of its own to slice: possible are {}", name, at->kind->name,
                         fmt::join(able, ", "));
+        if (at->uses > 1 || at->tied != Layer::none)
+            return fail(Code::invalid, "{} shares its weights with another layer (weights_of), so they are not sliced: possible are {}",
+                        name, fmt::join(able, ", "));
         chosen.push_back(&*at);
     }
     for (const Layer* layer : chosen) {

@@ -168,7 +168,7 @@ Status Daemon::prepare(const std::shared_ptr<JobPlan>& plan) {
     config.confidential = true;
     auto choice = std::make_unique<GridChoice>(plan, config, options, least);
     GC_TRY(choice->start());
-    log_.info("job {}: its layers are run to choose its stages", job_id_text(plan->id));
+    log_.info("job {}: its layers are run to choose its stages and slice groups", job_id_text(plan->id));
     choices_[plan->id] = std::move(choice);
     return {};
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 
 #include "algos/algorithm.h"
@@ -244,6 +245,9 @@ Status JobRun::prepare() {
     if (plan_->stages > 0) {
         config.job.stages = plan_->stages;
         config.job.cuts = plan_->cuts;
+        if (!std::has_single_bit(plan_->slice_groups) || config.job.slices % plan_->slice_groups != 0)
+            return fail(Code::invalid, "the plan of node {} has {} slice groups, which do not divide {} slices", plan_->members[0].name,
+                        plan_->slice_groups, config.job.slices);
         config.job.slice_groups = plan_->slice_groups;
         config.grid = plan_->grid;
     }

@@ -427,10 +427,20 @@ TEST(Slices, AreRefusedWithWhatIsPossible) {
     EXPECT_STREQ(layers_check(file, &layers).what, "layer fc1: 3 slices are not a power of two");
     NetSpec tied{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 7};
     ASSERT_TRUE(preset_layers("gpt", {.depth = 1, .width = 24, .heads = 3, .tied_head = true}, &tied).ok());
-    EXPECT_STREQ(layers_check(cut(tied, 2, {"wte"}), &layers).what,
+    NetSpec of_file = tied;
+    of_file.layers[0].values.set("slices", 2);
+    EXPECT_STREQ(layers_check(of_file, &layers).what,
                  "layer head: the weights of wte are in slices, which no other layer can take: leave it out of sliced");
-    EXPECT_STREQ(layers_check(cut(tied, 2, {"head"}), &layers).what,
+    of_file = tied;
+    of_file.layers[of_file.layers.size() - 2].values.set("slices", 2);
+    EXPECT_STREQ(layers_check(of_file, &layers).what,
                  "layer head: it has the weights of wte (weights_of), and takes them whole: leave it out of sliced");
+    for (const char* name : {"wte", "head"})
+        EXPECT_EQ(
+            mistake(tied, 2, {name}),
+            fmt::format("parallel.sliced: {} shares its weights with another layer (weights_of), so they are not sliced: possible are "
+                        "h1_qkv, h1_projection, h1_mlp1, h1_mlp2",
+                        name));
 }
 
 }   // namespace

@@ -71,6 +71,9 @@ Json json_of(const GridPlan& plan, const EngineConfig& config, const GridPlanOpt
     json["block_s"] = plan.block_s > 0 ? Json(plan.block_s) : Json();
     json["auto"] = plan.chosen() ? Json(plan.chosen()->stages) : Json();
     json["auto_slice_groups"] = plan.chosen() ? Json(plan.chosen()->slice_groups) : Json();
+    const PlannedGrid* const own = own_grid(plan, config.job, options.memory);
+    json["job"] = own ? Json(own->stages) : Json();
+    json["job_slice_groups"] = own ? Json(own->slice_groups) : Json();
     json["alone"] = plan.alone ? json_of(*plan.alone, options.memory) : Json();
     return json;
 }

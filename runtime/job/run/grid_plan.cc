@@ -8,12 +8,14 @@
 
 #include "algos/grid/cuts.h"
 #include "nn/frozen.h"
+#include "nn/graph/fusions.h"
 #include "nn/graph/slices.h"
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/isa.h"
 #include "runtime/job/file/cells.h"
 #include "runtime/job/file/job_rules.h"
+#include "runtime/job/run/part_holders.h"
 #include "runtime/job/run/planned_job.h"
 #include "transport/code/kernels.h"
 
@@ -70,6 +72,8 @@ public:
         const EngineConfig uncut = of_grid(1, 1, {});
         if (const Status status = whole.examine(uncut, false, report); !status.ok()) return about_ = whole.about, status;
         GC_TRY(net_cpu_order(whole.spec, &order_));
+        const JobConfig& job = config_.job;
+        if (job.survive || job.s > 0 || job.slice_groups != 1) order_.begins = begins_untied(whole.layers, order_.begins);
         const std::vector<uint32_t> sizes = whole.local ? whole.local->block_sizes() : whole.block_sizes;
         samples_ = plan_.block_samples = *std::ranges::max_element(sizes);
         for (const Layer& layer : whole.layers) plan_.parameters += layer.parameters();
@@ -82,7 +86,8 @@ public:
         for (const Shape& shape : all) {
             const Status status = add(shape);
             // Of several grids some may not go with the exchange: too few replicas.
-            if (status.code != Code::invalid || all.size() == 1) GC_TRY(status);
+            const bool refused = status.code == Code::invalid || status.code == Code::unsupported;
+            if (!refused || all.size() == 1) GC_TRY(status);
             else plan_.notes.push_back(fmt::format("{}: {}", keys_text(shape), status.what));
         }
         if (plan_.grids.empty()) return fail(Code::invalid, "{}", plan_.notes.back());
@@ -218,6 +223,8 @@ private:
     Status grid(EngineConfig config, PlannedGrid* made) {
         GridLoad load{.lanes = std::max(config.lanes, 1u), .micro_batch = config.job.micro_batch, .stages = {}};
         PlannedGrid result;
+        about_ = "job.checkpoint_copies";
+        GC_TRY(copies_check(config.job, config.nodes()));
         result.stages = config.job.stages;
         result.slice_groups = config.job.slice_groups;
         result.replicas = std::max(config.nodes() / (config.job.stages * config.job.slice_groups), 1u);

@@ -358,7 +358,6 @@ Status JobParts::check_stages(const EngineConfig& config) {
     return check_shared_weights(config.job);
 }
 
-/// A stage answers either for all shared weights that it has, or for none.
 Status JobParts::check_shared_weights(const JobConfig& job) {
     if (shared_weights.empty()) return {};
     const auto name = [this](const SharedWeights& of) { return layers[of.layer].spec.name; };
@@ -367,15 +366,16 @@ Status JobParts::check_shared_weights(const JobConfig& job) {
         if (given)
             return fail(Code::invalid,
                         "stages {} and {} both have the weights of {} (weights_of), which does not go with {} in this version: leave that "
-                        "out, or take stages = 1",
+                        "out, take stages = 1, or cut the net elsewhere (parallel.cuts)",
                         shared_weights[0].stages[0] + 1, shared_weights[0].stages[1] + 1, name(shared_weights[0]), what);
+    // A stage answers for all the shared weights that it has, or for none, and the cells that have the same are compared.
     for (const SharedWeights& one : shared_weights)
         for (const SharedWeights& other : shared_weights)
-            if (one.stages[0] > other.stages[0] && std::ranges::find(other.stages, one.stages[0]) != other.stages.end())
+            if (one.stages != other.stages && std::ranges::find_first_of(one.stages, other.stages) != one.stages.end())
                 return fail(Code::invalid,
-                            "stage {} has weights of {}, which an earlier stage owns, and owns those of {}, which a later one has too "
-                            "(weights_of): begin a stage between the two",
-                            one.stages[0] + 1, name(other), name(one));
+                            "the weights of {} and those of {} (weights_of) have a stage in common, and others that differ: cut the net "
+                            "elsewhere (parallel.cuts)",
+                            name(one), name(other));
     return {};
 }
 
