@@ -2,7 +2,8 @@
 // the state, and how far their checkpoints are.  With optimiser.clip_norm also the terms of the gradient's norm (nn/clip.h): a rank
 // computes those of its own groups, and each rank adds those of all cells in the order of the whole net's groups.
 //
-// Bytes by mail, to each other rank and step: two reports of 64, and 8 for each group whose term this rank reports.
+// Bytes by mail, to each other rank and step: two reports of 64, and 8 for each group whose term this rank reports.  A report of more than
+// mail_early_bytes leaves once its receiver has asked for it, which it does before its passes.
 //
 // Where `spare` replicas may be late or lost, the reports of all others suffice.  So a rank may be some steps ahead of a late one, and the
 // reports of several steps are under way at a time, each in memory of its own.  A rank waits before it uses the memory again, so no two
@@ -51,8 +52,8 @@ public:
     /// Of the last commit(): of the whole gradient, before it is clipped; 0 where no step is clipped.
     double norm() const { return norm_; }
     /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
-    /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, two ranks with the same cell differ, or
-    /// cells in the groups that they share.
+    /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, where two ranks of the same cell differ, or
+    /// two cells differ in the groups that both have.
     Status state(StepId next, uint64_t part, uint64_t* state);
     /// The last state() that this rank has begun: the step, and the digest of this rank's part.
     StepId next() const { return next_; }

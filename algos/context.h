@@ -104,7 +104,7 @@ struct Context {
         StepId steps = 0;   // until the end of that step
         double norm = 0;
     };
-    std::array<StepNorm, 2> norms = {};   // of the newest steps; the last one may be taken back, where the others have not applied it
+    std::array<StepNorm, 2> norms = {};   // of the newest two steps: a change of view may take the newest one back
     void norm_is(StepId steps, double norm) { norms[steps % 2] = {steps, norm}; }
     /// Of the step that has made the state after so many steps.  All ranks that know it have the same; 0: no step is clipped, or there was
     /// none in this run of the job.

@@ -45,7 +45,7 @@ struct Layer {
     std::vector<uint64_t> weight_shape = {};   // in canonical order, the last index moves fastest; empty: no weights
     uint64_t weights = 0, biases = 0;          // elements
     uint64_t bias_offset = 0;
-    std::vector<Layer> slices = {};   // its outputs in slices, each as a layer; empty: it is not sliced
+    std::vector<Layer> slices = {};   // its outputs (of an embedding: rows) in slices, each as a layer; empty: it is not sliced
     // Running mean [C] and second moment [C] of batch norm, at the end of the flat vector in a bucket of their own.  A block hands in sums
     // over its samples in the place of a gradient, so all nodes move them by the same bits.
     uint64_t statistics = 0, statistics_offset = 0;

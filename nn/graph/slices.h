@@ -14,7 +14,7 @@ constexpr uint32_t slice_begin(uint32_t t, uint32_t outputs, uint32_t slices) {
     return static_cast<uint32_t>(uint64_t{t} * outputs / slices);
 }
 
-constexpr uint64_t sliced_weights = 1 << 18;   // of inner products that are sliced where no layer is named
+constexpr uint64_t sliced_weights = 1 << 18;   // of layers that are sliced where no layer is named
 
 /// Cuts the layers of these names into `slices`.  None named: the inner products of at least sliced_weights weights; if there is none, the
 /// linear layers and embeddings of as many.  Error: a name that is no such layer, a number that does not fit; *about becomes the key of the

@@ -47,7 +47,7 @@ struct ViewNotice {
         freeze,      // nothing more may be applied: every wait and block of the trainer returns view_changed
         view,        // view() is to be installed; once the trainer has stopped and the session is closed: trainer_stopped().  Freezes too
         agreed,      // this node has the state of the common step `step`; `source` is to send it to the nodes `behind`
-        catch_up,    // get the state of `step`, whose digest is `digest`, from `source`, then caught_up(): by its sums where `sums`, else
+        catch_up,    // get the state of `step`, of this ViewState::digest, from `source`, then caught_up(): by its sums where `sums`, else
                      // all of it, which is used from `go` on
         go,          // all have the state of `step`: the session begins
         excluded,    // ended: view() goes on without this node, which may rejoin as a later incarnation
@@ -102,7 +102,7 @@ public:
     void weigh(NodeId node, uint16_t weight) { nodes_[index_of(node)].weight = weight; }   // its share of blocks in the next view
     /// After notice `view`, with the state that the trainer has stopped with; a joiner knows none, nor may a member of the first view.
     void trainer_stopped(const ViewState& state, uint64_t now_us);
-    /// After notice `catch_up`, with the digest of the state that this node now has.
+    /// After notice `catch_up`, with ViewState::digest of the state that this node now has.
     void caught_up(uint64_t digest, uint64_t now_us);
 
     const AgreedView& view() const { return view_; }   // the newest known; number 0: none

@@ -389,7 +389,7 @@ constexpr JobOption rows[] = {
      "with survive and one replica: the node of a neighbouring stage keeps a stage's parameters and optimiser state too, and computes both "
      "stages when the stage's own node is lost", field<&JobConfig::buddy, Identity::no>},
     {"parallel", "slices", Kind::integer, "1", 1, slices_key.max, false, nullptr,
-     "power of two: the outputs of the layers `sliced` are computed in so many slices, and sums over slices are a binary tree.  The result "
+     "power of two: the outputs of the layers `sliced`, of embeddings the rows, are in so many slices, and sums over slices are a binary tree.  The result "
      "depends on it, and is the same for any nodes", field<&JobConfig::slices, Identity::changed>},
     {"parallel", "sliced", Kind::texts, "[]", 0, 0, false, nullptr,
      "names of the layers that are cut into `slices`: inner products, linear layers, convolutions whose slices have multiples of 16 channels, and "
