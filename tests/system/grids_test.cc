@@ -154,10 +154,11 @@ TEST_F(SystemGrids, AutoSliceGroupsGiveTheSameDigest) {
         const JobStatus status = cluster[0].ended(answer["id"]);
         ASSERT_EQ(status.state, JobState::done) << status.error;
         expect_bits(status, whole);
-        EXPECT_NE(status.grid.find(stages == std::string_view("stages = 2\n") ? "2 stages in 2 slice groups of 1 replica"
-                                                                              : "1 stage in 4 slice groups of 1 replica"),
-                  std::string::npos)
-            << status.grid;
+        // Any grid of several replicas sends words for longer than the whole step takes; the others are close to each other.
+        const std::string_view chosen = stages == std::string_view("stages = 2\n") ? "2 stages in 2 slice groups of 1 replica"
+                                        : *stages                                  ? " of 1 replica"
+                                                                                   : "1 stage in 4 slice groups of 1 replica";
+        EXPECT_NE(status.grid.substr(0, status.grid.find(':')).find(chosen), std::string::npos) << status.grid;
         EXPECT_NE(status.grid.find("ms a step"), std::string::npos) << status.grid;
         for (const uint32_t other : {1u, 2u, 3u}) EXPECT_EQ(cluster[other].ended(answer["id"]).digest, whole.digest);
     }
