@@ -287,12 +287,12 @@ Status Build::consume(std::initializer_list<Tensor> have, const dnnl_memory_desc
     return reorder(from, *tensor, list);
 }
 
-Status Build::produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor) {
+Status Build::produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor, Place place) {
     if (dnnl_memory_desc_equal(&wanted.desc, &desc)) {
         *tensor = wanted;
         return {};
     }
-    *tensor = kept(desc);
+    *tensor = place == Place::beside ? reserve(place, desc) : append(place, desc);
     return reorder(*tensor, wanted, after);
 }
 

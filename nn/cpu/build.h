@@ -238,8 +238,10 @@ public:
     Tensor scratch(uint64_t floats) { return reserve(Place::scratch, plain({floats})); }
     /// A tensor in order `desc`: one of `have`, or a copy of have[0] that `list` makes.
     Status consume(std::initializer_list<Tensor> have, const dnnl_memory_desc_t& desc, std::vector<Operation>& list, Tensor* tensor);
-    /// Where a primitive writes `wanted` in order `desc`: `wanted` itself, or memory that `after` reorders to it.
-    Status produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor);
+    /// Where a primitive writes `wanted` in order `desc`: `wanted` itself, or memory that `after` reorders to it.  place: kept, or
+    /// beside, which one such tensor may have at a time: `after` follows the primitive at once.
+    Status produce(const Tensor& wanted, const dnnl_memory_desc_t& desc, std::vector<Operation>& after, Tensor* tensor,
+                   Place place = Place::kept);
 
     MemoryPlan memory{64}, elsewhere{64};      // of this stage; of the others, which is not allocated
     std::vector<WeightCopies> weight_copies;   // by layer

@@ -88,7 +88,8 @@ Status by_onednn(Build& b, const Passes& passes) {
         GC_TRY(b.describe("backward weights", &op, forward.get(), &backward));
         GC_TRY(b.consume({x.value, x1}, Build::query(backward, dnnl_query_src_md), list.weights, &x2));
         GC_TRY(b.consume({y.gradient}, Build::query(backward, dnnl_query_diff_dst_md), list.gradient, &dy2));
-        GC_TRY(b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw));
+        GC_TRY(
+            b.produce(b.weight(Place::gradient, canonical), Build::query(backward, dnnl_query_diff_weights_md), after, &dw, Place::beside));
         tensors = {{DNNL_ARG_SRC, x2}, {DNNL_ARG_DIFF_DST, dy2}, {DNNL_ARG_DIFF_WEIGHTS, dw}};
         if (l.biases) tensors.emplace_back(DNNL_ARG_DIFF_BIAS, b.bias(Place::gradient));
         GC_TRY(b.primitive(backward, std::move(tensors), list.weights));
@@ -103,7 +104,7 @@ Status by_onednn(Build& b, const Passes& passes) {
     after.clear();
     GC_TRY(b.consume({y.gradient, dy2}, Build::query(backward, dnnl_query_diff_dst_md), list.data, &dy3));
     GC_TRY(b.weights_as(canonical, Build::query(backward, dnnl_query_weights_md), &w3));
-    GC_TRY(b.produce(x.gradient, Build::query(backward, dnnl_query_diff_src_md), after, &dx));
+    GC_TRY(b.produce(x.gradient, Build::query(backward, dnnl_query_diff_src_md), after, &dx, Place::beside));
     GC_TRY(b.primitive(backward, {{DNNL_ARG_DIFF_DST, dy3}, {DNNL_ARG_WEIGHTS, w3}, {DNNL_ARG_DIFF_SRC, dx}}, list.data));
     list.data.insert(list.data.end(), after.begin(), after.end());
     return {};

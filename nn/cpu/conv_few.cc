@@ -161,7 +161,7 @@ Status conv_few(Build& b) {
                  rows = b.scratch(edged + y_cut.strip_floats() + x_cut.strip_floats());
     Tensor dx;
     std::vector<Operation> after;
-    GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
+    GC_TRY(b.produce(x.gradient, x1.desc, after, &dx, Place::beside));
     list.data.emplace_back([=, &kernels](Frame& frame) {
         float *dy = frame.at(y.gradient), *scratch = frame.at(rows), *dy2 = scratch + edged, *dx2 = dy2 + y_cut.strip_floats();
         kernels.backward_data(frame.at(dx), dy, winners_at(frame, 0), frame.at(w2), scratch, of(frame.samples));

@@ -1,4 +1,6 @@
 // Convolution of many channels, on own kernels (nn/cpu/wide.h): 3x3 and 5x5, and with AMX 1x1.
+#include <algorithm>
+
 #include "nn/cpu/build.h"
 #include "nn/cpu/wide.h"
 
@@ -6,6 +8,14 @@ namespace gradcast::cpu {
 namespace {
 
 bool any_fits(const Layer& l) { return l.whole_windows() && l.out.C % 16 == 0 && l.window.stride == 1 && l.window.pad < l.window.kernel; }
+
+/// Whether a tile of Winograd's has fewer products than its outputs have taps.  An image of 2x2 has as many for 3x3, and 4 times the
+/// weights to read.  The kernel set `common` has no other kernel.
+bool tiles_pay(const Layer& l) {
+    if (nn_isa() == Isa::common) return true;
+    const uint32_t kernel = l.window.kernel, points = kernel + wide_tile - 1;
+    return std::min(l.out.H, wide_tile) * std::min(l.out.W, wide_tile) * kernel * kernel > points * points;
+}
 
 WideShape shape_of(const Build& b, const Layer& l) { return {b.samples, l.in.C, l.in.H, l.in.W, l.out.C, l.window.kernel, l.window.pad}; }
 
@@ -22,7 +32,7 @@ void weights_operation(Build& b, const WideKernels& kernels, const WideShape& sh
 
 }   // namespace
 
-bool conv_wide_weights_fits(const Layer& l) { return any_fits(l) && l.in.C % 16 == 0 && l.window.kernel == 5; }
+bool conv_wide_weights_fits(const Layer& l) { return any_fits(l) && l.in.C % 16 == 0 && l.window.kernel == 5 && tiles_pay(l); }
 
 Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
     Tensor x1, dy1;
@@ -37,7 +47,7 @@ bool conv_wide_fits(const Build& b, const Layer& l) {
     // In bf16 without AMX alone: with AMX oneDNN's bf16 is faster than Winograd's way in float.
     if (b.type == dnnl_bf16 && (nn_isa() == Isa::amx || kernel == 1)) return false;
     const bool tiles = kernel == 1 && nn_isa() == Isa::amx && l.in.H * l.in.W >= 16;
-    return any_fits(l) && l.in.C % 16 == 0 && (kernel == 3 || kernel == 5 || tiles);
+    return any_fits(l) && l.in.C % 16 == 0 && (((kernel == 3 || kernel == 5) && tiles_pay(l)) || tiles);
 }
 
 Status conv_wide(Build& b) {
@@ -70,7 +80,7 @@ Status conv_wide(Build& b) {
     const Tensor w2 = packed(true), scratch3 = b.scratch(kernels.forward_scratch(turned));
     Tensor dx;
     std::vector<Operation> after;
-    GC_TRY(b.produce(x.gradient, x1.desc, after, &dx));
+    GC_TRY(b.produce(x.gradient, x1.desc, after, &dx, Place::beside));
     list.data.emplace_back([=, &kernels](Frame& frame) {
         kernels.forward(frame.at(dx), frame.at(y.gradient), frame.at(w2), nullptr, frame.at(scratch3), turned);
         return Status{};

@@ -9,6 +9,8 @@
 
 namespace gradcast {
 
+constexpr uint32_t wide_tile = 4;   // outputs of a tile each way
+
 struct WideShape {
     uint32_t N, C, H, W, K, kernel, pad;   // pad < kernel
     uint32_t P() const { return H + 2 * pad - kernel + 1; }

@@ -20,7 +20,7 @@ struct Matrix {
     }
 };
 
-constexpr uint32_t outputs = 4;   // of a tile, each way
+constexpr uint32_t outputs = wide_tile;
 
 /// Toom and Cook's matrices: a tile of outputs, each way, is  y (w w' * x x'), where * is element by element; n points, one of them
 /// infinity.

@@ -9,9 +9,10 @@
 namespace gradcast {
 
 /// Memory by lifetime.  Of a lane: `kept` lives from the forward to the backward pass, and so does `slot` where slots share `kept`; `even`
-/// and `odd` hold gradients of activations (one is read while the other is written); `scratch` lives within one operation, `beside` within
-/// one that computes gradients of weights in a second stream; `tickets` are 0 between operations, each of which has its own; `gradient` is
-/// in canonical order.  Of all lanes: `parameters` in canonical order, and `copies` of weights in the orders of kernels.
+/// and `odd` hold gradients of activations (one is read while the other is written); `scratch` lives within one operation, `beside` on a
+/// GPU within one that computes gradients of weights in a second stream, on a CPU from one operation to the next; `tickets` are 0 between
+/// operations, each of which has its own; `gradient` is in canonical order.  Of all lanes: `parameters` in canonical order, and `copies` of
+/// weights in the orders of kernels.
 enum class Place : uint8_t { kept, slot, even, odd, scratch, beside, tickets, gradient, parameters, copies };
 constexpr uint32_t place_count = 10;
 /// What a job's table of memory calls a lane's memory; null: all lanes share it.

@@ -88,6 +88,30 @@ TEST(CommonDeathTest, RefusesWhatOneDnnComputes) {
     EXPECT_EXIT(says_why(preset("mlp", 1, 28), half), testing::ExitedWithCode(0), "precision bf16 needs AVX512-BF16 or AMX");
 }
 
+/// Convolutions of images of 2x2.
+NetSpec small_images() {
+    return {.C = 3,
+            .H = 8,
+            .W = 8,
+            .classes = 10,
+            .layers = {conv(16, 3), max_pool(3), conv(128, 3, 1, 1), conv(128, 3, 1, 1), fc(10), loss()}};
+}
+
+// oneDNN's copies of weights are as large as the weights; those of tiles are 4 times as large.
+TEST(CommonDeathTest, AloneComputesImagesOf2x2InTiles) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    if (isa_best() >= Isa::avx2) {
+        EXPECT_EXIT(trains(Isa::common, small_images()), testing::ExitedWithCode(0), "");
+    }
+    Arena arena;
+    std::unique_ptr<Net> net;
+    ASSERT_TRUE(net_cpu_plan(small_images(), sizes({4}, 1), arena, &net).ok());
+    const MemoryUse use = arena.use("");
+    const auto copies = std::ranges::find(use.bytes, std::string("copies of weights"), &std::pair<std::string, uint64_t>::first);
+    ASSERT_NE(copies, use.bytes.end());
+    EXPECT_LE(copies->second, 2u << 20);
+}
+
 void comes_late() {
     if (!nn_isa(Isa::avx2).ok()) std::exit(2);
     (void)trained(dots());
