@@ -9,6 +9,7 @@
 #include "bench/net/rig.h"
 #include "nn/graph/layers.h"
 #include "nn/net.h"
+#include "runtime/core/resident_memory.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
@@ -165,6 +166,8 @@ void layers_print(const nlohmann::json& report) {
 Status step_measure(const BenchOptions& options, const Cell& cell, nlohmann::json* report) {
     double peak = 0;
     for (uint32_t blocks : options.blocks) {
+        const bool judged = resident_peak_reset();
+        const uint64_t before = resident_bytes();
         NetRig rig;
         GC_TRY(open(options, cell, blocks, rig, report, &peak));
         const bool at_once = rig.net().steps_ahead() > 1;
@@ -181,8 +184,10 @@ Status step_measure(const BenchOptions& options, const Cell& cell, nlohmann::jso
                                      {"images_per_s", cell.batch * 1e9 / ns},
                                      {"queued_images_per_s", nullptr},
                                      {"gflops", flop / ns},
-                                     {"percent_of_peak", nullptr}});
+                                     {"percent_of_peak", nullptr},
+                                     {"memory_bytes", nullptr}});
         nlohmann::json& row = (*report)["rows"].back();
+        if (judged && !rig.on_gpu()) row["memory_bytes"] = resident_peak_bytes() - before;
         if (peak > 0) row["percent_of_peak"] = 100 * flop / ns / peak;
         if (!at_once) continue;
         const uint64_t begin_ns = clock_ns();
@@ -199,7 +204,8 @@ Status step_measure(const BenchOptions& options, const Cell& cell, nlohmann::jso
 void step_print(const nlohmann::json& report) {
     const Column columns[] = {{"blocks", "blocks", 1, 0, 6},         {"median_us", "step us", 1, 1, 9},
                               {"images_per_s", "images/s", 1, 0, 9}, {"queued_images_per_s", "queued", 1, 0, 9},
-                              {"gflops", "GFLOP/s", 1, 1, 8},        {"percent_of_peak", "% of peak", 1, 1, 9}};
+                              {"gflops", "GFLOP/s", 1, 1, 8},        {"percent_of_peak", "% of peak", 1, 1, 9},
+                              {"memory_bytes", "MiB", 0x1p20, 0, 7}};
     columns_print(columns);
     for (const auto& row : report["rows"]) row_print(columns, row);
 }

@@ -30,7 +30,8 @@ Status NetRig::open(const std::string& wanted, uint32_t batch, uint32_t blocks, 
     } else {
         GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
     }
-    if (preset == "ridge") spec_.target_scale = 1;   // a regression
+    if (preset == "unet") spec_.targets = H * H, spec_.target_element = Element::u8;   // masks
+    if (preset == "ridge") spec_.target_scale = 1;                                     // a regression
     NetConfig config;
     std::string why;
     GC_TRY(compute_.open(how.device, {.lanes_max = std::min(threads, blocks), .lanes_per_gpu = threads}, &why));
@@ -58,10 +59,11 @@ Status NetRig::open(const std::string& wanted, uint32_t batch, uint32_t blocks, 
     }
     GC_TRY(compute_.ready(arena_));
     together_ = together_of(net(), blocks, threads);
-    images_.resize(batch * spec_.sample_bytes()), labels_.resize(batch);
+    images_.resize(batch * spec_.sample_bytes()), labels_.resize(batch), targets_.resize(batch * spec_.targets_bytes());
     const uint32_t width = element_bytes(spec_.element);   // of tokens the low byte is written
     for (size_t i = 0; i < images_.size(); i += width) images_[i] = static_cast<uint8_t>(i * 7919 >> 3);
     for (uint32_t i = 0; i < batch; ++i) labels_[i] = static_cast<int32_t>(i % spec_.classes);
+    for (size_t i = 0; i < targets_.size(); ++i) targets_[i] = static_cast<std::byte>(i % spec_.classes);
     mean_.assign(C, 0.3f), std_.assign(C, 0.35f);
     const Layout& layout = compute_.net->layout();
     for (uint32_t i = 0; i < batch; ++i) places_.push_back({i, 0});
@@ -79,6 +81,7 @@ Samples NetRig::samples(uint32_t block) const {
     const uint64_t bytes = spec_.sample_bytes();
     Samples samples{nullptr, labels_.data() + first, end - first, spec_.C, spec_.H, spec_.W, mean_.data(), std_.data()};
     samples.element = spec_.element;
+    if (!targets_.empty()) samples.targets = targets_.data() + first * spec_.targets_bytes();
     if (resident_) {
         samples.places = places_.data() + first;
         samples.resident = resident_.get();

@@ -22,8 +22,8 @@ struct NetHow {
 
 class NetRig final : GradientSink {
 public:
-    /// net: a preset, of samples of 1x28x28 (lenet3, lenet5, mlp) or 3x32x32; "resnet18:224": of 3x224x224; gpt and gpt10m: of texts, 64
-    /// and 256 tokens of 256.
+    /// net: a preset, of samples of 1x28x28 (lenet3, lenet5, mlp) or 3x32x32; "resnet18:224": of 3x224x224; "unet:128": of 3x128x128 with a
+    /// mask; gpt and gpt10m: of texts, 64 and 256 tokens of 256.
     Status open(const std::string& net, uint32_t batch, uint32_t blocks, uint32_t threads, const NetHow& how = {});
     bool on_gpu() const { return compute_.device != nullptr; }
     Status step();
@@ -64,6 +64,7 @@ private:
     uint32_t batch_ = 0, blocks_ = 0, together_ = 1;
     std::vector<uint8_t> images_;
     std::vector<int32_t> labels_;
+    std::vector<std::byte> targets_;   // of masks
     std::vector<float> mean_, std_, maxima_;
     std::vector<Record> records_;
     std::vector<BucketSum> sums_;

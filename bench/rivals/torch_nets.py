@@ -6,7 +6,7 @@ import sys
 import torch
 from torch import nn
 
-samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32), "resnet18:64": (3, 64), "resnet18:224": (3, 224)}   # channels, height and width
+samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32), "resnet18:64": (3, 64), "resnet18:224": (3, 224), "unet:128": (3, 128)}   # channels, height and width
 
 
 examples = {"gpt": "Gpt", "resnet18": "ResNet18"}   # nets that are examples of the Python package: module -> class
@@ -28,6 +28,29 @@ class Stem(nn.BatchNorm2d):
 
     def forward(self, x):
         return nn.functional.max_pool2d(nn.functional.relu(super().forward(x)), 3, 2, 1)
+
+
+class Unet(nn.Module):
+    """The preset unet: four levels down and up, with batch norm."""
+
+    def __init__(self, classes=10, width=32, depth=4):
+        super().__init__()
+        level = lambda inputs, outputs: nn.Sequential(*unit(inputs, outputs), *unit(outputs, outputs))
+        widths = [width << number for number in range(depth + 1)]
+        self.down = nn.ModuleList(level(inputs, outputs) for inputs, outputs in zip([3] + widths, widths))
+        self.wider = nn.ModuleList(nn.ConvTranspose2d(2 * outputs, outputs, 2, 2) for outputs in reversed(widths[:-1]))
+        self.up = nn.ModuleList(level(2 * outputs, outputs) for outputs in reversed(widths[:-1]))
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        skips = []
+        for level in self.down[:-1]:
+            skips.append(level(x))
+            x = nn.functional.max_pool2d(skips[-1], 2)
+        x = self.down[-1](x)
+        for wider, level in zip(self.wider, self.up):
+            x = level(torch.cat([wider(x), skips.pop()], 1))
+        return self.head(x)
 
 
 def unit(inputs, outputs):
@@ -73,6 +96,8 @@ def model(net):
         made.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         made.bn1 = Stem(64)
         return made
+    if net == "unet:128":
+        return Unet()
     if net in examples:
         return getattr(example(net), examples[net])()
     raise SystemExit(f"no net '{net}': {', '.join(samples)}")
@@ -84,11 +109,12 @@ def random_samples(net, count):
         tokens = torch.randint(256, (count, example("gpt").CONTEXT + 1))
         return tokens[:, :-1], tokens[:, 1:]
     C, H = samples[net]
-    return torch.rand(count, C, H, H), torch.arange(count) % 10
+    labels = torch.arange(count * H * H).view(count, H, H) if net.startswith("unet") else torch.arange(count)
+    return torch.rand(count, C, H, H), labels % 10
 
 
 def loss_of(net, out, y):
     """The sum over samples of each sample's mean over its positions."""
     if net.startswith("gpt"):
         return example("gpt").loss(out, y)
-    return nn.functional.cross_entropy(out, y, reduction="sum")
+    return nn.functional.cross_entropy(out, y, reduction="sum") / (y.numel() // len(y))

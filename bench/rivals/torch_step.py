@@ -22,7 +22,19 @@ torch.set_num_threads(threads)
 torch.manual_seed(1)
 
 
+def status_bytes(key):
+    """A line of /proc/self/status."""
+    return next((int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(key + ":")), 0)
+
+
+def peak_reset():
+    with open("/proc/self/clear_refs", "w") as refs:
+        refs.write("5")
+
+
 def measure(channels_last, foreach, limit_s):
+    peak_reset()
+    before = status_bytes("VmRSS")
     order = torch.channels_last if channels_last else torch.contiguous_format
     made = model(net).to(memory_format=order)
     images, labels = random_samples(net, batch)
@@ -38,13 +50,13 @@ def measure(channels_last, foreach, limit_s):
         times.append(time.perf_counter() - start)
         if until == 0 and (len(times) >= 3 or times[-1] > limit_s):
             times, until = [], time.perf_counter() + limit_s
-    return statistics.median(times), len(times), sum(p.numel() for p in made.parameters())
+    return statistics.median(times), len(times), sum(p.numel() for p in made.parameters()), status_bytes("VmHWM") - before
 
 
 if best:
     ways = [(last, foreach) for last in ((False,) if net == "mlp" or net.startswith("gpt") else (False, True)) for foreach in ((False,) if net == "nin" else (False, True))]
     way = min(ways, key=lambda each: measure(*each, seconds / 5)[0])
-median, steps, parameters = measure(*way, seconds)
+median, steps, parameters, memory = measure(*way, seconds)
 print(json.dumps({"bench": "step", "rival": "torch", "version": torch.__version__, "net": net, "parameters": parameters, "batch": batch,
                   "threads": threads, "kernels": kernels(), "channels_last": way[0], "foreach": way[1],
-                  "steps": steps, "median_us": round(median * 1e6, 1), "images_per_s": round(batch / median, 1)}), flush=True)
+                  "steps": steps, "median_us": round(median * 1e6, 1), "images_per_s": round(batch / median, 1), "memory_bytes": memory}), flush=True)

@@ -158,12 +158,13 @@ TEST(SystemBench, NetsRunBesideTorch) {
     Result table = shell("GRADCAST_BUILD=" + build_folder() +
                          " timeout 100 bench/nets --nets lenet5 --threads 1 --rounds 1 --seconds 0.02 --batch 16 --out '' 2>/dev/null");
     EXPECT_LE(table.code, 1) << table.out;
-    for (const char* name : {"ours, 1 block ", "torch as installed", "torch at its best", "blocks of 16", "PyTorch's "})
+    for (const char* name : {"ours, 1 block ", "torch as installed", "torch at its best", "blocks of 16", "PyTorch's ", "MiB"})
         EXPECT_NE(table.out.find(name), std::string::npos) << name << " is not in " << table.out;
     // Both sides have the same nets, by their numbers of parameters.  The user's settings of libraries do not slow PyTorch down.
     std::string as_installed;
-    for (const auto& [net, parameters] : {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986},
-                                          std::pair{"resnet18:64", 11181642}, std::pair{"gpt", 834304}, std::pair{"gpt10m", 10942464}}) {
+    for (const auto& [net, parameters] :
+         {std::pair{"lenet5", 61706}, std::pair{"mlp", 2383370}, std::pair{"nin", 966986}, std::pair{"resnet18:64", 11181642},
+          std::pair{"unet:128", 7763338}, std::pair{"gpt", 834304}, std::pair{"gpt10m", 10942464}}) {
         const char* set = as_installed.empty() ? "env -u OPENBLAS_CORETYPE" : "env OPENBLAS_CORETYPE=Prescott OMP_NUM_THREADS=7";
         Result result = shell(fmt::format("{} /usr/bin/python3 bench/rivals/torch_step.py {} 2 1 0.01", set, net));
         const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
