@@ -6,6 +6,7 @@
 
 #include "algos/context.h"
 #include "algos/kept_stages.h"
+#include "algos/tied_sums.h"
 #include "nn/clip.h"
 #include "runtime/core/digest.h"
 
@@ -33,7 +34,7 @@ Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid&
       mail_(context.host, mail_channel),
       rounds_(rounds) {
     GC_ASSERT(spare < grid.replicas());
-    static_assert(sizeof(Word) == 64 && alignof(Word) == alignof(uint64_t) && sizeof(double) == sizeof(uint64_t));
+    static_assert(sizeof(Word) == 72 && alignof(Word) == alignof(uint64_t) && sizeof(double) == sizeof(uint64_t));
     uint64_t place = 0;
     for (Rank rank = 0; rank < view.n(); ++rank) {
         uint64_t count = 0;
@@ -123,13 +124,14 @@ Status Cells::gather(uint64_t tag, const char* what, uint32_t* replica) {
     }
     for (uint32_t number = 0; number < grid_.cells(); ++number) {
         const Cell cell = grid_.cell(number);
-        const Cell same = grid_.cell(alike_[number]);
-        const Rank rank = grid_.rank_of(*replica, cell), first = grid_.rank_of(*replica, same);
-        if (word(round, rank).shared == word(round, first).shared) continue;
-        return fail(Code::conflict, "step {}: {} and {} {} and differ in {}", context_.step + 1, view_.members[first].name,
-                    view_.members[rank].name,
-                    same.stage == cell.stage ? "share the slices of a stage" : "have the same weights (weights_of)",
-                    same.stage == cell.stage ? fmt::format("the {} of its other layers", what) : "them");
+        const Rank rank = grid_.rank_of(*replica, cell), first = grid_.rank_of(*replica, {cell.stage, 0}),
+                   alike = grid_.rank_of(*replica, grid_.cell(alike_[number]));
+        if (word(round, rank).shared != word(round, first).shared)
+            return fail(Code::conflict, "step {}: {} and {} share the slices of a stage and differ in the {} of its other layers",
+                        context_.step + 1, view_.members[first].name, view_.members[rank].name, what);
+        if (word(round, rank).tied != word(round, alike).tied)
+            return fail(Code::conflict, "step {}: {} and {} have the same weights (weights_of) and differ in them", context_.step + 1,
+                        view_.members[alike].name, view_.members[rank].name);
     }
     return {};
 }
@@ -211,6 +213,7 @@ Status Cells::state(StepId next, uint64_t part, uint64_t* state) {
     part_ = part;
     GC_TRY(open(tag, "state"));
     Word& own = word(round_of(tag), self_) = {.digest = part, .named = news.named, .busy = news.busy, .shared = context_.shared};
+    if (context_.tied) own.tied = context_.tied->digest();
     for (size_t i = 0; context_.kept && i < std::size(own.kept); ++i) own.kept[i] = context_.kept->part(i);
     send(tag);
     uint32_t replica = 0;

@@ -2,7 +2,7 @@
 // the state, and how far their checkpoints are.  With optimiser.clip_norm also the terms of the gradient's norm (nn/clip.h): a rank
 // computes those of its own groups, and each rank adds those of all cells in the order of the whole net's groups.
 //
-// Bytes by mail, to each other rank and step: two reports of 64, and 8 for each group whose term this rank reports.  A report of more than
+// Bytes by mail, to each other rank and step: two reports of 72, and 8 for each group whose term this rank reports.  A report of more than
 // mail_early_bytes leaves once its receiver has asked for it, which it does before its passes.
 //
 // Where `spare` replicas may be late or lost, the reports of all others suffice.  So a rank may be some steps ahead of a late one, and the
@@ -33,7 +33,8 @@ public:
     /// By number of the cell: the groups of its layout whose terms its ranks report, and their numbers in the whole net.
     using CellGroups = std::vector<std::vector<Layout::Run>>;
     /// Allocates.  All outlive this.  keeps: by rank, the ranks whose cells it keeps too (KeptStages); empty: none.  alike: by number of
-    /// a cell, the first cell with the same shared groups (Group::shared), which may be itself.  groups: empty where no step is clipped.
+    /// a cell, the first cell that has the same weights of several stages (TiedSums), which may be itself.  groups: empty where no step is
+    /// clipped.
     Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
           std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike, CellGroups groups);
 
@@ -72,10 +73,11 @@ private:
         int64_t loss = 0;
         uint64_t named = 0, busy = 0;   // CheckpointNews
         uint64_t kept[2] = {};          // digests of the cells that it keeps
-        uint64_t shared = 0;            // digest of its shared groups
+        uint64_t shared = 0;            // digest of what all slice groups of the stage have
+        uint64_t tied = 0;              // of weights that other stages have too
         /// Of one cell at different ranks.
         bool agrees(const Word& other) const {
-            return digest == other.digest && clipped == other.clipped && loss == other.loss && shared == other.shared;
+            return digest == other.digest && clipped == other.clipped && loss == other.loss && shared == other.shared && tied == other.tied;
         }
     };
     enum class Fate : uint8_t { open, done, lost };

@@ -27,12 +27,14 @@ uint64_t KeptStage::apply(Lanes& lanes, StepId step, double norm, std::span<cons
     pieces_run(lanes, layout.elements, pieces.size(),
                [this](uint32_t, uint32_t i) {   // of one pointer: a std::function of it allocates nothing
                    SumPiece& piece = pieces[i];
+                   if (applied_before[piece.group]) return;
                    const uint64_t at = offset(piece);
                    sum_apply(piece, layout, whole[piece.bucket], *optimiser, net->parameters().subspan(at, piece.count), at);
                });
     for (const Sum& sum : sums) codec->commit(sum);
     uint64_t digest = 0;
-    for (const SumPiece& piece : pieces) digest += piece.digest;
+    for (const SumPiece& piece : pieces)
+        if (layout.stands_for(layout.groups[piece.group])) digest += piece.digest;
     return digest;
 }
 
@@ -46,6 +48,7 @@ uint64_t KeptStage::part() const {
     const std::span<const float> parameters = net->parameters(), state = optimiser->state();
     uint64_t model = 0;
     for (const SumPiece& piece : pieces) {
+        if (!layout.stands_for(layout.groups[piece.group])) continue;
         const uint64_t at = offset(piece), place = piece.offset + layout.groups[piece.group].before;
         model += digest64(parameters.subspan(at, piece.count), place);
         for (uint64_t v = 0; v < vectors; ++v)
@@ -64,6 +67,13 @@ KeptStages::KeptStages(const Layout& own, Quantiser quantiser, uint32_t ranks, R
       parts_(kept_.size()) {
     if (keeper != no_rank) keeper_bits_[keeper / 64] |= uint64_t{1} << keeper % 64;
     GC_ASSERT(own.buckets.size() < 1u << messages_bits);
+    for (size_t k = 0; k < kept_.size(); ++k) {
+        std::vector<bool>& before = kept_[k].stage->applied_before;
+        before.clear();
+        for (const Group& group : kept_[k].stage->layout.groups)
+            before.push_back(std::ranges::any_of(
+                std::span(kept_).first(k), [&](const Kept& each) { return each.stage->layout.offset_of(group.place()) != Layout::none; }));
+    }
 }
 
 void KeptStages::plan(Arena& arena) {

@@ -28,12 +28,14 @@ struct KeptStage {
     uint32_t stage = 0;
     Layout layout;                     // of the stage, as its own rank has it
     std::unique_ptr<Codec> codec;      // of that layout: its scales
-    std::vector<Layout::Run> groups;   // its groups, and their numbers in the whole net
+    std::vector<Layout::Run> groups;   // its groups for which it stands, and their numbers in the whole net
     Net* net = nullptr;
     Optimiser* optimiser = nullptr;
     std::optional<NormClip> clip = {};   // of that layout; nothing: no step is clipped
     std::vector<SumPiece> pieces = {};   // all of the layout
     std::vector<BucketSum> whole = {};   // of the step that is applied
+    /// By group: a stage before it that the rank keeps too has the same weights.  They are there once, and so is their step.
+    std::vector<bool> applied_before = {};
 
     /// Fills in `pieces`; the rest is there.
     void open() { pieces = sum_pieces(layout); }
@@ -42,7 +44,7 @@ struct KeptStage {
     /// Applies a step's sums, of a gradient of that norm over all stages.  Returns the digest of parameters and optimiser state, as
     /// Net::apply().
     uint64_t apply(Lanes& lanes, StepId step, double norm, std::span<const Sum> sums);
-    /// Digest of the state, as Context::part().  model: of parameters and optimiser state.
+    /// Digest of the state for which the stage stands, as Context::part().  model: of parameters and optimiser state.
     uint64_t part(uint64_t model) const;
     uint64_t part() const;
 };

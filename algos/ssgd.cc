@@ -9,7 +9,6 @@
 #include "algos/kept_stages.h"
 #include "algos/pipeline.h"
 #include "algos/synchronous.h"
-#include "algos/tied_sums.h"
 #include "algos/whole_steps.h"
 #include "nn/clip.h"
 
@@ -70,12 +69,10 @@ private:
         uint64_t begin_us = context.host.now_us();
         context.stage.begin(begin_us);
         if (context.kept) GC_TRY(context.kept->begin());
-        if (context.tied) GC_TRY(context.tied->begin());
         GC_TRY(context.synchronous->compute());
         uint64_t computed_us = context.host.now_us() - (context.pipeline ? context.pipeline->waited_us() : 0);
         const uint64_t passed_us = context.host.now_us();
         GC_TRY(context.synchronous->wait(sums_));
-        if (context.tied) GC_TRY(context.tied->wait(sums_));
         context.stage.wait(StageTime::sums, context.host.now_us() - passed_us);
         taken_ = true;
         for (const Sum* sum : sums_)

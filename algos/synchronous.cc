@@ -10,6 +10,7 @@
 #include "algos/cells.h"
 #include "algos/pipeline.h"
 #include "algos/profile_trace.h"
+#include "algos/tied_sums.h"
 
 namespace gradcast {
 namespace {
@@ -86,18 +87,6 @@ public:
         all_.losses_[exchange_.target_of(id.block)].fetch_add(loss_units(sum, context_.blocks), std::memory_order_relaxed);
     }
 
-    Status ready(uint32_t bucket) {
-        for (uint32_t target = 0; target < exchange_.targets(); ++target) {
-            Plan plan = exchange_.plan(step_, bucket, target);
-            GC_TRY(context_.codec->finish(step_, bucket, plan));
-            plan.record->state = context_.state;
-            plan.record->loss = all_.losses_[target].load(std::memory_order_relaxed);   // added before the block's first bucket
-        }
-        all_.port_.ready(bucket);
-        sched_yield();   // of ranks that share cores all send their first bucket before one computes its last
-        return {};
-    }
-
     Status status() {
         std::lock_guard lock(mutex_);
         return status_;
@@ -116,7 +105,9 @@ private:
     Status added(uint32_t bucket) {
         context_.progress.advance();
         // acq_rel: the lane that counts to zero sees what all lanes have added to words, record and loss.
-        return all_.gradients_remaining_[bucket].fetch_sub(1, std::memory_order_acq_rel) == 1 ? ready(bucket) : Status{};
+        if (all_.gradients_remaining_[bucket].fetch_sub(1, std::memory_order_acq_rel) > 1) return {};
+        if (context_.tied && context_.tied->has(bucket)) return {};   // tie() goes on with it
+        return all_.ready(bucket);
     }
 
     void fail_with(Status status) {
@@ -156,7 +147,7 @@ Status SynchronousStep::compute() {
     GC_TRY(port_.begin());
     if (context_.cells) GC_TRY(context_.cells->begin());
     Sink sink(*this);
-    for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(sink.ready(bucket));
+    for (uint32_t bucket = 0; config_.own_blocks.empty() && bucket < buckets; ++bucket) GC_TRY(ready(bucket));
     std::optional<ProfileTrace> trace;
     if (context_.profile && context_.profile->on()) context_.net->trace(&trace.emplace(*context_.profile));
     Status status;
@@ -208,7 +199,36 @@ void SynchronousStep::whole(Sink& sink) {
     });
 }
 
+Status SynchronousStep::ready(uint32_t bucket) {
+    for (uint32_t target = 0; target < exchange_.targets(); ++target) {
+        Plan plan = exchange_.plan(context_.step, bucket, target);
+        GC_TRY(context_.codec->finish(context_.step, bucket, plan));
+        plan.record->state = context_.state;
+        plan.record->loss = losses_[target].load(std::memory_order_relaxed);   // added before the block's first bucket
+    }
+    port_.ready(bucket);
+    sched_yield();   // of ranks that share cores all send their first bucket before one computes its last
+    return {};
+}
+
+Status SynchronousStep::tie() {
+    if (!context_.tied || config_.own_blocks.empty()) return {};
+    // The other ranks may need to hear that this one holds the sums of the step, before they end it early.
+    std::function<void()> ask;
+    if (exchange_.losses_tolerated() > 0) ask = [this] { (void)this->needless(); };
+    for (size_t tensor = 0; tensor < context_.tied->count(); ++tensor) {
+        const uint32_t bucket = context_.tied->bucket(tensor);
+        const bool own_whole = gradients_remaining_[bucket].load(std::memory_order_relaxed) == 0;
+        bool whole = own_whole;
+        GC_TRY(context_.tied->add(tensor, &whole, ask));
+        if (whole) GC_TRY(ready(bucket));
+        else if (own_whole) port_.abandon(bucket);   // else compute() has done so
+    }
+    return {};
+}
+
 Status SynchronousStep::wait(std::span<const Sum*> into) {
+    GC_TRY(tie());
     GC_TRY(port_.wait(0, into));
     for (const Sum* sum : into) GC_TRY(finite(*sum));
     return {};

@@ -34,7 +34,7 @@ public:
     /// Ends early where the sums do not need the rest.  Error: of the block that failed first; the others are abandoned.
     Status compute();
     /// Blocks until all buckets of context.step are summed (Port::wait), and checks that their maxima are finite.  `into` is indexed by
-    /// bucket.  The only place where a round waits.
+    /// bucket.  First adds up the words of weights that other stages have too (TiedSums).  The only place where a round waits.
     Status wait(std::span<const Sum*> into);
     /// Of the present step, before wait() has taken them: by bucket; null: not here yet.
     std::span<const Sum* const> come() const { return port_.come(); }
@@ -52,6 +52,10 @@ public:
 private:
     class Sink;
     void whole(Sink& sink);
+    /// All words of the bucket are added.
+    Status ready(uint32_t bucket);
+    /// Of weights that other stages have too: makes their buckets ready.
+    Status tie();
     bool needless();
     Status finite(const Sum& sum);
 

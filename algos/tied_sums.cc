@@ -1,11 +1,11 @@
 #include "algos/tied_sums.h"
 
 #include <algorithm>
-#include <functional>
+#include <cmath>
 
 #include "algos/context.h"
+#include "algos/pipeline.h"
 #include "runtime/core/channel.h"
-#include "transport/exchange/exchange.h"
 
 namespace gradcast {
 namespace {
@@ -13,15 +13,15 @@ namespace {
 constexpr uint64_t tied_tags = uint64_t{5} << 60;   // bits 62 and 60, without 61: the tags of no other mail
 constexpr uint32_t ticket_bit = 60;                 // the highest bit of these tickets alone: rounds of the mailbox are below it
 constexpr uint64_t tied_tickets = uint64_t{1} << ticket_bit;
-constexpr uint32_t index_bits = 16, tensor_bits = 12;   // of tags
-constexpr uint64_t before_steps = UINT32_MAX;           // in the place of a step
+constexpr uint32_t index_bits = 20, tensor_bits = 24, step_bits = 16;   // of tags; steps of one number are never under way together
+constexpr uint64_t before_steps = ~uint64_t{0};                         // in the place of a step
 constexpr uint64_t piece_bytes = 4 << 20;
 constexpr uint64_t chunk = 1 << 16;   // words that a lane adds at a time
-constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient), mail_channel = static_cast<uint16_t>(Channel::mail);
+constexpr uint16_t mail_channel = static_cast<uint16_t>(Channel::mail);
 
 /// y[i] += x[i].  The quantiser's limit keeps sums within the word; they wrap around only where a rank sends other words.
 template <typename Unsigned>
-void add_words(const std::byte* from, std::byte* to, uint64_t first, uint64_t end) {
+void add_run(const std::byte* from, std::byte* to, uint64_t first, uint64_t end) {
     const auto* x = reinterpret_cast<const Unsigned*>(from);
     auto* y = reinterpret_cast<Unsigned*>(to);
     for (uint64_t i = first; i < end; ++i) y[i] = static_cast<Unsigned>(y[i] + x[i]);
@@ -29,165 +29,189 @@ void add_words(const std::byte* from, std::byte* to, uint64_t first, uint64_t en
 
 }   // namespace
 
-TiedSums::TiedSums(const Layout& words, Quantiser quantiser, uint32_t ranks, std::vector<Tensor> tensors)
-    : words_(words), word_(quantiser_word(quantiser)), tensors_(std::move(tensors)), own_(tensors_.size()) {
+TiedSums::TiedSums(const Layout& words, Quantiser quantiser, Exchange& exchange, uint32_t ranks, std::vector<Tensor> tensors)
+    : words_(words), word_(quantiser_word(quantiser)), exchange_(exchange), tensors_(std::move(tensors)) {
     for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
         GC_ASSERT(tensors_[tensor].number < 1u << tensor_bits);
+        const Head& own = own_.emplace_back(exchange.targets(), words.buckets[tensors_[tensor].bucket].group_count);
         for (const Rank rank : tensors_[tensor].others) {
             std::vector<uint64_t> bits((ranks + 63) / 64);
             bits[rank / 64] |= uint64_t{1} << rank % 64;
             const size_t pair = pairs_.size();
-            pairs_.push_back({tensor, rank, std::move(bits)});
-            const uint64_t bytes = bytes_of(pairs_[pair]);
-            messages_.push_back({pair, 0, 0, sizeof(Tail)});
+            pairs_.push_back({tensor, rank, std::move(bits), own});
+            const uint64_t bytes = words_of(tensor);
+            messages_.push_back({pair, 0, 0, own.bytes()});
             for (uint64_t at = 0; at < bytes; at += piece_bytes)
                 messages_.push_back({pair, messages_.back().index + 1, at, std::min(piece_bytes, bytes - at)});
-            GC_ASSERT(messages_.back().index < 1u << index_bits);
+            GC_ASSERT(messages_.back().index * uint64_t{exchange.targets()} < 1u << index_bits);
         }
     }
 }
 
-uint64_t TiedSums::bytes_of(const Pair& pair) const { return words_.buckets[tensors_[pair.tensor].bucket].count * word_bytes(word_); }
-
 void TiedSums::plan(Arena& arena) {
-    for (Pair& pair : pairs_) arena.plan("sums of tied weights", bytes_of(pair), &pair.words);
+    for (Pair& pair : pairs_) arena.plan("sums of tied weights", words_of(pair.tensor), &pair.words);
 }
 
 void TiedSums::open(Context& context, Dispatch& dispatch) {
     context_ = &context;
     mail_ = std::make_unique<Mail>(context.host, mail_channel);
-    dispatch.add(gradient_channel, this);
     dispatch.add(mail_channel, this);
 }
 
 uint64_t TiedSums::bytes_sent() const {
     uint64_t bytes = 0;
-    for (const Message& message : messages_) bytes += message.bytes;
+    for (const Message& message : messages_) bytes += message.bytes * (message.index > 0 ? exchange_.targets() : 1);
     return bytes;
 }
 
-Buffer TiedSums::place(const Message& message) {
-    Pair& pair = pairs_[message.pair];
-    if (message.index == 0) return {reinterpret_cast<std::byte*>(&pair.tail), nullptr, sizeof pair.tail};
-    return pair.words.part(message.offset, message.bytes);
-}
-
 /// Each of two ranks sends the other one a message of this tag.
-uint64_t TiedSums::tag(const Message& message, uint64_t step) const {
+uint64_t TiedSums::tag(const Message& message, uint64_t step, uint32_t target) const {
     const uint64_t tensor = tensors_[pairs_[message.pair].tensor].number;
-    return tied_tags | step << (tensor_bits + index_bits) | tensor << index_bits | message.index;
+    const uint64_t pieces = (words_of(pairs_[message.pair].tensor) + piece_bytes - 1) / piece_bytes;
+    const uint64_t step_mod = step % (uint64_t{1} << step_bits);
+    return tied_tags | step_mod << (tensor_bits + index_bits) | tensor << index_bits | (message.index + target * pieces);
 }
 
-void TiedSums::receive(size_t number, uint64_t step) {
+void TiedSums::post(size_t number, uint64_t step, uint32_t target, Buffer own, Buffer other) {
     Message& message = messages_[number];
-    message.comes = true;
-    mail_->receive(pairs_[message.pair].other, tag(message, step), place(message), tied_tickets | number);
-}
-
-void TiedSums::send(size_t number, uint64_t step, Buffer from) {
-    Message& message = messages_[number];
-    message.goes = true;
-    mail_->send({0, pairs_[message.pair].other_bits.data()}, tag(message, step), from, tied_tickets | (messages_.size() + number));
-}
-
-template <typename Open>
-Status TiedSums::wait_while(Open open, uint64_t us, const char* what) {
-    const auto count = [&] { return std::ranges::count_if(messages_, open); };
-    for (auto before = count(); before > 0; before = count())
-        GC_TRY(context_->mail->wait_until([&] { return count() < before; }, us, what));
-    return {};
-}
-
-Status TiedSums::wait_for(size_t tensor, uint64_t us) {
-    return wait_while([&](const Message& each) { return each.comes && pairs_[each.pair].tensor == tensor; }, us,
-                      tensors_[tensor].what.c_str());
-}
-
-Status TiedSums::wait_gone(uint64_t us) { return wait_while(std::mem_fn(&Message::goes), us, "end of sending sums of tied weights"); }
-
-Status TiedSums::agree(std::span<float> maxima, uint64_t us) {
-    const auto maximum = [&](size_t tensor) -> float& { return maxima[words_.buckets[tensors_[tensor].bucket].group]; };
-    for (size_t number = 0; number < messages_.size(); ++number) {
-        if (messages_[number].index > 0) continue;
-        const size_t tensor = pairs_[messages_[number].pair].tensor;
-        Tail& own = own_[tensor].tail;
-        own.maximum = maximum(tensor);
-        receive(number, before_steps);
-        send(number, before_steps, {reinterpret_cast<std::byte*>(&own), nullptr, sizeof own});
-    }
-    for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) GC_TRY(wait_for(tensor, us));
-    for (const Pair& pair : pairs_) maximum(pair.tensor) = std::max(maximum(pair.tensor), pair.tail.maximum);
-    return wait_gone(us);
-}
-
-Status TiedSums::begin() {
-    GC_TRY(wait_gone(context_->stage_wait_us(context_->blocks)));
-    for (size_t number = 0; number < messages_.size(); ++number) receive(number, context_->step);
-    return {};
+    const Pair& pair = pairs_[message.pair];
+    message.comes = message.goes = true;
+    const uint64_t name = tag(message, step, target);
+    mail_->receive(pair.other, name, other.part(message.offset, message.bytes), tied_tickets | number);
+    mail_->send({0, pair.other_bits.data()}, name, own.part(message.offset, message.bytes), tied_tickets | (messages_.size() + number));
 }
 
 Status TiedSums::take(const Completion& completion) {
-    if (completion.channel == gradient_channel) {
-        if (!completion.sum) return {};
-        const Sum& sum = *completion.sum;
-        for (size_t number = 0; number < messages_.size(); ++number) {
-            const Message& message = messages_[number];
-            const size_t tensor = pairs_[message.pair].tensor;
-            if (tensors_[tensor].bucket != sum.bucket) continue;
-            GC_ASSERT(sum.step == context_->step && sum.word == word_);
-            Tail& tail = own_[tensor].tail;
-            tail = {sum.state, sum.clipped, sum.maxima[0]};
-            if (message.index > 0) send(number, sum.step, sum.words.part(message.offset, message.bytes));
-            else send(number, sum.step, {reinterpret_cast<std::byte*>(&tail), nullptr, sizeof tail});
-        }
-        return {};
-    }
-    if (!completion.status.ok() || completion.id >> ticket_bit != 1) return {};   // Mailbox takes errors
+    if (completion.id >> ticket_bit != 1) return {};
+    // Of an error the mailbox says whether the job goes on; it does so where the replica is broken().
     const size_t number = completion.id & ~tied_tickets;
     if (number < messages_.size()) messages_[number].comes = false;
     else messages_[number - messages_.size()].goes = false;
     return {};
 }
 
-void TiedSums::add(const Sum& sum, Buffer to) const {
+bool TiedSums::broken() const { return context_->pipeline->broken(); }
+
+Status TiedSums::wait(size_t tensor, uint64_t us, const std::function<void()>& ask) {
+    struct Wait {
+        const TiedSums& all;
+        const size_t tensor;
+        const std::function<void()>& ask;
+        int64_t before = 0;
+        int64_t under_way() const {
+            return std::ranges::count_if(
+                all.messages_, [this](const Message& each) { return all.pairs_[each.pair].tensor == tensor && (each.comes || each.goes); });
+        }
+        bool some() const {
+            if (ask) ask();
+            return all.broken() || under_way() < before;
+        }
+    } wait{*this, tensor, ask};
+    for (wait.before = wait.under_way(); wait.before > 0 && !broken(); wait.before = wait.under_way())
+        GC_TRY(context_->mail->wait_until([&wait] { return wait.some(); }, us, tensors_[tensor].what.c_str()));
+    return {};
+}
+
+Status TiedSums::heads(size_t tensor, uint64_t step, uint64_t us, const std::function<void()>& ask) {
+    own_[tensor].state() = context_->state;
+    for (size_t number = 0; number < messages_.size(); ++number)
+        if (Pair& pair = pairs_[messages_[number].pair]; pair.tensor == tensor && messages_[number].index == 0)
+            post(number, step, 0, own_[tensor].buffer(), pair.head.buffer());
+    GC_TRY(wait(tensor, us, ask));
+    for (Pair& pair : pairs_)
+        if (pair.tensor == tensor && !broken() && pair.head.state() != context_->state)
+            return fail(Code::conflict, "step {}: {} are computed from the state {:016x}, ours is {:016x}", context_->step + 1,
+                        tensors_[tensor].what, pair.head.state(), context_->state);
+    return {};
+}
+
+bool TiedSums::all_whole(size_t tensor) {
+    bool whole = !broken() && own_[tensor].whole() > 0;
+    for (Pair& pair : pairs_) whole = whole && (pair.tensor != tensor || pair.head.whole() > 0);
+    return whole;
+}
+
+Status TiedSums::agree(std::span<float> maxima, bool* whole, uint64_t us) {
+    const bool own_whole = *whole;
+    for (size_t tensor = 0; tensor < tensors_.size() && !broken(); ++tensor) {
+        const Bucket& bucket = words_.buckets[tensors_[tensor].bucket];
+        const std::span<float> own = maxima.subspan(bucket.group, bucket.group_count);
+        own_[tensor].whole() = own_whole;
+        std::ranges::copy(own, own_[tensor].maxima(0).begin());
+        GC_TRY(heads(tensor, before_steps, us, {}));
+        *whole = *whole && all_whole(tensor);
+        for (Pair& pair : pairs_)
+            for (uint32_t g = 0; g < own.size() && pair.tensor == tensor && *whole; ++g) own[g] = std::fmax(own[g], pair.head.maxima(0)[g]);
+    }
+    *whole = *whole && !broken();
+    return {};
+}
+
+Status TiedSums::add(size_t tensor, bool* whole, const std::function<void()>& ask) {
+    const bool own_whole = std::exchange(*whole, false);
+    const uint64_t us = context_->stage_wait_us(context_->blocks);
+    const uint32_t bucket = tensors_[tensor].bucket;
+    const auto plan_of = [&](uint32_t target) { return exchange_.plan(context_->step, bucket, target); };
+    if (broken()) return {};
+    Head& own = own_[tensor];
+    own.whole() = own_whole;
+    for (uint32_t target = 0; target < exchange_.targets(); ++target) {
+        const Record& record = *plan_of(target).record;
+        own.clipped(target) = record.clipped;
+        own.diverged(target) = record.diverged;
+        std::ranges::copy(record.maxima, own.maxima(target).begin());
+    }
+    GC_TRY(heads(tensor, context_->step, us, ask));
+    if (!all_whole(tensor)) return {};
+    for (uint32_t target = 0; target < exchange_.targets(); ++target) {
+        const Plan plan = plan_of(target);
+        if (plan.record->blocks == 0) continue;   // at all stages
+        GC_ASSERT(plan.word == word_ && plan.words.bytes == words_of(tensor));
+        for (size_t number = 0; number < messages_.size(); ++number)
+            if (Pair& pair = pairs_[messages_[number].pair]; pair.tensor == tensor && messages_[number].index > 0)
+                post(number, context_->step, target, plan.words, pair.words);
+        GC_TRY(wait(tensor, us, ask));   // also until the own words have left
+        if (broken()) return {};
+        Record& record = *plan.record;
+        for (Pair& pair : pairs_) {
+            if (pair.tensor != tensor) continue;
+            add_words(pair.words, plan.words, words_.buckets[bucket].count);
+            record.clipped += pair.head.clipped(target);
+            record.diverged = std::min(record.diverged - 1, static_cast<uint32_t>(pair.head.diverged(target)) - 1) + 1;   // 0: none
+            for (uint32_t g = 0; g < record.maxima.size(); ++g) record.maxima[g] = std::fmax(record.maxima[g], pair.head.maxima(target)[g]);
+        }
+    }
+    *whole = true;
+    return {};
+}
+
+uint64_t TiedSums::digest() const {
+    const Layout& layout = context_->net->layout();
+    uint64_t digest = 0;
+    for (const Tensor& tensor : tensors_) {
+        const Bucket& bucket = layout.buckets[tensor.bucket];
+        for (const Group& group : std::span(layout.groups).subspan(bucket.group, bucket.group_count))
+            digest += digest64(context_->net->parameters().subspan(group.offset, group.count), group.place());
+    }
+    return digest;
+}
+
+void TiedSums::add_words(Buffer from, Buffer to, uint64_t count) const {
     struct Task {
         const std::byte* from;
         std::byte* to;
         Word word;
         uint64_t count;
-    } const task{sum.words.host, to.host, word_, words_.buckets[sum.bucket].count};
+    } const task{from.host, to.host, word_, count};
     // A std::function of one pointer does not allocate.
     context_->lanes.run(static_cast<uint32_t>((task.count + chunk - 1) / chunk), [&task](uint32_t, uint32_t i) {
         const uint64_t first = i * chunk, end = std::min(first + chunk, task.count);
         switch (task.word) {
-            case Word::i16: add_words<uint16_t>(task.from, task.to, first, end); break;
-            case Word::i32: add_words<uint32_t>(task.from, task.to, first, end); break;
-            case Word::i64: add_words<uint64_t>(task.from, task.to, first, end); break;
+            case Word::i16: add_run<uint16_t>(task.from, task.to, first, end); break;
+            case Word::i32: add_run<uint32_t>(task.from, task.to, first, end); break;
+            case Word::i64: add_run<uint64_t>(task.from, task.to, first, end); break;
         }
     });
-}
-
-Status TiedSums::wait(std::span<const Sum*> sums) {
-    for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
-        GC_TRY(wait_for(tensor, context_->stage_wait_us(context_->blocks)));
-        const Sum*& mine = sums[tensors_[tensor].bucket];
-        Own& own = own_[tensor];
-        own.sum = *mine;
-        own.maximum = mine->maxima[0];
-        own.sum.maxima = {&own.maximum, 1};
-        for (Pair& pair : pairs_) {
-            if (pair.tensor != tensor) continue;
-            if (pair.tail.state != context_->state)
-                return fail(Code::conflict, "step {}: {} were computed from the state {:016x}, ours is {:016x}", context_->step + 1,
-                            tensors_[tensor].what, pair.tail.state, context_->state);
-            add(own.sum, pair.words);
-            own.sum.words = pair.words;
-            own.sum.clipped += pair.tail.clipped;
-            own.maximum = std::max(own.maximum, pair.tail.maximum);
-        }
-        mine = &own.sum;
-    }
-    return {};
 }
 
 }   // namespace gradcast

@@ -1,11 +1,16 @@
-// Weights that layers of several stages take (SharedWeights of nn/graph/layers.h).  Each of these stages has the tensor.  Its exchange sums
-// the gradients of its own layers over the replicas.  Then the ranks of a replica that have the tensor send each other these sums, and each
-// rank adds them up.  They are integers, so every rank gets the sum that a node with the whole net has, and applies the same step.
+// Weights that layers of several stages take (SharedWeights of nn/graph/layers.h).  Each of these stages has the tensor, or with slice
+// groups the slices of its group.  The ranks of a replica that have it send each other the words of their blocks, and each rank adds them
+// up.  Words are integers, so each has those of a node with the whole net.  Then the exchange of each stage sums them over the replicas.
 //
-//     exchange of a stage --> sum over the layers of this stage --> mail to the other stages of the replica --> sum over all layers
+//     gradients of this stage's layers --> words --> mail to the other stages of the replica --> words of all layers --> exchange
 //
-// Bytes by mail, to each other stage with the tensor: its words, 4 a parameter and step (fixed: 8, auto16: 2), and 24 more.
+// Before its words each rank sends a head: what its codec has noted of them, and whether it has computed all of its blocks.  Where a step
+// ends early, one of the ranks has not.  No words follow then, and the ranks abandon the bucket: other replicas complete its sum.
+//
+// Bytes by mail, to each other stage with the tensor and for each target of the exchange: its words, 4 a parameter and step (fixed: 8,
+// auto16: 2), and the head: 16, and for each target 16 and 4 a group of the quantiser.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +18,7 @@
 #include "algos/dispatch.h"
 #include "runtime/core/arena.h"
 #include "transport/code/codec.h"
+#include "transport/exchange/exchange.h"
 #include "transport/mail.h"
 
 namespace gradcast {
@@ -28,70 +34,84 @@ public:
         std::vector<Rank> others;   // of this rank's replica: those whose stages have the tensor too
         std::string what;           // for errors: "sums of the weights of wte by node2"
     };
-    /// words: the layout of this rank's sums, which outlives this.  ranks: of the view.
-    TiedSums(const Layout& words, Quantiser quantiser, uint32_t ranks, std::vector<Tensor> tensors);
-    /// Plans the memory of sums that come.
+    /// words: the layout of the exchange.  Both outlive this.  ranks: of the view.
+    TiedSums(const Layout& words, Quantiser quantiser, Exchange& exchange, uint32_t ranks, std::vector<Tensor> tensors);
+    /// Plans the memory of words that come.
     void plan(Arena& arena);
     void open(Context& context, Dispatch& dispatch);
 
-    // Trainer thread.  Each piece of 4 MiB has its own deadline.
-    /// Before the first step: replaces each tensor's maximum by the largest of all ranks that have it.  maxima: by group of the layout.
-    /// Blocks until the other ranks' maxima have come, each within `us`.  Errors: deadline, peer_lost.
-    Status agree(std::span<float> maxima, uint64_t us);
-    /// Before the passes of a step: posts the receives.  Blocks until the sums of the step before have left.  Errors: deadline, peer_lost.
-    Status begin();
-    /// Blocks until the other ranks' sums have come, and puts the sums over all layers in the place of the own ones.  sums: by bucket;
-    /// those that it puts there are valid until the next begin().  Errors: deadline, peer_lost; conflict: computed from another state.
-    Status wait(std::span<const Sum*> sums);
+    size_t count() const { return tensors_.size(); }
+    uint32_t bucket(size_t tensor) const { return tensors_[tensor].bucket; }
+    bool has(uint32_t bucket) const { return std::ranges::find(tensors_, bucket, &Tensor::bucket) != tensors_.end(); }
+
+    // Trainer thread.  Each message, of at most 4 MiB, has its own deadline.  *whole: this rank has computed all that it is to compute; it
+    // becomes whether all ranks that have the tensor have done so.  It is false where the replica is broken (Pipeline::broken()).
+    /// Before the first step: replaces each tensor's maxima by the largest of all ranks that have it.  maxima: by group of the layout; they
+    /// are not changed where *whole becomes false.  Blocks until the other ranks' maxima have come, each within `us`.  Errors: deadline,
+    /// peer_lost.
+    Status agree(std::span<float> maxima, bool* whole, uint64_t us);
+    /// Behind the passes of a step: adds the other ranks' words of a tensor to the own ones, in the exchange's memory.  Blocks until they
+    /// have come; then the bucket may be `ready`.  ask: is called after each completion.  Errors: deadline, peer_lost; conflict: computed
+    /// from another state.
+    Status add(size_t tensor, bool* whole, const std::function<void()>& ask);
+    /// Of the present parameters of all tensors.
+    uint64_t digest() const;
     /// Bytes of a step that this rank sends; as many come.
     uint64_t bytes_sent() const;
 
     Status take(const Completion& completion) override;
 
 private:
-    /// What a sum has beside its words.  It travels as it is, behind them.
-    struct Tail {
-        uint64_t state = 0, clipped = 0;
-        float maximum = 0;
-        uint32_t unused = 0;
+    /// What a rank says of its words of a tensor.  It travels as it is.
+    class Head {
+    public:
+        Head(uint32_t targets, uint32_t groups) : groups_(groups), each_(2 + (groups + 1) / 2), words_(2 + targets * each_) {}
+        uint64_t& state() { return words_[0]; }
+        uint64_t& whole() { return words_[1]; }   // 0 or 1
+        uint64_t& clipped(uint32_t target) { return words_[2 + target * each_]; }
+        uint64_t& diverged(uint32_t target) { return words_[3 + target * each_]; }   // as Record
+        std::span<float> maxima(uint32_t target) { return {reinterpret_cast<float*>(&words_[4 + target * each_]), groups_}; }
+        Buffer buffer() { return {reinterpret_cast<std::byte*>(words_.data()), nullptr, bytes()}; }
+        uint64_t bytes() const { return words_.size() * sizeof(uint64_t); }
+
+    private:
+        uint32_t groups_;
+        uint64_t each_;   // words of a target
+        std::vector<uint64_t> words_;
     };
     /// Between this rank and another one that has the tensor.
     struct Pair {
         size_t tensor;
         Rank other;
         std::vector<uint64_t> other_bits;
-        Buffer words = {};   // of the other rank; the own words, and those of the pairs before, are added to them
-        Tail tail = {};      // of the other rank
+        Head head;           // of the other rank
+        Buffer words = {};   // that come, of one target
     };
-    struct Own {
-        Tail tail = {};      // that goes
-        Sum sum = {};        // over all layers
-        float maximum = 0;   // of that
-    };
-    /// A piece of a pair's words, or its tail.  One goes and one comes.
+    /// A pair's head, or a piece of its words of a target.  One goes and one comes.
     struct Message {
         size_t pair;
-        uint32_t index;                     // in the pair; 0 is the tail
+        uint32_t index;                     // in the pair; 0 is the head
         uint64_t offset, bytes;             // of the words
         bool comes = false, goes = false;   // under way
     };
 
-    uint64_t bytes_of(const Pair& pair) const;   // of its words
-    Buffer place(const Message& message);
-    uint64_t tag(const Message& message, uint64_t step) const;
-    void receive(size_t number, uint64_t step);
-    void send(size_t number, uint64_t step, Buffer from);
-    /// Blocks while messages of which `open` is true are under way.
-    template <typename Open>
-    Status wait_while(Open open, uint64_t us, const char* what);
-    Status wait_for(size_t tensor, uint64_t us);   // for what comes of it
-    Status wait_gone(uint64_t us);
-    void add(const Sum& sum, Buffer to) const;   // words
+    uint64_t words_of(size_t tensor) const { return words_.buckets[tensors_[tensor].bucket].count * word_bytes(word_); }   // bytes
+    uint64_t tag(const Message& message, uint64_t step, uint32_t target) const;
+    void post(size_t number, uint64_t step, uint32_t target, Buffer own, Buffer other);
+    /// Exchanges the heads of a tensor.  Blocks until they have come, or the replica is broken().
+    Status heads(size_t tensor, uint64_t step, uint64_t us, const std::function<void()>& ask);
+    /// Whether all ranks that have the tensor have said that they are whole.
+    bool all_whole(size_t tensor);
+    bool broken() const;
+    /// Blocks while messages of the tensor are under way, and the replica is not broken().
+    Status wait(size_t tensor, uint64_t us, const std::function<void()>& ask);
+    void add_words(Buffer from, Buffer to, uint64_t count) const;
 
     const Layout& words_;
     const Word word_;
+    Exchange& exchange_;
     const std::vector<Tensor> tensors_;
-    std::vector<Own> own_;            // by tensor
+    std::vector<Head> own_;           // by tensor
     std::vector<Pair> pairs_;         // in the order of tensors, and of their `others`
     std::vector<Message> messages_;   // in the order of pairs
     Context* context_ = nullptr;

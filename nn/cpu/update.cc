@@ -23,10 +23,11 @@ Status CpuNet::apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketS
     GC_ASSERT(lanes.count() <= memory_.size());
     sums_apply(lanes, pieces_, layout_, sums, optimiser, parameters());
     pieces_run(lanes, layout_.elements, copied_.size(), [this](uint32_t lane, uint32_t i) { refresh_layer(lane, copied_[i]); });
-    uint64_t own = 0;
-    shared_digest_ = 0;
-    for (const SumPiece& piece : pieces_) (layout_.groups[piece.group].shared ? shared_digest_ : own) += piece.digest;
-    *digest = own + (layout_.answers ? shared_digest_ : 0);
+    *digest = shared_digest_ = 0;
+    for (const SumPiece& piece : pieces_) {
+        if (layout_.stands_for(layout_.groups[piece.group])) *digest += piece.digest;
+        if (by_all_[piece.group]) shared_digest_ += piece.digest;
+    }
     return {};
 }
 

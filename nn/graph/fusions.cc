@@ -62,14 +62,6 @@ std::vector<uint32_t> stage_begins(std::span<const Layer> layers, const std::vec
     return begins;
 }
 
-std::vector<uint32_t> begins_untied(std::span<const Layer> layers, std::span<const uint32_t> begins) {
-    std::vector<uint32_t> all;
-    for (const uint32_t begin : begins)
-        if (std::ranges::none_of(layers.begin() + begin, layers.end(), [&](const Layer& by) { return by.tied < begin; }))
-            all.push_back(begin);
-    return all;
-}
-
 Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begins, const Stage& wanted, Stage* stage) {
     const auto count = static_cast<uint32_t>(layers.size());
     *stage = wanted;

@@ -20,8 +20,6 @@ std::vector<bool> layers_fused(std::span<const Layer> layers, std::span<const Fu
 /// Layers that may begin a stage, ascending: not computed with the one before them, and behind exactly the layers that the list of the net
 /// has before them.
 std::vector<uint32_t> stage_begins(std::span<const Layer> layers, const std::vector<bool>& fused);
-/// Those of `begins` that lie between no layers of the same weights (LayerSpec::weights_of).
-std::vector<uint32_t> begins_untied(std::span<const Layer> layers, std::span<const uint32_t> begins);
 /// The stage with an end that is a number of layers.  Error: it begins or ends inside a fusion, and names the nearest layers that may begin
 /// one; its slice groups do not divide a layer's slices.
 Status stage_check(std::span<const Layer> layers, std::span<const uint32_t> begins, const Stage& wanted, Stage* stage);

@@ -106,9 +106,10 @@ Status tie(std::vector<Layer>& before, Layer& layer) {
                         each->spec.name, of.spec.name, name);
     if (of.uses == layer_uses_max)
         return fail(Code::invalid, "layer {}: {} layers have the weights of {} already, the most that can", name, of.uses, of.spec.name);
-    if (!of.slices.empty())
-        return fail(Code::invalid, "layer {}: the weights of {} are in slices, which no other layer can take: leave it out of sliced", name,
-                    of.spec.name);
+    const auto slices = std::max<size_t>(of.slices.size(), 1), own = static_cast<size_t>(layer.value(slices_key.name));
+    if (slices != own)
+        return fail(Code::invalid, "layer {}: {} and {} have the same weights (weights_of), and not as many slices: {} and {}", name,
+                    of.spec.name, name, slices, own);
     if (of.weight_shape != layer.weight_shape)
         return fail(Code::invalid, "layer {}: its weights are {}, and those of {} (weights_of) {}", name, weight_shape_text(layer),
                     of.spec.name, weight_shape_text(of));

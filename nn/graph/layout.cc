@@ -25,14 +25,16 @@ uint32_t uses_in(const std::vector<Layer>& layers, uint32_t owner, const Stage& 
 
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage) {
     Layout layout;
-    layout.answers = stage.slice_group == 0;
     std::vector<uint32_t> layer_of;   // by group
+    std::vector<bool> by_all;         // by group: each slice group of the stage has it
     auto take = [&](uint32_t layer, uint64_t count, const std::string& name, bool statistics) {
         if (count == 0) return;
         const uint32_t uses = statistics ? stage.has(layer) : uses_in(layers, layer, stage), all = statistics ? 1 : layers[layer].uses;
         if (uses == 0) return (void)(layout.others += count);
-        if (!stage.has(layer)) layout.answers = false;
-        const bool shared = uses < all || (stage.slice_groups > 1 && (statistics || layers[layer].slices.empty()));
+        by_all.push_back(stage.slice_groups > 1 && (statistics || layers[layer].slices.empty()));
+        // The first slice group stands for it, and the stage of the layer that owns it.
+        const bool shared = !stage.has(layer) || (by_all.back() && stage.slice_group > 0);
+        if (shared) layout.answers = false;
         layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared, all});
         layout.elements += count;
         layer_of.push_back(layer);
@@ -40,7 +42,7 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
     const auto count = static_cast<uint32_t>(layers.size());
     for (uint32_t i = 0; i < count; ++i) {
         const std::vector<Layer>& slices = layers[i].slices;
-        const auto all = static_cast<uint32_t>(slices.size());
+        const auto all = layers[i].tied == Layer::none ? static_cast<uint32_t>(slices.size()) : 0;   // else they are the owner's
         for (const bool biases : {false, true})
             for (uint32_t t = 0; t < all; ++t) {
                 const uint64_t elements = biases ? slices[t].biases : slices[t].weights;
@@ -54,7 +56,8 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
     // A bucket of tied weights has nothing else.  Any other is complete before a layer adds to that one.
     const auto alike = [&](uint32_t group) {
         const Group &first = layout.groups[group - 1], &second = layout.groups[group];
-        return first.shared == second.shared && first.uses == 1 && second.uses == 1 &&
+        if (layer_of[group - 1] == layer_of[group]) return true;   // slices
+        return by_all[group - 1] == by_all[group] && first.uses == 1 && second.uses == 1 &&
                !tied_between(layers, layer_of[group - 1], layer_of[group]);
     };
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
@@ -73,12 +76,22 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
     return layout;
 }
 
+std::vector<bool> groups_by_all(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage) {
+    std::vector<bool> all;
+    for (const Group& group : layout.groups)
+        all.push_back(stage.slice_groups > 1 && std::ranges::none_of(layers, [&](const Layer& layer) {
+                          return !layer.slices.empty() && group.place() >= layer.offset &&
+                                 group.place() - layer.offset < layer.parameters();
+                      }));
+    return all;
+}
+
 std::vector<uint32_t> gradients_of_buckets(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage) {
     std::vector<uint32_t> gradients;
     for (const Bucket& bucket : layout.buckets) {
         const Group& group = layout.groups[bucket.group];
-        const auto owner =
-            std::ranges::find_if(layers, [&](const Layer& layer) { return layer.parameters() > 0 && layer.offset == group.place(); });
+        const auto owner = std::ranges::find_if(
+            layers, [&](const Layer& layer) { return group.place() >= layer.offset && group.place() - layer.offset < layer.parameters(); });
         gradients.push_back(group.uses > 1 ? uses_in(layers, static_cast<uint32_t>(owner - layers.begin()), stage) : 1);
     }
     return gradients;
@@ -103,7 +116,7 @@ OwnParameters own_parameters(const Layer& layer, const Stage& stage) {
     const auto slices = static_cast<uint32_t>(layer.slices.size());
     const uint32_t begin = stage.slices_begin(slices), end = begin + stage.slices_count(slices);
     uint64_t count = 0;
-    for (uint32_t t = begin; t < end; ++t) count += layer.slices[t].parameters();
+    for (uint32_t t = begin; t < end; ++t) count += layer.slices[t].weights + layer.slices[t].biases;
     return {layer.slices[begin].offset, count};
 }
 

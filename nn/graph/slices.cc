@@ -38,6 +38,18 @@ Status check(const Layer& layer, uint32_t slices) {
                 others.empty() ? "it cannot be sliced" : "take " + others);
 }
 
+bool can_be_sliced(const Layer& layer) { return layer.kind->slice_unit > 0 && !possible(layer).empty(); }
+bool is_tied(const Layer& layer) { return layer.uses > 1 || layer.tied != Layer::none; }
+
+/// That layer, and all others that take the same weights.
+std::vector<const Layer*> with_same_weights(std::span<const Layer> layers, const Layer& layer) {
+    const uint32_t owner = layer.tied == Layer::none ? layer.number : layer.tied;
+    std::vector<const Layer*> all;
+    for (const Layer& each : layers)
+        if (each.number == owner || each.tied == owner) all.push_back(&each);
+    return all;
+}
+
 }   // namespace
 
 Status slices_make(Layer& layer) {
@@ -45,9 +57,6 @@ Status slices_make(Layer& layer) {
     const auto slices = static_cast<uint32_t>(layer.value(slices_key.name));
     if (slices == 1) return {};
     if (!std::has_single_bit(slices)) return fail(Code::invalid, "layer {}: {} slices are not a power of two", layer.spec.name, slices);
-    if (layer.tied != Layer::none)
-        return fail(Code::invalid, "layer {}: it has the weights of {} (weights_of), and takes them whole: leave it out of sliced",
-                    layer.spec.name, layer.spec.weights_of);
     GC_TRY(check(layer, slices));
     const uint32_t K = rows_of(layer);
     const uint64_t weights = layer.weights / K;   // of a row
@@ -83,18 +92,18 @@ Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpe
     GC_TRY(layers_check(*spec, &layers));
     std::vector<std::string> able;
     std::vector<const Layer*> chosen;
-    for (const Layer& layer : layers) {
-        if (layer.uses > 1 || layer.tied != Layer::none) continue;   // several take the weights whole
-        if (layer.kind->slice_unit > 0 && !possible(layer).empty()) able.push_back(layer.spec.name);
-    }
-    const auto choose = [&](std::initializer_list<const LayerKind*> kinds) {
+    for (const Layer& layer : layers)
+        if (std::ranges::all_of(with_same_weights(layers, layer), [](const Layer* each) { return can_be_sliced(*each); }))
+            able.push_back(layer.spec.name);
+    const auto choose = [&](std::initializer_list<const LayerKind*> kinds, bool tied) {
         for (const Layer& layer : layers)
-            if (std::ranges::find(kinds, layer.kind) != kinds.end() && layer.weights >= sliced_weights &&
+            if (std::ranges::find(kinds, layer.kind) != kinds.end() && layer.weights >= sliced_weights && is_tied(layer) == tied &&
                 std::ranges::find(able, layer.spec.name) != able.end())
                 chosen.push_back(&layer);
     };
-    if (names.empty()) choose({&inner_product_kind});
-    if (names.empty() && chosen.empty()) choose({&linear_kind, &embedding_kind});
+    if (names.empty()) choose({&inner_product_kind}, false);
+    for (const bool tied : {false, true})
+        if (names.empty() && chosen.empty()) choose({&linear_kind, &embedding_kind}, tied);
     if (names.empty() && chosen.empty())
         return fail(Code::invalid, "no inner product, linear layer or embedding has {} weights: name layers in `sliced`; possible are {}",
                     sliced_weights, fmt::join(able, ", "));
@@ -109,9 +118,13 @@ Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpe
         if (at->kind->slice_unit == 0)
             return fail(Code::invalid, "{} ({}) has no outputs of its own to slice: possible are {}", name, at->kind->name,
                         fmt::join(able, ", "));
-        if (at->uses > 1 || at->tied != Layer::none)
-            return fail(Code::invalid, "{} shares its weights with another layer (weights_of), so they are not sliced: possible are {}",
-                        name, fmt::join(able, ", "));
+        for (const Layer* with : with_same_weights(layers, *at)) {
+            if (with->kind->slice_unit == 0)
+                return fail(Code::invalid, "{} has the weights of {} (weights_of), which is no layer with slices: possible are {}", name,
+                            with->spec.name, fmt::join(able, ", "));
+            if (std::ranges::find(names, with->spec.name) == names.end())
+                return fail(Code::invalid, "{} and {} have the same weights (weights_of): name both, or neither", name, with->spec.name);
+        }
         chosen.push_back(&*at);
     }
     for (const Layer* layer : chosen) {

@@ -72,7 +72,7 @@ struct Group {
     std::string layer;         // name for errors: "conv2", "fc1 slice 2 of 4"
     bool statistics = false;   // a block's statistics (batch norm), not a gradient: always auto32
     uint64_t before = 0;       // elements before it that other nodes own
-    bool shared = false;       // other nodes own it too: each slice group of the stage, or the stages whose layers take these weights
+    bool shared = false;       // another node that owns it stands for it: a slice group of the stage, or a stage that takes these weights
     uint32_t uses = 1;         // gradients that a block has of it in all stages: one for each layer that takes these weights
     uint64_t place() const { return offset + before; }
 };
@@ -85,7 +85,7 @@ struct Layout {
     std::vector<Group> groups;     // ascending offsets
     std::vector<Bucket> buckets;   // in the order of the backward pass
     uint64_t others = 0;           // elements that only other nodes own
-    bool answers = true;           // this node stands for shared groups in digests and files
+    bool answers = true;           // this node stands for all of its groups in digests and files
     uint64_t whole() const { return elements + others; }
 
     /// Elements that are neighbours in both vectors.

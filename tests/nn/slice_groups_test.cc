@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "nn/graph/slices.h"
-#include "tests/nn/nets.h"
 #include "tests/nn/slot_calls.h"
+#include "tests/nn/tied.h"
 
 namespace gradcast {
 namespace {
@@ -257,14 +257,8 @@ std::vector<Case> cases() {
          }(),
          {"wte"},
          {4}},
-        {"weights that layers share",
-         [] {
-             NetSpec spec{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 7};
-             EXPECT_TRUE(preset_layers("gpt", {.depth = 1, .width = 24, .heads = 3, .tied_head = true}, &spec).ok());
-             return spec;
-         }(),
-         {"h1_qkv", "h1_mlp1"},
-         {4}},
+        {"weights that layers share", tied_gpt(), {"h1_qkv", "h1_mlp1"}, {4}},
+        {"slices of weights that layers share", tied_gpt(), {"wte", "h1_qkv", "h2_mlp2", "head"}, {1, 4}},
         {"masks",
          [] {
              NetSpec spec = of_masks();

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "runtime/core/elementary.h"
-#include "tests/nn/nets.h"
+#include "tests/nn/tied.h"
 
 namespace gradcast {
 namespace {
@@ -122,6 +122,7 @@ TEST(Slices, LayersOfEachKernelHaveTheGradientsOfWholeOnes) {
              squared_loss()}),
          5},
         {"a transformer", small_gpt(), 4},
+        {"weights that layers share", tied_gpt(), 4},
         {"more rows than positions", small_text(90, 6), 3},
         {"masks", of_masks(), 5}};
     for (const auto& [name, spec, samples] : cases) {
@@ -147,6 +148,39 @@ TEST(Slices, SlopesOfLinearLayersAreThoseOfTheLoss) {
         const Difference gpt{"gpt", cut(small_gpt(), slices, {"wte", "h1_qkv", "h1_projection", "h2_mlp1", "h2_mlp2", "head"}), 4, false};
         Rig rig(gpt.spec, sizes({gpt.samples}));
         expect_slopes(rig, gpt);
+        const Difference tied{"tied", cut(tied_gpt(), slices, {"wte", "h1_qkv", "h2_mlp2", "head"}), 4, false};
+        Rig both(tied.spec, sizes({tied.samples}));
+        expect_slopes(both, tied);
+    }
+}
+
+// A slice of the embedding and that of the head are the same rows, and each hands in a gradient of them.
+TEST(Slices, OfLayersWithTheSameWeights) {
+    for (const uint32_t slices : {2u, 4u}) {
+        const std::vector<std::string> names = {"wte", "head"};
+        Rig apart(cut(small_gpt(), slices, names), sizes({3})), rig(cut(tied_gpt(), slices, names), sizes({3}));
+        const Layout& layout = rig.net->layout();
+        const uint64_t shared = 7 * 24;
+        const std::span<float> weights = rig.net->parameters();
+        ASSERT_EQ(apart.net->layout().elements, layout.elements + shared);
+        std::ranges::copy(weights, apart.net->parameters().begin());
+        std::ranges::copy(weights.first(shared), apart.net->parameters().end() - shared);
+        apart.net->refresh();
+        Data data(tied_gpt(), 3);
+        const Gather wanted = apart.block(data.samples), found = rig.block(data.samples);
+        EXPECT_EQ(found.total, wanted.total);
+        EXPECT_EQ(rig.loss(data.samples), apart.loss(data.samples));
+        for (uint64_t i = 0; i < layout.elements; ++i) {
+            const float more = i < shared ? wanted.gradient[layout.elements + i] : 0;
+            ASSERT_EQ(found.gradient[i], more + wanted.gradient[i]) << "element " << i;
+        }
+        for (uint32_t t = 0; t < slices; ++t) {
+            EXPECT_EQ(layout.groups[t].layer, fmt::format("wte slice {} of {}", t + 1, slices));
+            EXPECT_EQ(layout.groups[t].uses, 2u);
+        }
+        EXPECT_EQ(layout.buckets.back().count, shared);
+        EXPECT_EQ(layout.buckets.back().group_count, slices);
+        EXPECT_EQ(found.came.back(), 2u);
     }
 }
 
@@ -388,13 +422,14 @@ TEST(Slices, AreLinearLayersAndEmbeddingsWhereNoInnerProductHasManyWeights) {
         EXPECT_TRUE(layers_check(cut(spec, 2, {}), &layers).ok());
         return sliced_layers(layers);
     };
-    const auto gpt = [](bool tied) {
-        NetSpec spec{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 2000};
-        EXPECT_TRUE(preset_layers("gpt", {.depth = 1, .width = 256, .heads = 4, .tied_head = tied}, &spec).ok());
+    const auto gpt = [](bool tied, uint32_t vocabulary = 2000, uint32_t width = 256) {
+        NetSpec spec{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = vocabulary};
+        EXPECT_TRUE(preset_layers("gpt", {.depth = 1, .width = width, .heads = 4, .tied_head = tied}, &spec).ok());
         return spec;
     };
     EXPECT_EQ(chosen(gpt(false)), (std::vector<std::string>{"wte", "h1_mlp1", "h1_mlp2", "head"}));
     EXPECT_EQ(chosen(gpt(true)), (std::vector<std::string>{"h1_mlp1", "h1_mlp2"}));
+    EXPECT_EQ(chosen(gpt(true, 4096, 64)), (std::vector<std::string>{"wte", "head"}));
     NetSpec both;
     EXPECT_TRUE(preset_find("vit-s", 3, 64, 64, 1000, &both).ok());
     EXPECT_EQ(chosen(both), (std::vector<std::string>{"head"}));
@@ -430,17 +465,23 @@ TEST(Slices, AreRefusedWithWhatIsPossible) {
     NetSpec of_file = tied;
     of_file.layers[0].values.set("slices", 2);
     EXPECT_STREQ(layers_check(of_file, &layers).what,
-                 "layer head: the weights of wte are in slices, which no other layer can take: leave it out of sliced");
+                 "layer head: wte and head have the same weights (weights_of), and not as many slices: 2 and 1");
     of_file = tied;
     of_file.layers[of_file.layers.size() - 2].values.set("slices", 2);
     EXPECT_STREQ(layers_check(of_file, &layers).what,
-                 "layer head: it has the weights of wte (weights_of), and takes them whole: leave it out of sliced");
-    for (const char* name : {"wte", "head"})
-        EXPECT_EQ(
-            mistake(tied, 2, {name}),
-            fmt::format("parallel.sliced: {} shares its weights with another layer (weights_of), so they are not sliced: possible are "
-                        "h1_qkv, h1_projection, h1_mlp1, h1_mlp2",
-                        name));
+                 "layer head: wte and head have the same weights (weights_of), and not as many slices: 1 and 2");
+    EXPECT_EQ(mistake(tied, 2, {"wte"}), "parallel.sliced: wte and head have the same weights (weights_of): name both, or neither");
+    EXPECT_EQ(mistake(tied, 2, {"h1_qkv", "head"}),
+              "parallel.sliced: head and wte have the same weights (weights_of): name both, or neither");
+    EXPECT_EQ(mistake(tied, 8, {"wte", "head"}), "parallel.sliced: layer wte: 7 rows do not make 8 slices: take 2 or 4");
+    // Vectors of positions have no slices.
+    NetSpec places{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 9};
+    for (const char* each : {"embedding name=wte outputs=4", "positions name=wpe", "linear name=head outputs=9 weights_of=wpe bias=0",
+                             "softmax_cross_entropy"})
+        places.layers.push_back(layer(each));
+    EXPECT_EQ(mistake(places, 2, {"wpe", "head"}), "parallel.sliced: wpe (positions) has no outputs of its own to slice: possible are wte");
+    EXPECT_EQ(mistake(places, 2, {"head", "wte"}),
+              "parallel.sliced: head has the weights of wpe (weights_of), which is no layer with slices: possible are wte");
 }
 
 }   // namespace

@@ -21,11 +21,13 @@ inline std::string text(const Spare& spare) { return fmt::format("{} {} {}", spa
 struct LostGrid {
     uint32_t stages = 1, slice_groups = 1;
     const char* more = "";   // of [parallel]; it has the schedule then
+    bool tied = false;       // the net is a small gpt whose head has the embedding's weights
     uint32_t cells() const { return stages * slice_groups; }
     std::string text() const { return fmt::format("{} stages, {} slice groups {}", stages, slice_groups, more); }
 };
 
-/// A job of lenet5 on `spare.replicas` replicas of the grid.  Slices are those of fc1, so all slice groups compute its convolutions.
+/// A job of lenet5, or of that gpt, on `spare.replicas` replicas of the grid.  Slices are those of fc1, so all slice groups compute its
+/// convolutions.
 inline void set(StagesJob& job, const Spare& spare, const LostGrid& grid) {
     job.parallel = grid.stages > 1 ? fmt::format("stages = {}\n", grid.stages) : "";
     if (grid.slice_groups > 1) {
@@ -39,6 +41,9 @@ inline void set(StagesJob& job, const Spare& spare, const LostGrid& grid) {
     job.sim.jitter_us = 200;
     job.steps = 8, job.evaluate = 4;
     job.spend_us = 2'000;
+    if (!grid.tied) return;
+    job.of_text("");
+    job.net += "tied_head = true\n";
 }
 
 /// One rank is slow, so the words of its replica are late in every step.  The job takes at most `longest` times as long as a quiet one.
@@ -67,7 +72,7 @@ inline void expect_nobody_waits_for_a_slow_replica(std::span<const Spare> spares
 inline void expect_the_others_go_on(std::span<const Spare> spares, const LostGrid& least, uint32_t seeds) {
     for_seeds(seeds, [&](uint64_t seed) {
         for (const Spare& spare : spares) {
-            const LostGrid grid{least.stages + static_cast<uint32_t>(seed % 2), least.slice_groups, least.more};
+            const LostGrid grid{least.stages + static_cast<uint32_t>(seed % 2), least.slice_groups, least.more, least.tied};
             const uint32_t ranks = grid.cells() * spare.replicas;
             const Rank dead = splitmix64(seed) % ranks, slow = splitmix64(seed + 99) % ranks;
             uint64_t at_us = 0;

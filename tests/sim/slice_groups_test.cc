@@ -125,6 +125,15 @@ TEST(SliceGroups, OfATransformerGiveTheBitsOfTheWholeNet) {
          [](StagesJob& job) {
              job.net += "tied_head = true\n", job.slices = "slices = 2\nsliced = [\"h1_qkv\", \"h2_mlp1\", \"h2_mlp2\"]\n";
          }},
+        {"slices of the same weights", 1, 2, 1, [](StagesJob& job) { job.net += "tied_head = true\n"; }},
+        {"slices of the same weights in four groups", 1, 4, 2, [](StagesJob& job) { job.net += "tied_head = true\n"; }},
+        {"slices of the same weights in words of 16 bits", 1, 2, 3,
+         [](StagesJob& job) { job.net += "tied_head = true\n", job.quantiser = "auto16", job.exchange = "coded-rs"; }},
+        {"slices of the same weights, frozen and computed again", 1, 2, 2,
+         [](StagesJob& job) {
+             job.net += "tied_head = true\n", job.parallel += "micro_batch = 2\n";
+             job.optimiser += "freeze = [\"wte\"]\nclip_norm = 0.1\n";
+         }},
     };
     for (const Case& each : cases) {
         SCOPED_TRACE(each.what);

@@ -119,7 +119,21 @@ TEST_P(SystemNets, OneDigestForAnyStages) {
     }
 }
 
-// Linear layers are cut by outputs, the embedding by rows.
+// The three others are one replica, and a spare.
+TEST_P(SystemNets, ANodeOfAStageIsKilledAndTheOthersGoOn) {
+    constexpr uint32_t steps = 300;
+    const JobStatus wanted = trained(job(steps, "exchange = \"ring\"\n"), {"a"});
+    const std::string id =
+        cluster[0].submit(job(steps, "exchange = \"ring\"\n[parallel]\nstages = 2\n", "survive = true\n")).value("id", "");
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 15; })) << cluster[0].job(id).dump(2) << logs(cluster);
+    cluster[3].process->kill(SIGKILL), cluster[3].process->wait();
+    const JobStatus last = cluster[0].ended(id, 2 * patience_us);
+    EXPECT_EQ(last.state, JobState::done) << last.error << logs(cluster);
+    EXPECT_EQ(last.digest, wanted.digest);
+    EXPECT_EQ(last.losses.size(), 1u);
+}
+
+// Linear layers are cut by outputs, the embedding by rows.  Where the head has the embedding's weights, a slice of both is the same rows.
 struct SystemSlicedNets : SystemNets {};
 TEST_P(SystemSlicedNets, OneDigestWhoeverHasTheSlices) {
     const auto sliced = [this](const std::string& parallel) {
@@ -169,7 +183,8 @@ TEST_P(SystemNets, StagesAreResumedOnAnotherGrid) {
 }
 
 constexpr NetOf gpt = {"gpt", text, "context = 12\n[net]\npreset = \"gpt\"\ndepth = 2\nwidth = 24\nheads = 3\n"};
-INSTANTIATE_TEST_SUITE_P(Of, SystemSlicedNets, testing::Values(gpt), [](const auto& p) { return p.param.name; });
+constexpr NetOf tied = {"tied", text, nets[0].net};
+INSTANTIATE_TEST_SUITE_P(Of, SystemSlicedNets, testing::Values(gpt, tied), [](const auto& p) { return p.param.name; });
 INSTANTIATE_TEST_SUITE_P(Of, SystemNets, testing::ValuesIn(nets), [](const auto& p) { return p.param.name; });
 
 }   // namespace

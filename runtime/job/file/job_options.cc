@@ -393,7 +393,8 @@ constexpr JobOption rows[] = {
      "depends on it, and is the same for any nodes", field<&JobConfig::slices, Identity::changed>},
     {"parallel", "sliced", Kind::texts, "[]", 0, 0, false, nullptr,
      "names of the layers that are cut into `slices`: inner products, linear layers, convolutions whose slices have multiples of 16 channels, and "
-     "embeddings, by rows; []: the inner products of at least 262144 weights, or, if there is none, the linear layers and embeddings of as many", field<&JobConfig::sliced, Identity::no>},
+     "embeddings, by rows; []: the inner products of at least 262144 weights, or, if there is none, the linear layers and embeddings of as many.  Layers "
+     "of the same weights (weights_of) are named together", field<&JobConfig::sliced, Identity::no>},
     {"parallel", "slice_groups", Kind::integer, "1", 1, slices_key.max, false, auto_name,
      "power of two that divides `slices`: so many nodes share the slices of each stage, and each computes the stage's other layers.  auto: "
      "the number with the shortest step that fits, see `gradcastctl plan`.  The result is the same.  Not with buddy, balance and weights", field<&JobConfig::slice_groups, Identity::no>},

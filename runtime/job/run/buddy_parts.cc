@@ -62,7 +62,7 @@ Status BuddyParts::plan(JobParts& parts, const EngineConfig& config, const NetCo
         kept.layout = layers_layout(parts.layers, like.bucket_bytes, cut.stage(kept.stage));
         kept.codec = codec_cpu(kept.layout, codec);
         if (parts.schedule.clip_norm > 0) kept.clip.emplace(parts.schedule, kept.layout);
-        kept.groups = parts.state_runs_of(StageRun{kept.stage, kept.stage + 1})[StateVector::exponents];
+        kept.groups = parts.state_runs_of(StageRun{kept.stage, kept.stage + 1}, 0, false)[StateVector::exponents];
         const Computer& computer = longest(parts);
         kept.net = computer.net.get();
         kept.optimiser = computer.optimiser.get();
@@ -130,6 +130,7 @@ StateMemory BuddyParts::memory_of(const JobParts& parts, KeptStage& stage) {
                 return run.offset = offset, Status{};
             });
     memory.vectors[StateVector::exponents] = std::as_writable_bytes(stage.codec->exponents());
+    memory.kept = stage.stage;
     return memory;
 }
 
@@ -158,7 +159,7 @@ void BuddyParts::turn(JobParts& parts, const ViewStages& view, Rank self) {
         std::swap(parts.compute, next);
         std::ranges::find(others_, now, &Other::run)->run = before;
         parts.run = now;
-        parts.runs = parts.state_runs_of(now);
+        parts.runs = parts.state_runs_of(now, 0, false);
         parts.refresh();
     }
     parts.pipeline = view.pipeline(*parts.cut, self);

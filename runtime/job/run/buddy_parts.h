@@ -21,6 +21,8 @@ struct ViewStages;
 struct StateMemory {
     StateRuns runs;   // offsets are those in `vectors`
     PerVector<std::span<std::byte>> vectors;
+    static constexpr uint32_t none = ~0u;
+    uint32_t kept = none;   // the stage that it is of; none: it is of those that the node computes
     /// Where elements lie that are neighbours in it; empty: they are not there.
     std::span<std::byte> at(StateVector which, uint64_t place, uint64_t count) const;
 };

@@ -8,7 +8,6 @@
 
 #include "algos/grid/cuts.h"
 #include "nn/frozen.h"
-#include "nn/graph/fusions.h"
 #include "nn/graph/slices.h"
 #include "nn/measure.h"
 #include "runtime/core/clock.h"
@@ -72,8 +71,6 @@ public:
         const EngineConfig uncut = of_grid(1, 1, {});
         if (const Status status = whole.examine(uncut, false, report); !status.ok()) return about_ = whole.about, status;
         GC_TRY(net_cpu_order(whole.spec, &order_));
-        const JobConfig& job = config_.job;
-        if (job.survive || job.s > 0 || job.slice_groups != 1) order_.begins = begins_untied(whole.layers, order_.begins);
         const std::vector<uint32_t> sizes = whole.local ? whole.local->block_sizes() : whole.block_sizes;
         samples_ = plan_.block_samples = *std::ranges::max_element(sizes);
         for (const Layer& layer : whole.layers) plan_.parameters += layer.parameters();
@@ -312,7 +309,7 @@ private:
         if (const TiedSums* with = planned.session->tied()) {
             load.words_sent += static_cast<double>(with->bytes_sent());
             load.words_received += static_cast<double>(with->bytes_sent());
-            load.words_rounds += 1;
+            load.words_rounds += 2;   // heads, then words
         }
         grid->blocks = best == &planned.choice.first() ? planned.session->blocks_most()
                                                        : static_cast<uint32_t>(cost.d * ((its.config.blocks + replicas - 1) / replicas));

@@ -354,23 +354,16 @@ Status JobParts::check_stages(const EngineConfig& config) {
         Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->cell(cell));
         if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
     }
-    shared_weights = weights_shared(layers, cut->begins);
-    return check_shared_weights(config.job);
+    return check_shared_weights();
 }
 
-Status JobParts::check_shared_weights(const JobConfig& job) {
-    if (shared_weights.empty()) return {};
+Status JobParts::check_shared_weights() {
+    const std::vector<SharedWeights> all = weights_shared(layers, cut->begins);
     const auto name = [this](const SharedWeights& of) { return layers[of.layer].spec.name; };
     about = "parallel.stages";
-    for (const auto& [given, what] : {std::pair{job.slice_groups > 1, "slice_groups"}, {job.survive, "survive"}, {job.s > 0, "s above 0"}})
-        if (given)
-            return fail(Code::invalid,
-                        "stages {} and {} both have the weights of {} (weights_of), which does not go with {} in this version: leave that "
-                        "out, take stages = 1, or cut the net elsewhere (parallel.cuts)",
-                        shared_weights[0].stages[0] + 1, shared_weights[0].stages[1] + 1, name(shared_weights[0]), what);
-    // A stage answers for all the shared weights that it has, or for none, and the cells that have the same are compared.
-    for (const SharedWeights& one : shared_weights)
-        for (const SharedWeights& other : shared_weights)
+    // The cells that have the same shared weights are compared.
+    for (const SharedWeights& one : all)
+        for (const SharedWeights& other : all)
             if (one.stages != other.stages && std::ranges::find_first_of(one.stages, other.stages) != one.stages.end())
                 return fail(Code::invalid,
                             "the weights of {} and those of {} (weights_of) have a stage in common, and others that differ: cut the net "
@@ -490,8 +483,8 @@ StateRuns JobParts::runs_of(const Stage& stage, bool owned) const {
     return state_runs(layers_layout(layers, 0, stage), layers_layout(layers, 0), optimiser_vectors(), owned);
 }
 
-StateRuns JobParts::state_runs_of(const StageRun& of, uint32_t slice_group) const {
-    return runs_of({cut->stage(of.first).first, cut->stage(of.end - 1).end, slice_group, cut->slice_groups}, true);
+StateRuns JobParts::state_runs_of(const StageRun& of, uint32_t slice_group, bool owned) const {
+    return runs_of({cut->stage(of.first).first, cut->stage(of.end - 1).end, slice_group, cut->slice_groups}, owned);
 }
 
 StateSizes JobParts::state_sizes() const {

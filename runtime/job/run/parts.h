@@ -68,8 +68,9 @@ struct JobParts {
     uint32_t optimiser_vectors() const { return gradcast::optimiser_vectors(schedule); }
     /// What the nodes of a cell of the present view stand for of a state: each element is one cell's.
     StateRuns state_runs_of(uint32_t cell) const { return runs_of(pipeline->cell(cell), false); }
-    /// What the nodes have that compute a run of stages of `cut`, of sliced layers the slices of one slice group.
-    StateRuns state_runs_of(const StageRun& of, uint32_t slice_group = 0) const;
+    /// What the nodes have that compute a run of stages of `cut`, of sliced layers the slices of one slice group.  Not `owned`: what they
+    /// stand for.
+    StateRuns state_runs_of(const StageRun& of, uint32_t slice_group = 0, bool owned = true) const;
     /// Of the whole state; not that of the algorithm.  They are ready.
     StateSizes state_sizes() const;
     uint64_t optimiser_values() const { return optimiser_vectors() * compute.net->layout().elements; }
@@ -120,13 +121,12 @@ struct JobParts {
     NetSpec spec;
     std::vector<Layer> layers;
     // Of a net that is cut into stages, or whose slices nodes share.
-    std::optional<PipelineConfig> cut;           // where, while no node is lost
-    std::optional<PipelineConfig> pipeline;      // the same in the present view: a rank may compute several of those stages as one
-    StageRun run;                                // of `cut`, that this node computes
-    Layout largest_stage;                        // of the cell with the most parameters
-    std::vector<SharedWeights> shared_weights;   // of the stages of `cut`
-    StateRuns runs;                              // what this node stands for of a state, but for kept stages
-    std::unique_ptr<BuddyParts> buddies;         // with `buddy`
+    std::optional<PipelineConfig> cut;        // where, while no node is lost
+    std::optional<PipelineConfig> pipeline;   // the same in the present view: a rank may compute several of those stages as one
+    StageRun run;                             // of `cut`, that this node computes
+    Layout largest_stage;                     // of the cell with the most parameters
+    StateRuns runs;                           // what this node stands for of a state, but for kept stages
+    std::unique_ptr<BuddyParts> buddies;      // with `buddy`
     const AlgorithmKind* algorithm = nullptr;
     uint64_t steps = 0;
     uint64_t updates = 0;                // of a server in a round; 0: there is none
@@ -149,7 +149,7 @@ private:
     Status check_net(const EngineConfig& config, Report& report);
     Status start_processes(const EngineConfig& config, Report& report);
     Status check_stages(const EngineConfig& config);
-    Status check_shared_weights(const JobConfig& job);
+    Status check_shared_weights();
     StateRuns runs_of(const Stage& stage, bool owned) const;
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);

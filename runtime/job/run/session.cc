@@ -129,32 +129,37 @@ std::unique_ptr<KeptStages> Session::keep_stages() const {
 /// Null: no other stage has weights that this one has.
 std::unique_ptr<TiedSums> Session::tie_sums() const {
     const Layout& layout = parts_.compute.net->layout();
+    const Stage cell = parts_.pipeline->cell(parts_.pipeline->own_cell());
     std::vector<TiedSums::Tensor> tensors;
-    for (uint32_t number = 0; number < parts_.shared_weights.size(); ++number) {
-        const SharedWeights& shared = parts_.shared_weights[number];
+    const std::vector<SharedWeights> all = weights_shared(parts_.layers, parts_.pipeline->begins);
+    for (uint32_t number = 0; number < all.size(); ++number) {
+        const SharedWeights& shared = all[number];
         const Layer& owner = parts_.layers[shared.layer];
         if (std::ranges::find(shared.stages, parts_.pipeline->own_stage) == shared.stages.end()) continue;
-        TiedSums::Tensor tensor{.number = number, .bucket = layout.bucket_of(layout.offset_of(owner.offset)), .others = {}, .what = {}};
+        const uint64_t first = own_parameters(owner, cell).first;   // of those of the own slice group
+        TiedSums::Tensor tensor{.number = number, .bucket = layout.bucket_of(layout.offset_of(first)), .others = {}, .what = {}};
         std::vector<std::string_view> names;
         for (const uint32_t stage : shared.stages) {
             if (stage == parts_.pipeline->own_stage) continue;
-            tensor.others.push_back(grid_.rank_of(grid_.replica_of(self_), {stage, 0}));
+            tensor.others.push_back(grid_.rank_of(grid_.replica_of(self_), {stage, cell.slice_group}));
             names.push_back(view_.members[tensor.others.back()].name);
         }
         tensor.what = fmt::format("sums of the weights of {} by {}", owner.spec.name, fmt::join(names, " and "));
         tensors.push_back(std::move(tensor));
     }
     if (tensors.empty()) return nullptr;
-    return std::make_unique<TiedSums>(parts_.compute.codec->words(), job_.job.quantiser, view_.n(), std::move(tensors));
+    return std::make_unique<TiedSums>(parts_.compute.codec->words(), job_.job.quantiser, *exchange_, view_.n(), std::move(tensors));
 }
 
 std::vector<uint32_t> Session::cells_alike() const {
-    std::vector<std::vector<uint64_t>> shared;   // by cell: places of shared groups
+    const std::vector<SharedWeights> all = weights_shared(parts_.layers, parts_.pipeline->begins);
+    std::vector<std::vector<uint64_t>> shared;   // by cell: places of weights that other stages have too
     std::vector<uint32_t> alike;
     for (uint32_t cell = 0; cell < grid_.cells(); ++cell) {
         std::vector<uint64_t>& places = shared.emplace_back();
-        for (const Group& group : layers_layout(parts_.layers, 0, parts_.pipeline->cell(cell)).groups)
-            if (group.shared) places.push_back(group.place());
+        for (const SharedWeights& each : all)
+            if (std::ranges::find(each.stages, grid_.cell(cell).stage) != each.stages.end())
+                places.push_back(own_parameters(parts_.layers[each.layer], parts_.pipeline->cell(cell)).first);
         alike.push_back(static_cast<uint32_t>(std::ranges::find(shared, places) - shared.begin()));
     }
     return alike;
@@ -338,8 +343,8 @@ Status Session::probe() {
     GC_TRY(samples.read(parts_));
     ProbeSink sink(parts_.compute.net->layout(), job_);
     GC_TRY(pipeline_->probe(samples, sink));
-    const bool own = !pipeline_->ended_early();
-    if (tied_) GC_TRY(tied_->agree(sink.maxima, first_step_us()));
+    bool own = !pipeline_->ended_early();
+    if (tied_) GC_TRY(tied_->agree(sink.maxima, &own, first_step_us()));
     if (own) GC_TRY(sink.scale(*parts_.compute.codec, parts_.compute.net->layout()));
     return losses_tolerated() > 0 ? share_scales(own) : Status{};
 }

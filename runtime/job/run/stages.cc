@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "algos/grid/cuts.h"
-#include "nn/graph/fusions.h"
 #include "nn/graph/layers.h"
 #include "runtime/job/file/cells.h"
 #include "transport/exchange/exchange.h"
@@ -105,13 +104,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     GC_TRY(job.device == "cpu" ? net_cpu_order(spec, &config->order) : net_gpu_order(spec, &config->order));
     const NetOrder& order = config->order;
     if (order.reads.size() > UINT16_MAX) return fail(Code::invalid, "a net of {} layers is too large to be cut", order.names.size());
-    std::vector<uint32_t> begins = order.begins;
-    if (job.cuts.empty() && (job.survive || job.s > 0 || groups > 1)) {   // JobParts::check_shared_weights()
-        std::vector<Layer> layers;
-        GC_TRY(layers_check(spec, &layers));
-        begins = begins_untied(layers, begins);
-    }
-    if (const uint32_t most = cuts_most(order.learns, begins); stages > most)
+    if (const uint32_t most = cuts_most(order.learns, order.begins); stages > most)
         return fail(Code::invalid, "{} stages are more than the {} that this net can be cut into", stages, most);
     Grid grid;   // of the first view
     GC_TRY(Grid::make(n, stages, groups, &grid));
@@ -124,7 +117,7 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
                     2 * cells, n);
     }
     *about = "parallel.cuts";
-    if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, begins, stages);
+    if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, stages);
     else GC_TRY(named_cuts(job, order, &config->begins));
     *about = "parallel.buddy";
     if (job.buddy && grid.replicas() > 1)

@@ -18,21 +18,21 @@ constexpr uint64_t state_tags = uint64_t{9} << 59;   // no other mail has both b
 struct Owners {
     StateRuns runs;   // their offsets mean nothing
     std::vector<Rank> ranks;
-    uint32_t stage = 0;
+    uint32_t stage = 0, cell = 0;
     bool own = false;   // this rank is one
 };
 
 std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
     std::vector<Owners> all;
     if (!parts.pipeline) {
-        Owners& every = all.emplace_back(Owners{state_runs_whole(parts.state_sizes()), {}, 0, true});
+        Owners& every = all.emplace_back(Owners{state_runs_whole(parts.state_sizes()), {}, 0, 0, true});
         for (Rank rank = 0; rank < session.view().n(); ++rank) every.ranks.push_back(rank);
         return all;
     }
     for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage)
         for (uint32_t group = 0; group < parts.cut->slice_groups; ++group) {
-            Owners& of = all.emplace_back(
-                Owners{parts.state_runs_of(StageRun{stage, stage + 1}, group), session.stages().holders(stage, group), stage});
+            Owners& of = all.emplace_back(Owners{parts.state_runs_of(StageRun{stage, stage + 1}, group),
+                                                 session.stages().holders(stage, group), stage, stage * parts.cut->slice_groups + group});
             of.own = std::ranges::find(of.ranks, session.self()) != of.ranks.end();
         }
     return all;
@@ -40,7 +40,7 @@ std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
 
 /// Elements of one vector that lie side by side at their owners.
 struct Piece {
-    Rank from;
+    const StateSource* source;
     const Owners* to;
     StateVector which;
     uint64_t place, count;
@@ -52,12 +52,14 @@ std::vector<Piece> pieces_of(std::span<const StateSource> sources, std::span<con
     for (const StateSource& source : sources)
         for (const StateVector which : state_vectors)
             for (const Layout::Run& run : source.runs[which])
-                for (const Owners& to : owners)
+                for (const Owners& to : owners) {
+                    if (source.cell != StateSource::any && source.cell != to.cell) continue;
                     (void)each_stretch(to.runs[which], run.place, run.count, [&](uint64_t, uint64_t place, uint64_t count) {
                         for (uint64_t at = 0, most = piece_bytes / kind_of(which).width; at < count; at += most)
-                            all.push_back({source.rank, &to, which, place + at, std::min(most, count - at)});
+                            all.push_back({&source, &to, which, place + at, std::min(most, count - at)});
                         return Status{};
                     });
+                }
     return all;
 }
 
@@ -69,18 +71,24 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
     const std::vector<Owners> owners = owners_of(session, parts);
     const std::vector<Piece> pieces = pieces_of(sources, owners);
     const std::vector<StateMemory> memory = parts.state_memory();
+    const Rank self = session.self();
+    // Several stages of which this rank has the state may have the same weights.
     const auto own = [&](const Piece& piece) {
-        for (const StateMemory& each : memory)
+        const uint32_t stage = piece.to->stage;
+        const bool kept = std::ranges::find(memory, stage, &StateMemory::kept) != memory.end();
+        for (const StateMemory& each : memory) {
+            if (parts.pipeline && each.kept != (kept ? stage : StateMemory::none)) continue;
             if (const auto found = each.at(piece.which, piece.place, piece.count); !found.empty()) return found;
+        }
         return std::span<std::byte>();
     };
-    const Rank self = session.self();
     Mailbox& mail = *context.mail;
     mail.begin(pieces.size());
     auto wait = [&](uint64_t ticket) -> Status {   // behind all pieces before it
         GC_TRY(mail.wait(ticket, ticket, session.first_step_us() * ticket, "state to go on from"));
-        if (const Piece& piece = pieces[ticket - 1]; piece.from != self && mail.lost(ticket))
-            return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", session.view().members[piece.from].name);
+        if (const Piece& piece = pieces[ticket - 1]; piece.source->rank != self && mail.lost(ticket))
+            return fail(Code::peer_lost, "{} is lost, which holds the state to go on from",
+                        session.view().members[piece.source->rank].name);
         return {};
     };
     struct Room {
@@ -95,10 +103,10 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
         const uint64_t ticket = i + 1, tag = state_tags | i;
         const std::span<std::byte> place = own(piece);
         GC_ASSERT(!piece.to->own || !place.empty());
-        if (piece.from != self) {
+        if (piece.source->rank != self) {
             if (!piece.to->own || !receives(self, piece.to->stage)) continue;
             if (received.size() >= receives_ahead) GC_TRY(wait(received[received.size() - receives_ahead]));
-            mail.receive(piece.from, tag, {place.data(), nullptr, place.size()}, ticket);
+            mail.receive(piece.source->rank, tag, {place.data(), nullptr, place.size()}, ticket);
             received.push_back(ticket);
             continue;
         }
@@ -136,7 +144,7 @@ Status state_to_buddies(Context& context, Session& session, JobParts& parts) {
     const ViewStages& stages = session.stages();
     std::vector<StateSource> sources;
     for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage)
-        sources.push_back({stages.grid.rank_of(0, {stages.cell_of(stage), 0}), parts.state_runs_of(StageRun{stage, stage + 1})});
+        sources.push_back({stages.grid.rank_of(0, {stages.cell_of(stage), 0}), parts.state_runs_of(StageRun{stage, stage + 1}), stage});
     return state_move(context, session, parts, sources, [&](Rank rank, uint32_t stage) { return !stages.run_of(rank).has(stage); }, {});
 }
 

@@ -11,6 +11,9 @@ namespace gradcast {
 struct StateSource {
     Rank rank = 0;
     StateRuns runs;   // of the whole state
+    static constexpr uint32_t any = ~0u;
+    /// The cell of JobParts::cut whose state it is, and to whose ranks it goes.  any: to all that have some of it.
+    uint32_t cell = any;
 };
 
 /// All ranks that send or receive call it, in a session that is open.  What a source has goes to the ranks that have the same part of the

@@ -50,9 +50,7 @@ Status ViewSwitch::catch_up_parts(Context& context, Session& session, const View
             Rank rank = 0;
             while (rank < n && !(has(rank, stage) && group_of(rank) == group)) ++rank;
             if (rank == n) return lost({stage, group});
-            // What all slice groups of a stage have comes from the first one.
-            sources.push_back(
-                {rank, groups > 1 ? parts_.state_runs_of(stage * groups + group) : parts_.state_runs_of(StageRun{stage, stage + 1})});
+            sources.push_back({rank, parts_.state_runs_of(StageRun{stage, stage + 1}, group), stage * groups + group});
         }
     standing->steps = step.step;
     standing->algorithm_bytes = 0;

@@ -1,0 +1,20 @@
+// Jobs in stages that share weights, and whose replicas may be late or lost: both copies of the weights get the sums of the same replicas.
+#include "tests/sim/lost_grids.h"
+
+namespace gradcast {
+namespace {
+
+constexpr Spare spares[] = {{"coded", "m = 1\ns = 1\n", 2}, {"coded-rs", "m = 1\ns = 1\n", 3}, {"coded-rs", "m = 2\ns = 1\n", 3}};
+
+constexpr LostGrid two{.stages = 2, .tied = true};
+
+TEST(TiedLost, NobodyWaitsForASlowReplica) { expect_nobody_waits_for_a_slow_replica(spares, two, 1.5); }
+
+TEST(TiedLost, GoOnWithoutARankThatDies) { expect_the_others_go_on(spares, two, 6); }
+
+TEST(TiedLost, GoOnWithARankThatWasStopped) { expect_a_stopped_rank_goes_on_or_is_missed(spares, two); }
+
+TEST(TiedLost, OneReplicaIsMissedAndNoSecondOne) { expect_one_replica_is_missed_and_no_second_one(two, "stage 1 of 2 (wte .. h1_out)"); }
+
+}   // namespace
+}   // namespace gradcast

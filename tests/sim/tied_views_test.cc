@@ -1,0 +1,114 @@
+// Nets in stages whose layers share weights, and whose nodes are lost with `survive`: each node that takes a stage has the tensor, and its
+// sums in the step that is repeated are those of the view that repeats it.
+#include "tests/sim/views.h"
+
+namespace gradcast::views_test {
+namespace {
+
+struct Grid {
+    const char* what;
+    uint32_t ranks;
+    const char *exchange, *options;
+};
+
+constexpr Grid grids[] = {
+    {"two replicas of two stages", 4, "ring", "[parallel]\nstages = 2\n"},
+    {"a spare", 5, "ring", "[parallel]\nstages = 2\nschedule = \"zero-bubble\"\n"},
+    {"three stages, and a spare", 7, "ring", "quantiser = \"auto16\"\n[parallel]\nstages = 3\n"},
+    {"a replica that is not waited for", 6, "coded-rs", "m = 1\ns = 1\n[parallel]\nstages = 2\n"},
+    {"buddies", 4, "ring", "[parallel]\nstages = 4\nbuddy = true\n"},
+    {"buddies, of which one keeps two stages", 3, "ring", "[parallel]\nstages = 3\nbuddy = true\n"},
+};
+
+Lossy job_of(const Grid& grid, uint64_t seed) {
+    Lossy job(grid.ranks, seed);
+    for (const char* layer : {"inner_product\"\nname = \"a\"", "linear\"\nweights_of = \"a\"", "linear\"\nweights_of = \"a\""})
+        job.more_layers +=
+            fmt::format("[[net.layers]]\nkind = \"relu\"\n[[net.layers]]\nkind = \"{}\noutputs = 128\nbias = false\n", layer);
+    job.optimiser = "lr = 0.05\nmomentum = 0.9\nclip_norm = 0.4\n";
+    job.exchange = grid.exchange;
+    job.options = grid.options;
+    return job;
+}
+
+/// The uncut net on one node.
+const Quiet& alone(const Grid& grid) {
+    static std::map<std::string, Quiet> known;
+    const bool narrow = std::string_view(grid.options).starts_with("quantiser");
+    Quiet& found = known[narrow ? "auto16" : ""];
+    if (!found.digest.empty()) return found;
+    Lossy job = job_of({"", 1, "ring", narrow ? "quantiser = \"auto16\"\n" : ""}, 1);
+    job.survive = false;
+    job.run();
+    EXPECT_TRUE(job.sim->result(0).ok()) << job.sim->result(0).what;
+    return found = {job.engines[0]->status().digest, lines_in(job.own_folder(0)), job.sim->now_us()};
+}
+
+bool began(const Lossy& job) {
+    return std::ranges::any_of(job.engines, [](const auto& each) { return each->status().step > 0 || each->status().views.size() > 1; });
+}
+
+TEST(TiedViews, AnyNodeAtAnyTime) {
+    for (const Grid& grid : grids) {
+        const Quiet& whole = alone(grid);
+        Lossy quiet = job_of(grid, 1);
+        quiet.run();
+        quiet.expect(whole.digest);
+        uint32_t changed = 0, tried = 0;
+        for (Rank rank = 0; rank < grid.ranks; ++rank)
+            for (uint64_t at = 1; at < 16; ++at) {
+                SCOPED_TRACE(fmt::format("{}, rank {} at {} of 16", grid.what, rank, at));
+                Lossy job = job_of(grid, at);
+                job.kills = {{rank, quiet.sim->now_us() * at / 16}};
+                job.run();
+                if (!began(job)) continue;
+                job.expect(whole.digest);
+                expect_one_line(job, whole);
+                ++tried;
+                changed += !job.engines[rank == 0 ? 1 : 0]->status().losses.empty();
+                if (::testing::Test::HasFailure()) return;
+            }
+        EXPECT_GT(changed, tried / 2) << grid.what;
+    }
+}
+
+// The second node is lost while the others agree, or soon after, or a later view has one more loss.  `make nightly` takes more seeds.
+TEST(TiedViews, NodesByChance) {
+    for_seeds(60, [&](uint64_t seed) {
+        const uint64_t random = splitmix64(seed);
+        const Grid& grid = seed % 2 ? grids[4] : grids[1];
+        const Quiet& whole = alone(grid);
+        Lossy job = job_of(grid, seed);
+        job.sim_config.jitter_us = random % 4 * 100;
+        const Rank first = random >> 8 & 3, second = grid.ranks == 4 ? first ^ 2 : first ^ 1;
+        const uint64_t at_us = 2'000 + (random >> 16) % whole.us;
+        job.kills = {{first, at_us}, {second, at_us + (random >> 40) % (3 * D / 2)}};
+        SCOPED_TRACE(fmt::format("{}: {} at {}, {} at {}", grid.what, first, at_us, second, job.kills.back().second));
+        job.run();
+        if (began(job)) expect_one_line(job, whole);
+    });
+}
+
+// A node that comes gets its stage's copy of the weights, from another node of the stage or from the buddy.
+TEST(TiedViews, AJoinerGetsTheWeights) {
+    constexpr uint32_t steps = 40;
+    for (const Grid& grid : {Grid{"", 5, "ring", "[parallel]\nstages = 2\n"}, {"", 5, "ring", "[parallel]\nstages = 4\nbuddy = true\n"}}) {
+        Lossy whole = job_of({"", 1, "ring", ""}, 1);
+        whole.survive = false, whole.steps = steps;
+        whole.run();
+        const std::string digest = whole.engines[0]->status().digest;
+        for (const Rank lost : {0u, 1u}) {
+            SCOPED_TRACE(fmt::format("{} ranks, without {}", grid.ranks, lost));
+            Lossy job = job_of(grid, 3);
+            job.steps = steps;
+            job.spend_us = 20'000;
+            job.kills = {{lost, D / 2}};
+            job.joins = {3 * D / 2};
+            job.run();
+            job.expect(digest);
+        }
+    }
+}
+
+}   // namespace
+}   // namespace gradcast::views_test
