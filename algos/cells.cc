@@ -162,7 +162,7 @@ void Cells::tell(std::span<const Sum* const> sums, Lanes* lanes) {
     if (round.told) return;
     const Layout& layout = context_.net->layout();
     Word& own = word(round, self_) = {};   // what several slice groups have counts once
-    if (!sums.empty() && grid_.cell_of(self_).slice_group == 0) own.loss = sums[0]->loss;
+    if (!sums.empty() && grid_.cell_of(self_).slice_group == 0) own.loss = sums[0]->loss, own.digest = sums[0]->valid;
     for (const Sum* sum : sums)
         if (layout.stands_for(layout.buckets[sum->bucket])) own.clipped += sum->clipped;
     const std::span<double> reported = own_terms(round);
@@ -184,17 +184,18 @@ bool Cells::all_hold() const {
     return true;
 }
 
-Status Cells::commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped) {
+Status Cells::commit(std::span<const Sum* const> sums, StepTotals* totals) {
     tell(sums, &context_.lanes);
     const uint64_t tag = commit_tag(context_.step);
     uint32_t replica = 0;
     GC_TRY(gather(tag, "sums", &replica));
     const Round& round = round_of(tag);
-    *loss = 0, *clipped = 0;
+    *totals = {};
     for (uint32_t number = 0; number < grid_.cells(); ++number) {
         const Rank rank = grid_.rank_of(replica, grid_.cell(number));
-        *loss += word(round, rank).loss;   // of the last stage; others have none
-        *clipped += word(round, rank).clipped;
+        totals->loss += word(round, rank).loss;   // of the last stage; others have none
+        totals->valid += word(round, rank).digest;
+        totals->clipped += word(round, rank).clipped;
         std::span<const double> rest = terms(round, rank);
         for (size_t i = 0; !groups_.empty() && i < groups_[number].size(); ++i) {
             const Layout::Run& run = groups_[number][i];

@@ -28,6 +28,12 @@ struct CheckpointNews {
     bool busy = false;    // it writes, sends or receives one
 };
 
+/// What the sums of a step tell of its mini-batch, over all cells.
+struct StepTotals {
+    int64_t loss = 0;                  // in units of 2^-20
+    uint64_t valid = 0, clipped = 0;   // Sum::valid; elements
+};
+
 class Cells final : public Consumer {
 public:
     /// By number of the cell: the groups of its layout whose terms its ranks report, and their numbers in the whole net.
@@ -49,8 +55,8 @@ public:
     bool all_hold() const;
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
     /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
-    Status commit(std::span<const Sum* const> sums, int64_t* loss, uint64_t* clipped);
-    /// Of the last commit(): of the whole gradient, before it is clipped; 0 where no step is clipped.
+    Status commit(std::span<const Sum* const> sums, StepTotals* totals);
+    /// Of the last commit(): of the whole gradient, as NormClip::norm(); 0 where no step is clipped.
     double norm() const { return norm_; }
     /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
     /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, where two ranks of the same cell differ, or
@@ -69,7 +75,8 @@ public:
 private:
     /// Travels as it is.
     struct Word {
-        uint64_t digest = 0, clipped = 0;
+        uint64_t digest = 0;   // of the rank's part of the state; of a commit Sum::valid
+        uint64_t clipped = 0;
         int64_t loss = 0;
         uint64_t named = 0, busy = 0;   // CheckpointNews
         uint64_t kept[2] = {};          // digests of the cells that it keeps

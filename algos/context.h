@@ -99,16 +99,16 @@ struct Context {
     static constexpr StepId no_part = ~StepId{0};
     uint64_t shared = 0;          // digest of the groups that other cells have too, 0 until a step of the present view was applied here
     StepId part_step = no_part;   // so many steps are done in this rank's part of the state; a spare's falls behind
-    /// The norm of a step's gradient before its clip.
-    struct StepNorm {
+    /// By what a step multiplied the units of all its sums: the clip's factor, times that of a mean over the positions that count.
+    struct StepFactor {
         StepId steps = 0;   // until the end of that step
-        double norm = 0;
+        double factor = 1;
     };
-    std::array<StepNorm, 2> norms = {};   // of the newest two steps: a change of view may take the newest one back
-    void norm_is(StepId steps, double norm) { norms[steps % 2] = {steps, norm}; }
-    /// Of the step that has made the state after so many steps.  All ranks that know it have the same; 0: no step is clipped, or there was
-    /// none in this run of the job.
-    double norm_of(StepId steps) const { return norms[steps % 2].steps == steps ? norms[steps % 2].norm : 0; }
+    std::array<StepFactor, 2> factors = {};   // of the newest two steps: a change of view may take the newest one back
+    void factor_is(StepId steps, double factor) { factors[steps % 2] = {steps, factor}; }
+    /// Of the step that has made the state after so many steps.  All ranks that know it have the same; 1: steps have no factor, or there
+    /// was none in this run of the job.
+    double factor_of(StepId steps) const { return factors[steps % 2].steps == steps ? factors[steps % 2].factor : 1; }
     /// A step that this rank has applied, while not all have reported their parts of the state after it.
     std::optional<StepRecord> unreported = {};
     Cells* cells = nullptr;

@@ -19,11 +19,11 @@ uint64_t bytes_of(const Layout& words, Word word) { return words.elements * word
 
 }   // namespace
 
-uint64_t KeptStage::apply(Lanes& lanes, StepId step, double norm, std::span<const Sum> sums) {
+uint64_t KeptStage::apply(Lanes& lanes, StepId step, double factor, std::span<const Sum> sums) {
     optimiser->step(step);
     whole.clear();
     for (const Sum& sum : sums) whole.push_back({codec->whole(sum), codec->units(sum.bucket)});
-    if (clip) clip->apply(layout, norm, whole);
+    if (scaled) scaled->apply(layout, factor, whole);
     pieces_run(lanes, layout.elements, pieces.size(),
                [this](uint32_t, uint32_t i) {   // of one pointer: a std::function of it allocates nothing
                    SumPiece& piece = pieces[i];
@@ -160,7 +160,7 @@ Status KeptStages::wait() {
     return {};
 }
 
-void KeptStages::apply(double norm) {
+void KeptStages::apply(double factor) {
     for (size_t k = 0; k < kept_.size(); ++k) {
         KeptStage& stage = *kept_[k].stage;
         sums_.clear();
@@ -172,7 +172,7 @@ void KeptStages::apply(double norm) {
             sum.words = received_[k].words[bucket];
             sum.maxima = maxima_of(received_[k], stage.layout, bucket);
         }
-        parts_[k] = stage.part(stage.apply(context_->lanes, context_->step, norm, sums_));
+        parts_[k] = stage.part(stage.apply(context_->lanes, context_->step, factor, sums_));
     }
 }
 

@@ -31,9 +31,9 @@ struct KeptStage {
     std::vector<Layout::Run> groups;   // its groups for which it stands, and their numbers in the whole net
     Net* net = nullptr;
     Optimiser* optimiser = nullptr;
-    std::optional<NormClip> clip = {};   // of that layout; nothing: no step is clipped
-    std::vector<SumPiece> pieces = {};   // all of the layout
-    std::vector<BucketSum> whole = {};   // of the step that is applied
+    std::optional<ScaledUnits> scaled = {};   // of that layout; nothing: no step has a factor
+    std::vector<SumPiece> pieces = {};        // all of the layout
+    std::vector<BucketSum> whole = {};        // of the step that is applied
     /// By group: a stage before it that the rank keeps too has the same weights.  They are there once, and so is their step.
     std::vector<bool> applied_before = {};
 
@@ -41,9 +41,9 @@ struct KeptStage {
     void open() { pieces = sum_pieces(layout); }
     /// Where `net` has the elements of a piece.
     uint64_t offset(const SumPiece& piece) const { return net->layout().offset_of(piece.offset + layout.groups[piece.group].before); }
-    /// Applies a step's sums, of a gradient of that norm over all stages.  Returns the digest of parameters and optimiser state, as
+    /// Applies a step's sums, times its factor (Context::factor_of()).  Returns the digest of parameters and optimiser state, as
     /// Net::apply().
-    uint64_t apply(Lanes& lanes, StepId step, double norm, std::span<const Sum> sums);
+    uint64_t apply(Lanes& lanes, StepId step, double factor, std::span<const Sum> sums);
     /// Digest of the state for which the stage stands, as Context::part().  model: of parameters and optimiser state.
     uint64_t part(uint64_t model) const;
     uint64_t part() const;
@@ -69,8 +69,8 @@ public:
     Status begin();
     /// Blocks until all sums of the kept stages have come.  Error: deadline, peer_lost.
     Status wait();
-    /// After all ranks have reported theirs.  norm: of the whole gradient, where steps are clipped.
-    void apply(double norm);
+    /// After all ranks have reported theirs.  factor: as KeptStage::apply().
+    void apply(double factor);
     /// Digest of the state of kept stage `index`; 0: there is none.
     uint64_t part(size_t index);
     /// Bytes of a step's sums that this rank sends, and gets.

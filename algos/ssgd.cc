@@ -11,6 +11,7 @@
 #include "algos/synchronous.h"
 #include "algos/whole_steps.h"
 #include "nn/clip.h"
+#include "nn/graph/layers.h"
 
 namespace gradcast {
 namespace {
@@ -19,19 +20,18 @@ class Ssgd final : public Algorithm {
 public:
     Status plan(const AlgorithmPlan& plan) override {
         optimiser_ = plan.optimiser;
-        clip_for(plan.net);
+        prepare_for(plan.net);
         return {};
     }
     Status round(Context& context) override {
         if (context.profile) context.profile->on(context.step == context.profile->step);
-        clip_for(*context.net);
+        prepare_for(*context.net);
         context.clip = clip_ ? &*clip_ : nullptr;
         StepRecord record;
         GC_TRY(WholeSteps::possible(context) ? whole(context, &record) : exchanged(context, &record));
         GC_TRY(context.digest(context.step + 1, record.digest, &record.digest));
         context.state = record.digest;
         context.unreported.reset();
-        if (context.spare) context.norm_is(context.step + 1, context.cells->norm());
         record.step = context.step++;
         if (context.profile) context.profile->on(false);
         context.record = record;
@@ -40,21 +40,31 @@ public:
         return {};
     }
 
-    bool finish(Context& context, double norm, Status* status) override {
+    bool finish(Context& context, double factor, Status* status) override {
         if (context.spare || context.part_step != context.step || !context.cells->told()) return false;
         if (!taken_) std::ranges::copy(context.synchronous->come(), sums_.begin());
         uint64_t digest = 0;
-        *status = apply(context, norm, &digest);
+        collect(context);
+        *status = apply(context, factor, &digest);
         return true;
     }
 
 private:
     /// Allocates where a view has changed the net.
-    void clip_for(const Net& net) {
-        if (optimiser_.clip_norm == 0 || net_ == &net) return;
-        clip_.emplace(optimiser_, net.layout());
+    void prepare_for(const Net& net) {
+        if (net_ == &net) return;
+        positions_ = mean_over_valid(net.spec()) ? net.spec().positions() : 0;
+        if (optimiser_.clip_norm > 0) clip_.emplace(optimiser_, net.layout());
+        if (optimiser_.clip_norm > 0 || positions_ > 0) scaled_.emplace(net.layout());
         net_ = &net;
     }
+    /// By what the mean over the step's positions that count differs from that over its samples.  Sums without such a position are 0, and
+    /// stay it.
+    double mean_factor(const Context& context, uint64_t valid) const {
+        return valid > 0 && positions_ > 0 ? static_cast<double>(uint64_t{context.batch} * positions_) / static_cast<double>(valid) : 1;
+    }
+    /// By what the step multiplies its sums.  norm: as NormClip::norm().
+    double factor(double mean, double norm) const { return clip_ ? mean * clip_->factor(mean * norm) : mean; }
     /// Both write the digest of parameters and optimiser state.
     Status whole(Context& context, StepRecord* record) {
         const uint64_t begin_us = context.host.now_us();
@@ -79,16 +89,18 @@ private:
             if (sum->state != context.state)
                 return fail(Code::conflict, "step {}: bucket {} was computed from the state {:016x}, ours is {:016x}", context.step + 1,
                             sum->bucket, sum->state, context.state);
-        int64_t loss = sums_[0]->loss;
-        for (const Sum* sum : sums_) record->clipped += sum->clipped;
+        StepTotals totals{.loss = sums_[0]->loss, .valid = sums_[0]->valid};
+        for (const Sum* sum : sums_) totals.clipped += sum->clipped;
         if (context.kept) GC_TRY(context.kept->wait());
-        if (context.cells) GC_TRY(context.cells->commit(sums_, &loss, &record->clipped));
+        if (context.cells) GC_TRY(context.cells->commit(sums_, &totals));
         uint64_t summed_us = context.host.now_us();
 
         // All sums are complete, so no other rank can make the rest of the round fail.
         context.synchronous->keep_state();
-        GC_TRY(apply(context, context.cells ? context.cells->norm() : 0, &record->digest));
-        record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
+        collect(context);
+        const double mean = mean_factor(context, totals.valid);
+        GC_TRY(apply(context, factor(mean, norm(context)), &record->digest));
+        take(totals, mean, context, record);
         context.synchronous->applied();
         record->compute_us = computed_us - begin_us;
         record->wait_us = summed_us - computed_us;
@@ -96,31 +108,45 @@ private:
         if (context.cells) (context.unreported = *record)->step = context.step;
         return {};
     }
-    /// norm: of the gradient, where other ranks have a part of it.
-    Status apply(Context& context, double norm, uint64_t* digest) {
-        context.optimiser->step(context.step);
+    static void take(const StepTotals& totals, double mean, const Context& context, StepRecord* record) {
+        record->loss = static_cast<double>(totals.loss) * 0x1p-20 / context.batch * mean;
+        record->clipped = totals.clipped;
+    }
+    /// Fills whole_.
+    void collect(Context& context) {
         whole_.clear();
         for (const Sum* sum : sums_) whole_.push_back({context.codec->whole(*sum), context.codec->units(sum->bucket)});
+    }
+    /// Of the gradient in whole_, of which other ranks may have a part; 0 where no step is clipped.
+    double norm(Context& context) {
+        if (!clip_ || context.cells) return context.cells ? context.cells->norm() : 0;
+        const Span span(context.profile, Profile::trainer, StepPhase::apply);
+        return NormClip::norm(clip_->terms(&context.lanes, context.net->layout(), whole_));
+    }
+    /// Of the sums in whole_.
+    Status apply(Context& context, double factor, uint64_t* digest) {
+        context.optimiser->step(context.step);
         {
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
-            if (clip_ && !context.cells) norm = NormClip::norm(clip_->terms(&context.lanes, context.net->layout(), whole_));
-            if (clip_) clip_->apply(context.net->layout(), norm, whole_);
+            if (scaled_) scaled_->apply(context.net->layout(), factor, whole_);
             GC_TRY(context.net->apply(context.lanes, *context.optimiser, whole_, digest));
         }
         context.shared = context.net->shared_digest();
         for (const Sum* sum : sums_) context.codec->commit(*sum);
-        if (context.kept) context.kept->apply(norm);
+        if (context.kept) context.kept->apply(factor);
         context.part_step = context.step + 1;
-        context.norm_is(context.step + 1, norm);
+        context.factor_is(context.step + 1, factor);
         return {};
     }
     /// The step of the others.
     Status followed(Context& context, StepRecord* record) {
         const uint64_t begin_us = context.host.now_us();
-        int64_t loss = 0;
+        StepTotals totals;
         GC_TRY(context.cells->begin());
-        GC_TRY(context.cells->commit({}, &loss, &record->clipped));
-        record->loss = static_cast<double>(loss) * 0x1p-20 / context.batch;
+        GC_TRY(context.cells->commit({}, &totals));
+        const double mean = mean_factor(context, totals.valid);
+        take(totals, mean, context, record);
+        context.factor_is(context.step + 1, factor(mean, context.cells->norm()));
         record->wait_us = context.host.now_us() - begin_us;
         return {};
     }
@@ -130,7 +156,9 @@ private:
     std::vector<BucketSum> whole_;   // the same, as the net takes them
     OptimiserConfig optimiser_;
     std::optional<NormClip> clip_;   // on CPUs alone
-    const Net* net_ = nullptr;       // whose it is
+    std::optional<ScaledUnits> scaled_;
+    uint64_t positions_ = 0;     // of a sample, where the loss is a mean over those that count; else 0
+    const Net* net_ = nullptr;   // whose these are
     WholeSteps whole_steps_;
 };
 

@@ -87,6 +87,10 @@ public:
         all_.losses_[exchange_.target_of(id.block)].fetch_add(loss_units(sum, context_.blocks), std::memory_order_relaxed);
     }
 
+    void valid(uint32_t, BlockId id, uint64_t positions) override {
+        all_.valid_[exchange_.target_of(id.block)].fetch_add(positions, std::memory_order_relaxed);
+    }
+
     Status status() {
         std::lock_guard lock(mutex_);
         return status_;
@@ -135,11 +139,13 @@ SynchronousStep::SynchronousStep(Context& context, Dispatch& dispatch, Exchange&
       arbiter_(context, dispatch, exchange, config.self, config.view, config.view_ranks, config.kept_parameters, config.kept_exponents),
       port_(context, dispatch, exchange, context.net->layout().buckets.size(), config.first_step, &arbiter_, config.view_ranks),
       gradients_remaining_(context.net->layout().buckets.size()),
-      losses_(exchange.targets()) {}
+      losses_(exchange.targets()),
+      valid_(exchange.targets()) {}
 
 Status SynchronousStep::compute() {
     const size_t buckets = context_.net->layout().buckets.size();
     for (auto& loss : losses_) loss.store(0, std::memory_order_relaxed);
+    for (auto& positions : valid_) positions.store(0, std::memory_order_relaxed);
     for (size_t bucket = 0; bucket < buckets; ++bucket)
         gradients_remaining_[bucket].store(static_cast<uint32_t>(config_.own_blocks.size()) * config_.gradients[bucket],
                                            std::memory_order_relaxed);
@@ -204,7 +210,9 @@ Status SynchronousStep::ready(uint32_t bucket) {
         Plan plan = exchange_.plan(context_.step, bucket, target);
         GC_TRY(context_.codec->finish(context_.step, bucket, plan));
         plan.record->state = context_.state;
-        plan.record->loss = losses_[target].load(std::memory_order_relaxed);   // added before the block's first bucket
+        // Added before the block's first bucket.
+        plan.record->loss = losses_[target].load(std::memory_order_relaxed);
+        plan.record->valid = valid_[target].load(std::memory_order_relaxed);
     }
     port_.ready(bucket);
     sched_yield();   // of ranks that share cores all send their first bucket before one computes its last

@@ -67,6 +67,7 @@ private:
     Port port_;
     std::vector<std::atomic<uint32_t>> gradients_remaining_;   // by bucket: of own blocks
     std::vector<std::atomic<int64_t>> losses_;                 // by target
+    std::vector<std::atomic<uint64_t>> valid_;                 // by target: positions whose label counts
     bool expelling_ = false;                                   // since the step before
 };
 

@@ -44,7 +44,6 @@ double number(unsigned __int128 low, unsigned __int128 high) {
 
 NormClip::NormClip(const OptimiserConfig& config, const Layout& layout) : most_(config.clip_norm) {
     terms_.resize(layout.groups.size());
-    units_.resize(layout.groups.size());
     for (uint32_t g = 0; g < layout.groups.size(); ++g) {
         const Group& group = layout.groups[g];
         if (group.statistics) continue;
@@ -104,9 +103,10 @@ double NormClip::norm(std::span<const double> terms) {
     return std::sqrt(squares);
 }
 
-void NormClip::apply(const Layout& layout, double norm, std::span<BucketSum> sums) {
+double NormClip::factor(double norm) const { return std::min(1.0, most_ / (norm + norm_least)); }
+
+void ScaledUnits::apply(const Layout& layout, double factor, std::span<BucketSum> sums) {
     GC_ASSERT(sums.size() == layout.buckets.size());
-    const double factor = std::min(1.0, most_ / (norm + norm_least));
     for (uint32_t b = 0; b < sums.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         for (uint32_t g = bucket.group; g < bucket.group + bucket.group_count; ++g)

@@ -23,6 +23,7 @@ namespace gradcast {
 struct PresetSize {
     uint32_t depth = 4, width = 128, heads = 4;
     bool tied_head = false;   // the head has the embedding's weights
+    bool valid = false;       // of all presets: the loss has mean_over = "valid"
 };
 bool preset_sized(std::string_view name);
 /// Gives the net of those samples the layers of one of preset_names().  Error: the nearest, and all of them.
@@ -53,6 +54,9 @@ struct GradientSink {
         (void)lane, (void)blocks, (void)bucket, (void)piece, (void)status;
         return false;
     }
+    /// Of nets with mean_over_valid() (nn/graph/layers.h), which are on CPUs: how many positions of the block's samples have a label that
+    /// counts.  Before the first bucket.
+    virtual void valid(uint32_t lane, BlockId block, uint64_t positions) { (void)lane, (void)block, (void)positions; }
 };
 
 /// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  What serves both backward

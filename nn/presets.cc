@@ -299,7 +299,12 @@ Status preset_layers(const std::string& name, const PresetSize& size, NetSpec* s
         if ((row.sides == text) != (spec->vocabulary > 0))
             return fail(Code::invalid, "net {} takes {}, and the data are {}", name, row.sides == text ? "a text" : "images or a table",
                         row.sides == text ? "images or a table" : "a text");
-        return row.sized ? row.sized(*spec, size) : row.make(*spec);
+        GC_TRY(row.sized ? row.sized(*spec, size) : row.make(*spec));
+        if (!size.valid) return {};
+        LayerSpec& loss = spec->layers.back();
+        if (layer_kind_find(loss.kind)->regression || !layer_set(loss, "mean_over", "valid"))
+            return fail(Code::invalid, "net {}: its loss is {}, which has no mean_over: leave net.mean_over out", name, loss.kind);
+        return {};
     }
     std::string near = nearest(name, std::vector<std::string>(names.begin(), names.end()));
     return fail(Code::invalid, "no net \"{}\": {}one of {}", name, near.empty() ? "" : fmt::format("did you mean {}? ", near), known);

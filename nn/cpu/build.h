@@ -61,6 +61,7 @@ struct Frame {
     SliceLink* link = nullptr;   // of a net that has some slice group's slices alone
     // The block whose gradients of weights are computed: its number in `blocks`, first sample and number of samples.
     uint32_t block = 0, first = 0, count = 0;
+    std::array<uint64_t, together_most> valid{};   // by block: positions whose label counts, a result of the loss layer
 
     float* at(const Tensor& tensor) const { return reinterpret_cast<float*>(base[static_cast<size_t>(tensor.place)] + tensor.offset); }
     uint16_t* bf16_at(const Tensor& tensor) const { return reinterpret_cast<uint16_t*>(at(tensor)); }

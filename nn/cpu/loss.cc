@@ -149,6 +149,7 @@ Status loss_by_position(Build& b, const Softmax& softmax) {
                     const uint64_t place = uint64_t{n} * positions + at;
                     if (frame.predicted) frame.predicted[place] = static_cast<int32_t>(best);
                     if (labels.counts(label)) {
+                        ++frame.valid[block];
                         softmax(std::span(row, classes), drow, frame.outputs ? frame.outputs + place * classes : nullptr, label, best, sum);
                         frame.right += best == label;
                         for (uint32_t k = 0; drow && k < classes; ++k) drow[k] *= share;
@@ -258,6 +259,7 @@ public:
             if (counts) {
                 total += elementary::log(static_cast<double>(sum)) + static_cast<double>(best.value) - static_cast<double>(best.label);
                 frame.right += best.at == label;
+                ++frame.valid[block];
             }
             for (uint32_t k = first; k < end; ++k) {
                 if (outputs) outputs[k] = counts ? outputs[k] / sum : 0;
@@ -301,7 +303,8 @@ private:
 
 }   // namespace
 
-// Of masks and texts a sample's loss is the mean over its positions.  An ignored position adds 0, but is counted in the number.
+// Of masks and texts a sample's loss is the mean over its positions.  An ignored position adds 0, but is counted in the number.  With
+// mean_over = "valid" the step divides by another number (mean_over_valid()); losses and gradients of blocks are the same.
 // loss = sum over n, k of -t[n,k] log(softmax(x[n])[k]);  dx[n,k] = softmax(x[n])[k] - t[n,k].  t is 1 at the sample's label, or with
 // label_smoothing s (Szegedy et al. 2016) 1 - s there, and s / classes more for each class.
 Status softmax_cross_entropy(Build& b) {

@@ -28,6 +28,7 @@ Status CpuNet::layers_forward(Frame& frame, StepId step) {
     computed_[frame.lane] = ~0u;
     GC_TRY(run(frame.program->input, frame, 0, Pass::input));
     frame.loss.fill(0);
+    frame.valid.fill(0);
     frame.right = 0;
     for (uint32_t i = 0, first = 0; i < frame.blocks.size(); first += frame.blocks[i++].samples.count) frame.begins[i] = first;
     for (size_t i = stage_.first; i < stage_.end; ++i) {
@@ -155,7 +156,10 @@ Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all,
     for (const EdgeTensors& each : frame.program->edges)
         if (frame.at(each.sent) != frame.at(each.value))
             std::memcpy(frame.at(each.sent), frame.at(each.value), frame.program->bytes(each.value, frame.samples));
-    for (size_t i = 0; i < all.size() && has_loss(); ++i) sink.loss(lane, all[i].id, frame.loss[i]);
+    for (size_t i = 0; i < all.size() && has_loss(); ++i) {
+        sink.loss(lane, all[i].id, frame.loss[i]);
+        if (counts_valid_) sink.valid(lane, all[i].id, frame.valid[i]);
+    }
     if (statistics_) GC_TRY(sink.bucket(lane, all[0].id, 0, gradient_of(frame, 0, 0)));   // the forward pass has made them
     return {};
 }

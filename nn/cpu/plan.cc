@@ -147,6 +147,7 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     merged_ = layers_fused(layers_, fusions());
     stage_begins_ = gradcast::stage_begins(layers_, merged_);
     GC_TRY(stage_check(layers_, stage_begins_, config.stage, &stage_));
+    counts_valid_ = mean_over_valid(spec_);
     layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
     runs_ = layout_.runs(false);
     by_all_ = groups_by_all(layers_, layout_, stage_);

@@ -30,6 +30,9 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
     GC_TRY(computed_check(layers_));
+    if (mean_over_valid(spec_))
+        return fail(Code::unsupported, "layer {}: GPUs do not compute mean_over = \"valid\" in this version: take device cpu",
+                    layer_name(layers_.back()));
     if (config.stage.slice_groups > 1) return fail(Code::unsupported, "nodes share slices on CPUs alone in this version: take device cpu");
     for (const Layer& layer : layers_) {
         if (!layer.slices.empty())

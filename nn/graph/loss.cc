@@ -25,6 +25,10 @@ Status shape(const NetSpec& spec, Layer& layer) {
         return fail(Code::invalid, "layer {}: {} is for classes, but the data are a regression ({}): take squared_loss", layer.spec.name,
                     layer.spec.kind, spec.targets > 0 ? "targets are floats" : "target_scale");
     if (spec.by_position()) return position_shape(spec, layer);
+    if (!layer.kind->regression && layer.value("mean_over") > 0)
+        return fail(Code::invalid,
+                    "layer {}: mean_over = \"valid\" is of masks and texts, but the data have one label a sample: leave it out",
+                    layer.spec.name);
     layer.targets = spec.targets;
     layer.out = {spec.targets > 0 ? spec.targets : regression ? 1 : spec.classes, 1, 1};
     layer.target_scale = spec.target_scale;
@@ -45,7 +49,19 @@ constexpr LayerKey label_smoothing{
     .max = 1,
     .below = true,
     .help = "share of a sample's target that goes to all classes alike, in place of its label (not of slices that several nodes have)"};
-constexpr const LayerKey* softmax_keys[] = {&label_smoothing};
+constexpr LayerKey mean_over{
+    .name = "mean_over",
+    .type = LayerKey::Type::word,
+    .value = 0,
+    .min = 0,
+    .max = 1,
+    .help =
+        "of masks and texts.  positions: a sample's loss is its sum divided by all positions of the sample; valid: the loss of a "
+        "mini-batch is its sum divided by the positions of all its samples whose label is not the ignored one (ssgd on CPUs)",
+    .words = [] {
+        return std::vector<std::string>{"positions", "valid"};
+    }};
+constexpr const LayerKey* softmax_keys[] = {&label_smoothing, &mean_over};
 
 }   // namespace
 
@@ -58,5 +74,10 @@ const LayerKind softmax_cross_entropy_kind{.name = "softmax_cross_entropy",
                                            .onnx = {.passes = true}};
 const LayerKind squared_loss_kind{
     .name = "squared_loss", .short_name = "loss", .shape = shape, .loss = true, .regression = true, .onnx = {.passes = true}};
+
+bool mean_over_valid(const NetSpec& spec) {
+    if (spec.layers.empty() || spec.layers.back().kind != softmax_cross_entropy_kind.name) return false;
+    return layer_value(spec.layers.back(), mean_over.name) > 0;
+}
 
 }   // namespace gradcast

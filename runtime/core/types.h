@@ -171,6 +171,7 @@ struct Sum {
     std::span<const float> maxima;   // [bucket.group_count]: max |x| over all blocks before clipping, by group
     uint64_t state = 0;              // digest of the state that all ranks computed this step from
     int64_t loss = 0;                // loss summed over all samples, in units of 2^-20
+    uint64_t valid = 0;              // positions of all samples whose label counts (GradientSink::valid)
     uint64_t clipped = 0;            // elements clipped
     uint32_t diverged = 0;           // 1 + a block whose gradient has NaN or Inf (a maximum is Inf then); 0: none
 };

@@ -77,9 +77,10 @@ enum class ViewStage : uint8_t {
 
 /// The state that a trainer has stopped with.
 struct ViewState {
-    bool known = false;    // false: a joiner, a member that has not got a resumed job's state yet, or `initial`
-    StepId applied = 0;    // steps
-    uint64_t digest = 0;   // of that state; of a net in stages the bits of Context::norm_of(applied), 0 without clip_norm
+    bool known = false;   // false: a joiner, a member that has not got a resumed job's state yet, or `initial`
+    StepId applied = 0;   // steps
+    uint64_t digest =
+        0;   // of that state; of a net in stages the bits of Context::factor_of(applied), which are those of 1 where steps have none
     uint64_t evaluation_step = 0, evaluation = 0;   // the last evaluation: when, and its result as the caller encodes it
     /// Not known, but a member of the first view that has not got the job's initial values yet.  It has other ones, with this digest, which
     /// the job begins with if no member of the view has the job's.

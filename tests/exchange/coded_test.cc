@@ -441,7 +441,7 @@ TEST(CodedMalformed, EveryFieldIsChecked) {
                          {"words of another's part", packet_make(PacketType::words, 2, 0, 1, 0, 0, Phase::again), 64},
                          {"a sum", packet_make(PacketType::words, 2, 0, 1, 2, 4, Phase::gather), 48},
                          {"a record", packet_make(PacketType::record, 0, 0, 1, 0, 0), 64},
-                         {"its end", packet_make(PacketType::record, 0, 0, 1, 0, 1), 24},
+                         {"its end", packet_make(PacketType::record, 0, 0, 1, 0, 1), 48},
                          {"a wish", packet_make(PacketType::record, 3, 0, 1, 2, 0, Phase::want), 8}};
     for (const Valid& valid : all) {
         SCOPED_TRACE(valid.what);
@@ -738,7 +738,7 @@ TEST(CodedMalformed, AWordThatIsNoResidueIsNamed) {
     std::vector<Completion> completed;
     auto give = [&](Rank sender, uint8_t fill) {
         for (uint32_t i : {0u, 1u})
-            EXPECT_EQ(one.deliver(packet_make(PacketType::record, sender, 0, 1, 0, i), i ? 24 : 64, 0), Landing::place);
+            EXPECT_EQ(one.deliver(packet_make(PacketType::record, sender, 0, 1, 0, i), i ? 48 : 64, 0), Landing::place);
         for (uint32_t i : {0u, 1u, 2u}) {
             EXPECT_EQ(one.deliver(packet_make(PacketType::words, sender, 0, 1, 1, i), i == 2 ? 24 : 64, i == 1 ? fill : 0), Landing::place);
             while (!one.actions.computes.empty()) one.run(one.actions.computes[0]);

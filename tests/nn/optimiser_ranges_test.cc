@@ -25,9 +25,9 @@ std::string refused(OptimiserConfig config, const NetSpec& spec = small_net()) {
 }
 
 /// Clips the sums, and returns the norm before that.
-double clipped(NormClip& clip, Lanes& lanes, const Layout& layout, std::span<BucketSum> sums) {
+double clipped(NormClip& clip, ScaledUnits& scaled, Lanes& lanes, const Layout& layout, std::span<BucketSum> sums) {
     const double norm = NormClip::norm(clip.terms(&lanes, layout, sums));
-    clip.apply(layout, norm, sums);
+    scaled.apply(layout, clip.factor(norm), sums);
     return norm;
 }
 
@@ -42,6 +42,7 @@ struct Three {
         Rig rig(small_net(), sizes({2}), resolved(config));
         for (uint64_t i = 0; i < learnt; ++i) rig.net->parameters()[i] = (static_cast<float>(i) - 5) / 4;
         std::optional<NormClip> clip;
+        ScaledUnits scaled(rig.net->layout());
         if (config.clip_norm > 0) clip.emplace(resolved(config), rig.net->layout());
         const Layout& layout = rig.net->layout();
         for (StepId t = 0; t < steps; ++t) {
@@ -55,7 +56,7 @@ struct Three {
             std::vector<int32_t> words(layout.elements);
             for (uint64_t i = 0; i < words.size(); ++i) words[i] = static_cast<int32_t>(gradient[i] * 0x1p20f);
             std::vector<BucketSum> sums = sums_of(layout, words.data(), Word::i32, units);
-            norms.push_back(clipped(*clip, rig.lanes, layout, sums));
+            norms.push_back(clipped(*clip, scaled, rig.lanes, layout, sums));
             uint64_t digest = 0;
             rig.optimiser->step(t);
             EXPECT_TRUE(rig.net->apply(rig.lanes, *rig.optimiser, sums, &digest).ok());
@@ -253,10 +254,11 @@ TEST(ClipNorm, IsExact) {
                 }
             wanted = std::sqrt(wanted);
             NormClip clip({.clip_norm = 1}, layout), other({.clip_norm = 1}, layout);
+            ScaledUnits scaled(layout), other_scaled(layout);
             std::vector<BucketSum> sums = sums_of(layout, bytes.data(), word, units), again = sums;
-            const double norm = clipped(clip, one, layout, sums);
+            const double norm = clipped(clip, scaled, one, layout, sums);
             EXPECT_NEAR(norm / static_cast<double>(wanted), 1, 1e-12);
-            EXPECT_EQ(norm, clipped(other, three, layout, again));
+            EXPECT_EQ(norm, clipped(other, other_scaled, three, layout, again));
             const double factor = std::min(1.0, 1 / (norm + 1e-6));
             for (size_t b = 0; b < sums.size(); ++b)
                 for (uint32_t i = 0; i < layout.buckets[b].group_count; ++i) {
@@ -289,7 +291,8 @@ TEST(ClipNorm, OfPartsIsThatOfTheWholeNet) {
     const std::span<const double> terms = clip.terms(&lanes, whole, sums);
     const std::vector<double> wanted(terms.begin(), terms.end());
     const double norm = NormClip::norm(wanted);
-    clip.apply(whole, norm, sums);
+    ScaledUnits scaled(whole);
+    scaled.apply(whole, clip.factor(norm), sums);
     EXPECT_GT(norm, 2);
     size_t frozen = 0;   // both slices of fc1's bias, and norm2
     for (size_t g = 0; g < whole.groups.size(); ++g) {
@@ -325,7 +328,8 @@ TEST(ClipNorm, OfPartsIsThatOfTheWholeNet) {
                 EXPECT_EQ(found[number], -1) << layout.groups[g].layer;
                 found[number] = all[g];
             }
-            part.apply(layout, norm, part_sums);
+            ScaledUnits part_scaled(layout);
+            part_scaled.apply(layout, part.factor(norm), part_sums);
             for (size_t b = 0; b < layout.buckets.size(); ++b)
                 for (uint32_t i = 0; i < layout.buckets[b].group_count; ++i) {
                     const size_t number = number_of(layout.groups[layout.buckets[b].group + i]);

@@ -12,6 +12,7 @@
 #include "runtime/control/json.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/model/checkpoint_files.h"
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/engine.h"
@@ -72,12 +73,14 @@ struct Outcome {
 struct StagesJob {
     std::string preset = "lenet5";   // gpt, and none: of a text
     std::string net;                 // more keys of [net]
+    std::string train;               // a shard; empty: that of the preset
     std::string parallel, slices, options, checkpoints = "checkpoint_keep = 0\n", exchange = "ring", quantiser = "auto32",
                                            precision = "f32", start;
     uint32_t steps = 3, blocks = 6, batch = 12, evaluate = 2, datagram_bytes = 0, lanes = 0;
     bool tested = true;
     uint64_t spend_us = 0;   // of a pass
     std::string optimiser = "lr = 0.02\nmomentum = 0.9\n";
+    Resume resume;
     SimConfig sim;
     std::function<void(Simulator&)> before;
     std::function<Protocol*(Rank, uint16_t channel, Protocol*)> wrap;
@@ -93,8 +96,8 @@ struct StagesJob {
 
     Status parse(JobConfig* job) const {
         const bool grey = preset == "lenet5" || preset == "mlp" || preset == "lenet3";
-        const bool text_net = preset == "gpt" || preset.empty();
-        const std::string data = text_net ? text_shard() : shard(grey ? 1 : 3, grey ? 28 : 32);
+        const bool text_net = train.empty() && (preset == "gpt" || preset.empty());
+        const std::string data = !train.empty() ? train : text_net ? text_shard() : shard(grey ? 1 : 3, grey ? 28 : 32);
         const std::string test = tested ? fmt::format("test = \"{}\"\n", data) : "", context = text_net ? "context = 12\n" : "";
         const std::string text = fmt::format(
             "[job]\nseed = 7\nsteps = {}\nbatch = {}\nblocks = {}\ndeadline = \"4s\"\n{}{}[data]\ntrain = \"{}\"\n{}{}"
@@ -123,6 +126,7 @@ struct StagesJob {
         for (Rank r = 0; r < sim.ranks; ++r) {
             EngineConfig engine;
             engine.job = job;
+            engine.resume = resume;
             engine.roster = roster;
             engine.self = NodeId{r};
             engine.folder = folders.emplace_back(fmt::format("{}-{}", folder, r));
@@ -155,6 +159,7 @@ struct StagesJob {
         std::ifstream lines(folders[r] + "/steps.jsonl");
         for (std::string line; std::getline(lines, line);) {
             const Json json = Json::parse(line);
+            if (json.contains("gap")) continue;   // the state after these steps has come from another rank
             found.digests.push_back(json["digest"]);
             found.losses.push_back(json["loss"]);
         }
@@ -191,17 +196,32 @@ inline std::string trained_start(StagesJob* first) {
 /// Of the uncut net on one rank.
 inline const Outcome& wanted(const StagesJob& job) {
     static std::map<std::string, Outcome> all;
-    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {}", job.preset, job.net, job.quantiser, job.precision, job.steps,
-                                        job.blocks, job.batch, job.tested, job.optimiser, job.start, job.slices);
+    const std::string key = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", job.preset, job.net, job.train, job.quantiser, job.precision,
+                                        job.steps, job.blocks, job.batch, job.tested, job.optimiser, job.start, job.slices);
     if (const auto known = all.find(key); known != all.end()) return known->second;
     StagesJob alone;
     alone.preset = job.preset, alone.quantiser = job.quantiser, alone.precision = job.precision, alone.optimiser = job.optimiser;
-    alone.exchange = "unicast", alone.start = job.start, alone.slices = job.slices, alone.net = job.net;
+    alone.exchange = "unicast", alone.start = job.start, alone.slices = job.slices, alone.net = job.net, alone.train = job.train;
     alone.steps = job.steps, alone.blocks = job.blocks, alone.batch = job.batch, alone.tested = job.tested;
     alone.sim.ranks = 1;
     const Status status = alone.run();
     EXPECT_TRUE(status.ok()) << status.what;
     return all[key] = alone.outcome(0);
+}
+
+/// From the checkpoint that this job has left after so many steps, in parts of so many cells.
+inline Resume resume_from(const StagesJob& job, uint64_t steps, uint32_t cells) {
+    const uint64_t state = std::stoull(job.outcome(0).digests.at(steps - 1), nullptr, 16);
+    Resume resume{.on = true, .steps = steps, .state = state, .holders = {}, .paths = {}, .notes = ""};
+    for (uint32_t cell = 0; cell < cells; ++cell)
+        for (Rank rank = 0; rank < job.sim.ranks && resume.paths.size() == cell; ++rank) {
+            const std::string path = checkpoint_path(job.folders[rank], {steps, cell, cells});
+            if (!std::filesystem::exists(path)) continue;
+            resume.holders.push_back(NodeId{rank});
+            resume.paths.push_back(path);
+        }
+    EXPECT_EQ(resume.paths.size(), cells);
+    return resume;
 }
 
 /// At every rank but these.

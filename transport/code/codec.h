@@ -27,6 +27,7 @@ int32_t quantise_limit(Quantiser quantiser, uint32_t gradients);
 struct Record {
     uint64_t state = 0;
     int64_t loss = 0;
+    uint64_t valid = 0;   // GradientSink::valid, of the target's blocks
     uint64_t clipped = 0;
     uint64_t digest = 0;       // of the target's words, if Plan::audit
     uint32_t diverged = 0;     // 1 + the first block whose gradient holds NaN or Inf; 0: none

@@ -56,7 +56,7 @@ void HeldExchange::clear_records(uint32_t s) {
 void HeldExchange::clear_bucket(uint32_t s, uint32_t b) {
     Records& records = records_[s];
     records.verdicts[b] = {};
-    std::fill_n(records.first.begin() + uint64_t{b} * super_blocks(), super_blocks(), First{none, 0, 0, 0, 0});
+    std::fill_n(records.first.begin() + uint64_t{b} * super_blocks(), super_blocks(), First{none, 0, 0, 0, 0, 0});
     std::fill(records.maxima[b].begin(), records.maxima[b].end(), 0.0f);
     records.state_of[b] = none;
 }
@@ -89,6 +89,7 @@ void HeldExchange::record_own(uint32_t s, uint32_t b, Actions& actions) {
     for (uint32_t t = 0; t < targets(); ++t) {
         said[t].digest.set(audit() ? own[t].digest : 0);
         said[t].loss.set(static_cast<uint64_t>(own[t].loss));
+        said[t].valid.set(own[t].valid);
         said[t].clipped.set(static_cast<uint32_t>(std::min<uint64_t>(own[t].clipped, UINT32_MAX)));
         said[t].diverged.set(own[t].diverged);
         for (uint32_t g = 0; g < own[t].maxima.size(); ++g) maxima[g] = t == 0 ? own[t].maxima[g] : std::fmax(maxima[g], own[t].maxima[g]);
@@ -120,10 +121,10 @@ void HeldExchange::read(uint32_t s, uint32_t b, Rank sender, Actions& actions) {
     for (uint32_t t = 0; t < targets(); ++t) {
         const uint32_t k = held(sender, t);
         First& known = records.first[uint64_t{b} * super_blocks() + k];
-        const First now{sender, said[t].digest.get(), said[t].loss.get(), said[t].clipped.get(), said[t].diverged.get()};
+        const First now{
+            sender, said[t].digest.get(), said[t].loss.get(), said[t].valid.get(), said[t].clipped.get(), said[t].diverged.get()};
         if (known.holder == none) known = now;
-        if (known.digest == now.digest && known.loss == now.loss && known.clipped == now.clipped && known.diverged == now.diverged)
-            continue;
+        if (known.agrees(now)) continue;
         // All records that a sum needs are there: this one is not needed, and at least two contradict it.
         if (audited() && verdict.counting >= needed()) records.said[b * n() + sender] = Said::rejected;
         else {
@@ -196,11 +197,13 @@ void HeldExchange::record_total(uint32_t s, uint32_t b, Sum* sum) const {
     sum->maxima = records.maxima[b];
     sum->state = records.state[b];
     sum->loss = 0;
+    sum->valid = 0;
     sum->clipped = 0;
     sum->diverged = 0;
     for (uint32_t k = 0; k < super_blocks(); ++k) {
         const First& first = records.first[uint64_t{b} * super_blocks() + k];
         sum->loss += static_cast<int64_t>(first.loss);
+        sum->valid += first.valid;
         sum->clipped += first.clipped;
         if (sum->diverged == 0) sum->diverged = first.diverged;
     }

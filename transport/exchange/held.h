@@ -51,8 +51,13 @@ private:
     /// A super-block in the first record that has it.
     struct First {
         Rank holder;   // none: no record yet
-        uint64_t digest, loss;
+        uint64_t digest, loss, valid;
         uint32_t clipped, diverged;
+        /// Of one super-block at different holders.
+        bool agrees(const First& other) const {
+            return digest == other.digest && loss == other.loss && valid == other.valid && clipped == other.clipped &&
+                   diverged == other.diverged;
+        }
     };
     struct Verdict {
         uint32_t counting = 0;      // records

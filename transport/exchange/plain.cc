@@ -83,6 +83,7 @@ void PlainExchange::contributed(uint32_t s, uint32_t b, Actions& actions) {
     RecordHeader& header = header_of(record);
     header.state.set(own.state);
     header.loss.set(static_cast<uint64_t>(own.loss));
+    header.valid.set(own.valid);
     header.clipped.set(own.clipped);
     std::copy(own.maxima.begin(), own.maxima.end(), maxima_of(record));
     if (n() == 1) arrived(s, b, actions);
@@ -94,6 +95,7 @@ bool PlainExchange::record_add(uint32_t s, uint32_t bucket, Rank sender, Buffer 
     const uint64_t own = state(s, bucket).own[0].state, theirs = a.state.get() == own ? b.state.get() : a.state.get();
     if (theirs != own) return refuse(s, bucket, states_differ(s, config_.self, own, sender, theirs), actions), false;
     a.loss.set(a.loss.get() + b.loss.get());
+    a.valid.set(a.valid.get() + b.valid.get());
     a.clipped.set(a.clipped.get() + b.clipped.get());
     float *x = maxima_of(into), *y = maxima_of(from);
     for (uint32_t g = 0; g < layout_.buckets[bucket].group_count; ++g) {
@@ -114,6 +116,7 @@ void PlainExchange::total(uint32_t s, uint32_t b, Sum* sum) const {
     sum->maxima = {maxima_of(record), range.group_count};
     sum->state = header.state.get();
     sum->loss = static_cast<int64_t>(header.loss.get());
+    sum->valid = header.valid.get();
     sum->clipped = header.clipped.get();
 }
 

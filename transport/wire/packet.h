@@ -155,17 +155,18 @@ static_assert(sizeof(ProbeBody) == 16);
 struct RecordHeader {
     Le64 state;   // digest of the state that the sender computed from
     Le64 loss;    // int64, in units of 2^-20
+    Le64 valid;   // positions whose label counts
     Le64 clipped;
 };
-static_assert(sizeof(RecordHeader) == 24);
+static_assert(sizeof(RecordHeader) == 32);
 /// If several ranks hold a super-block (exchange/coded.h, cssgd.cc), the payload is: state (Le64), one HeldRecord for each super-block of
 /// the sender, the maxima.
 struct HeldRecord {
-    Le64 digest, loss;
+    Le64 digest, loss, valid;
     Le32 clipped;    // saturates at 2^32 - 1
     Le32 diverged;   // 1 + the first block whose gradient has NaN or Inf; 0: none
 };
-static_assert(sizeof(HeldRecord) == 24);
+static_assert(sizeof(HeldRecord) == 32);
 
 /// Calls each(piece) for the packets of a Send of words, record or edge.  Only the last one carries the ticket: links complete tickets in
 /// order.

@@ -38,6 +38,7 @@ std::vector<std::string> precisions() { return {precision_names().begin(), preci
 std::vector<std::string> devices() { return {device_names.begin(), device_names.end()}; }
 std::vector<std::string> residences() { return {"auto", "no"}; }
 std::vector<std::string> stage_schedules() { return {pipeline_schedule_names().begin(), pipeline_schedule_names().end()}; }
+std::vector<std::string> means() { return {"positions", "valid"}; }
 std::vector<std::string> evaluated() { return {"weights", "ema"}; }
 std::vector<std::string> auto_name() { return {"auto"}; }
 std::vector<std::string> transport_names() { return {"auto", "rdma", "ip", "tcp"}; }
@@ -214,6 +215,10 @@ constexpr JobOption rows[] = {
      "of preset gpt: heads of attention, which share out the width", field<&PresetSize::heads, Identity::changed>},
     {"net", "tied_head", Kind::flag, "false", 0, 1, false, nullptr,
      "of preset gpt: its head has the weights of its embedding, as GPT-2's (weights_of of a layer)", of_ssgd_on_cpus(field<&PresetSize::tied_head, Identity::changed>)},
+    {"net", "mean_over", Kind::name, "\"positions\"", 0, 0, false, means,
+     "of presets and data with masks, or a text.  positions: a sample's loss is its sum divided by all positions of the sample; valid: the loss of a mini-batch is its sum divided by the positions of all its samples whose label is not the ignored one (mean_over of softmax_cross_entropy)",
+     of_ssgd_on_cpus({[](Target target, const Value& value) { target.job->size.valid = value.text == "valid"; },
+                      [](const JobConfig& job) -> std::string { return job.size.valid ? "valid" : "positions"; }, Identity::changed})},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr,
      "zeros added on each side of a sample, with [[net.layers]]", field<&JobConfig::net_pad, Identity::yes>},
     {"net", "command", Kind::texts, "[]", 0, 0, false, nullptr,

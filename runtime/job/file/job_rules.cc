@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "algos/grid/schedule.h"
+#include "nn/graph/layers.h"
 #include "nn/net.h"
 #include "nn/optimiser.h"
 #include "runtime/job/file/cells.h"
@@ -62,6 +63,7 @@ bool weights_later(Keys keys) {
 bool sliced(Keys keys) { return keys.job.slices > 1; }
 bool grouped(Keys keys) { return keys.job.slice_groups != 1; }   // nodes share slices
 bool tied(Keys keys) { return !std::ranges::all_of(keys.job.layers, &std::string::empty, &LayerSpec::weights_of); }
+bool averages_valid(Keys keys) { return mean_over_valid({.layers = keys.job.layers}); }
 bool exempts(Keys keys) { return keys.job.optimiser.decay_exempt || !keys.job.optimiser.decay_exempt_names.empty(); }
 bool averages(Keys keys) { return keys.job.optimiser.ema > 0; }
 bool by_tensor(Keys keys) { return optimiser_find(keys.job.optimiser.kind)->look; }
@@ -161,6 +163,12 @@ constexpr JobRule rules[] = {
      "weights that layers share (weights_of) go with ssgd in this version, not with {algorithm.kind}"},
     {"net.layers", [](Keys keys) { return tied(keys) && !on_cpus(keys); },
      "weights that layers share (weights_of) compute on CPUs in this version: take device = \"cpu\""},
+    {"net.layers", [](Keys keys) { return averages_valid(keys) && keys.job.algorithm != "ssgd"; },
+     "mean_over = \"valid\" counts the positions of whole mini-batches: it goes with ssgd, not with {algorithm.kind}"},
+    {"net.layers", [](Keys keys) { return averages_valid(keys) && !on_cpus(keys); },
+     "mean_over = \"valid\" computes on CPUs in this version: take device = \"cpu\""},
+    {"net.mean_over", [](Keys keys) { return keys.job.size.valid && !keys.has("net.preset"); },
+     "is of presets: a layer softmax_cross_entropy has a key of this name"},
     {"net.precision", [](Keys keys) { return keys.job.precision == Precision::tf32 && on_cpus(keys); },
      "tf32 is for GPUs: it goes with device = \"cuda\""},
     {"net.resident", [](Keys keys) { return !keys.job.resident && on_cpus(keys); },

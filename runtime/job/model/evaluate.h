@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "algos/context.h"
+#include "nn/graph/layers.h"
 
 namespace gradcast {
 
@@ -23,6 +24,11 @@ struct BatchResult {
         loss += other.loss;
     }
     bool has_accuracy() const { return counted > 0 && untold == 0 && right <= counted; }
+    /// Of a net over so many samples: the mean over them or, with mean_over_valid(), over all positions that count.
+    double mean_loss(const NetSpec& net, uint64_t samples) const {
+        const bool valid = counted > 0 && mean_over_valid(net);
+        return valid ? loss * (static_cast<double>(net.positions()) / static_cast<double>(counted)) : loss / static_cast<double>(samples);
+    }
     double accuracy() const { return static_cast<double>(right) / static_cast<double>(counted); }
 };
 static_assert(sizeof(BatchResult) == 32);

@@ -63,8 +63,7 @@ Status model_evaluate(const std::string& path, const std::string& data, uint32_t
     done.right = all.right;
     if (ranks) done.right_of_top = evaluator.right_of_top;
     done.counted = all.counted;
-    done.loss = all.loss;
-    done.loss /= static_cast<double>(info.count);
+    done.loss = all.mean_loss(spec, info.count);
     *evaluation = std::move(done);
     return {};
 }

@@ -61,7 +61,7 @@ Status BuddyParts::plan(JobParts& parts, const EngineConfig& config, const NetCo
         kept.stage = stages[i];
         kept.layout = layers_layout(parts.layers, like.bucket_bytes, cut.stage(kept.stage));
         kept.codec = codec_cpu(kept.layout, codec);
-        if (parts.schedule.clip_norm > 0) kept.clip.emplace(parts.schedule, kept.layout);
+        if (parts.schedule.clip_norm > 0 || mean_over_valid(parts.spec)) kept.scaled.emplace(kept.layout);
         kept.groups = parts.state_runs_of(StageRun{kept.stage, kept.stage + 1}, 0, false)[StateVector::exponents];
         const Computer& computer = longest(parts);
         kept.net = computer.net.get();

@@ -590,13 +590,12 @@ private:
             if (job_.evaluate_ema) parts_.swap_averaged();
             return status;
         }));
-        const auto samples = static_cast<double>(parts_.test->info().count);
         const bool classes = sum.has_accuracy();
         if (!classes && job_.stop_at > 0)
             return fail(Code::invalid,
                         "job.stop_at is an accuracy, but the program tells no classes: give block.done() the outputs, or leave it out");
         if (classes) standing_.accuracy = sum.accuracy();
-        standing_.test_loss = sum.loss / samples;
+        standing_.test_loss = sum.mean_loss(parts_.compute.net->spec(), parts_.test->info().count);
         if (std::exchange(standing_.evaluated, steps) == steps) return {};   // reported in the view before
         report_.evaluated(parts_.sampler->epoch_of(steps - 1) + 1, standing_.accuracy, standing_.test_loss);
         return {};

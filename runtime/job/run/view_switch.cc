@@ -294,12 +294,12 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     GC_TRY(restore(context, standing));   // of has_initial(): what has come of another node's is torn
     GC_TRY(pass(host, *place.session, view.number - 1));
     // Of a net in stages no node knows the digest of a state of which it has only the own part: catch_up_parts() compares.  In place of
-    // the digest goes the norm of the step's gradient, which all that have applied the step know, and the others need.
+    // the digest goes the factor of the step's sums, which all that have applied the step know, and the others need.
     const bool ahead = parts_.pipeline && context.part_step == context.step + 1;
     const StepId steps = context.step + (ahead ? 1 : 0);
     ViewProtocol::trainer_stopped(host, {.known = has_state_,
                                          .applied = steps,
-                                         .digest = parts_.pipeline ? std::bit_cast<uint64_t>(context.norm_of(steps)) : context.state,
+                                         .digest = parts_.pipeline ? std::bit_cast<uint64_t>(context.factor_of(steps)) : context.state,
                                          .initial = initial_});
     while (!step_) {
         GC_TRY(ended());

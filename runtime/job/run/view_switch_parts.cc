@@ -73,7 +73,7 @@ Status ViewSwitch::catch_up_parts(Context& context, Session& session, const View
     if (!lacks.empty()) parts_.refresh();
     if (!session.spare()) context.part_step = step.step;
     context.step = step.step;
-    context.norm_is(step.step, std::bit_cast<double>(step.digest));
+    context.factor_is(step.step, std::bit_cast<double>(step.digest));
     context.shared = 0;   // nobody computes it of a state that has come; the next step does
     GC_TRY(context.digest(step.step, parts_.model_digest(), &context.state));
     parts_.progress.step.store(context.step, std::memory_order_relaxed);
