@@ -170,7 +170,7 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     Frame& frame = frame_of(lane, slot);
     const StepId step = frame.blocks[0].id.step;
     // Losses and statistics, which the slot's forward pass has handed in, are not handed in again.
-    if (config_.recompute && computed_[lane] != frame.number) GC_TRY(computed_again(frame, step));
+    if (config_.recompute && goes_back_ && computed_[lane] != frame.number) GC_TRY(computed_again(frame, step));
     for (size_t layer = stage_.end; layer-- > stage_.first;) {
         if (cancelled(step)) return step_cancelled;
         const Operations& operations = frame.program->layers[layer];
