@@ -117,6 +117,7 @@ void CpuNet::freeze(uint32_t layers) {
             if (ends && frozen(layer.input) && frozen(layer.other)) list.data.clear();
             if (!frozen(i)) continue;
             if (ends) list.gradient.clear();
+            list.row_bound = nullptr;
             if (list.weights.empty()) continue;
             const auto [first, elements] = own_parameters(layer, stage_);
             // The gradient's place is that of its bucket (turn_to()).
