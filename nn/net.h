@@ -57,6 +57,11 @@ struct GradientSink {
     /// Of nets with mean_over_valid() (nn/graph/layers.h), which are on CPUs: how many positions of the block's samples have a label that
     /// counts.  Before the first bucket.
     virtual void valid(uint32_t lane, BlockId block, uint64_t positions) { (void)lane, (void)block, (void)positions; }
+    /// Whether it takes row_bound().
+    virtual bool row_bounds() const { return false; }
+    /// Of an embedding in slices, before its bucket: the largest |x| of its output's gradient in the block, where it is finite.  That
+    /// bounds what one position adds to a row.  The rows are elements place .. place + count - 1 of the whole vector.
+    virtual void row_bound(uint64_t place, uint64_t count, float largest) { (void)place, (void)count, (void)largest; }
 };
 
 /// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  What serves both backward

@@ -26,7 +26,7 @@ GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
     std::vector<StageTimes> times;
     double edge = 0;
     for (const StageLoad& each : load.stages) {
-        times.push_back({waves * each.block.forward, waves * each.block.data, waves * each.block.weights});
+        times.push_back({waves * each.block.forward, waves * each.block.data, waves * each.block.weights, each.block.waits});
         edge = std::max(edge, seconds(micro_batch * std::max(each.values_sent, each.gradients_sent)));
     }
     const PipelineCost passes = pipeline_cost(load.schedule, times, shares(load.blocks, micro_batch), cut ? edge + wire.latency_s : 0);

@@ -12,11 +12,11 @@ constexpr const char* names[] = {"gpipe", "1f1b", "zero-bubble", "eager-1f1b", "
 /// Runs tasks of all stages as soon as what they need is there.
 class Timeline {
 public:
-    Timeline(uint32_t stages, uint32_t micro_batches, double edge)
-        : stages_(stages),
+    Timeline(std::span<const StageTimes> times, uint32_t micro_batches, double edge)
+        : times_(times),
           edge_(edge),
-          ends_(stages, std::vector<std::array<double, 4>>(micro_batches, {none, none, none, none})),
-          free_(stages) {}
+          ends_(times.size(), std::vector<std::array<double, 4>>(micro_batches, {none, none, none, none})),
+          free_(times.size()) {}
 
     /// When what the task needs is there; none: not yet.
     double ready(uint32_t stage, const StageTask& task) const {
@@ -25,7 +25,8 @@ public:
             case StagePass::forward: return stage == 0 ? 0 : end(stage - 1, StagePass::forward) + edge_;
             case StagePass::backward:
             case StagePass::data:
-                return std::max(end(stage, StagePass::forward), stage + 1 == stages_ ? 0 : end(stage + 1, task.pass) + edge_);
+                return std::max(end(stage, StagePass::forward),
+                                stage + 1 < times_.size() && times_[stage].waits ? end(stage + 1, task.pass) + edge_ : 0);
             case StagePass::weights: return end(stage, StagePass::data);
         }
         return none;
@@ -38,7 +39,7 @@ public:
     static constexpr double none = std::numeric_limits<double>::infinity();
 
 private:
-    const uint32_t stages_;
+    const std::span<const StageTimes> times_;   // by stage
     const double edge_;
     std::vector<std::vector<std::array<double, 4>>> ends_;   // by stage, micro-batch, pass
     std::vector<double> free_;
@@ -135,7 +136,7 @@ double idle_share(Schedule schedule, uint32_t stages, uint32_t micro_batches) {
 
 PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> times, uint32_t micro_batches, double edge) {
     const auto stages = static_cast<uint32_t>(times.size());
-    Timeline timeline(stages, micro_batches, edge);
+    Timeline timeline(times, micro_batches, edge);
     std::vector<std::vector<StageTask>> tasks;
     for (uint32_t stage = 0; stage < stages; ++stage) tasks.push_back(stage_tasks(schedule, stages, stage, micro_batches));
     std::vector<size_t> next(stages);

@@ -50,6 +50,7 @@ double idle_share(Schedule schedule, uint32_t stages, uint32_t micro_batches);
 /// Seconds of a stage's passes of one micro-batch.
 struct StageTimes {
     double forward = 0, data = 0, weights = 0;
+    bool waits = true;   // for gradients of the next stage, before its backward passes
     double sum() const { return forward + data + weights; }
 };
 struct PipelineCost {

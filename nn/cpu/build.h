@@ -83,6 +83,7 @@ struct Operations {
     std::vector<Operation> data;                                  // dinput
     std::vector<Operation> weights;                               // dweight and dbias of one block, of layers that have them
     std::function<GradientPart(Frame&, uint64_t first)> pieces;   // `weights` in pieces: that from element `first` on
+    std::function<float(const Frame&)> row_bound;                 // GradientSink::row_bound() of the block whose gradients are computed
 };
 
 /// What flows between two layers: a value and, where somebody before it learns, its gradient in the same order.

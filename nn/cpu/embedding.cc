@@ -6,6 +6,7 @@
 // slices.  It sends those of them that the tokens name, each once, and adds up gradients of its own rows alone.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include "nn/cpu/build.h"
@@ -101,6 +102,14 @@ Status embedding(Build& b) {
         return Status{};
     });
     if (!b.training) return {};
+    if (!l.slices.empty())
+        b.operations->row_bound = [=](const Frame& frame) {
+            const std::span<const float> dy(frame.at(y.gradient) + uint64_t{frame.first} * positions * width,
+                                            uint64_t{frame.count} * positions * width);
+            float largest = 0;
+            for (const float x : dy) largest = std::max(largest, std::fabs(x));
+            return largest;
+        };
     b.operations->weights.emplace_back([=, &kernels = float_kernels(isa_best())](Frame& frame) {
         float* const to = frame.at(dw);
         const uint64_t first = uint64_t{frame.first} * positions, count = uint64_t{frame.count} * positions;

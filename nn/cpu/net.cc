@@ -91,6 +91,10 @@ Status CpuNet::weights(Frame& frame, size_t layer, GradientSink& sink) {
     for (uint32_t i = 0; !taken && i < frame.blocks.size(); ++i) {
         turn_to(frame, i, layer, i);
         GC_TRY(run(operations.weights, frame, layer, Pass::backward_weights));
+        if (operations.row_bound && sink.row_bounds()) {
+            const auto [first, count] = own_parameters(layers_[layer], stage_);
+            sink.row_bound(first, count, operations.row_bound(frame));
+        }
         if (const uint32_t bucket = bucket_of_layer_[layer]; bucket != ~0u)
             GC_TRY(sink.bucket(frame.lane, frame.blocks[i].id, bucket, gradient_of(frame, bucket, i)));
     }
@@ -170,7 +174,7 @@ Status CpuNet::backward(uint32_t lane, uint32_t slot, Backward passes, GradientS
     Frame& frame = frame_of(lane, slot);
     const StepId step = frame.blocks[0].id.step;
     // Losses and statistics, which the slot's forward pass has handed in, are not handed in again.
-    if (config_.recompute && computed_[lane] != frame.number) GC_TRY(computed_again(frame, step));
+    if (config_.recompute && goes_back_ && computed_[lane] != frame.number) GC_TRY(computed_again(frame, step));
     for (size_t layer = stage_.end; layer-- > stage_.first;) {
         if (cancelled(step)) return step_cancelled;
         const Operations& operations = frame.program->layers[layer];

@@ -125,6 +125,7 @@ private:
     std::vector<uint64_t> apart_;             // by bucket: floats from one block's gradient to the next one's, in a lane's memory
     std::vector<uint32_t> in_bucket_;         // by layer: the bucket of its gradient; none: ~0
     bool counts_valid_ = false;               // mean_over_valid()
+    bool goes_back_ = true;                   // a layer has a backward pass
     bool statistics_ = false;                 // bucket 0 is not learnt but holds running statistics
     std::vector<WeightCopies> copies_;        // by layer
     std::vector<size_t> copied_;              // layers with copies

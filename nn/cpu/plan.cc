@@ -107,7 +107,7 @@ void CpuNet::drop_other_stages(Build& build) {
 // Frozen layers are built as if they learnt, so that all kernels, orders and bits are those of a net without them.
 void CpuNet::freeze(uint32_t layers) {
     if (layers == 0) return;
-    const bool whole = stage_.first == 0 && has_loss() && stage_.slice_groups == 1;   // nobody waits for gradients of activations
+    const bool ends = stage_.slice_groups == 1;   // slice groups meet in the passes of all layers
     static constexpr uint64_t zeros_most = 4096;
     static constexpr float zeros[zeros_most] = {};
     const auto frozen = [layers](uint32_t layer) { return layer == Layer::none || layer < layers; };
@@ -115,9 +115,10 @@ void CpuNet::freeze(uint32_t layers) {
         for (uint32_t i = 0; i < program.layers.size() && program.training; ++i) {
             Operations& list = program.layers[i];
             const Layer& layer = layers_[i];
-            if (whole && frozen(layer.input) && frozen(layer.other)) list.data.clear();
+            if (ends && frozen(layer.input) && frozen(layer.other)) list.data.clear();
             if (!frozen(i)) continue;
-            if (whole) list.gradient.clear();
+            if (ends) list.gradient.clear();
+            list.row_bound = nullptr;
             if (list.weights.empty()) continue;
             const auto [first, elements] = own_parameters(layer, stage_);
             // The gradient's place is that of its bucket (turn_to()).
@@ -132,6 +133,9 @@ void CpuNet::freeze(uint32_t layers) {
     };
     for (Program& program : programs_) of_program(program);
     of_program(all_);
+    for (Edge& edge : edges_)
+        if (ends && frozen(edge.from)) edge.learns = false;
+    goes_back_ = !ends || stage_.end > layers;
 }
 
 Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) {
@@ -143,11 +147,11 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     config_.recompute = config.recompute && config.slots > 1;
     GC_TRY(layers_check(spec_, &layers_));
     GC_TRY(computed_check(layers_));
+    counts_valid_ = mean_over_valid(spec_);
     layers_pool_first(layers_);
     merged_ = layers_fused(layers_, fusions());
     stage_begins_ = gradcast::stage_begins(layers_, merged_);
     GC_TRY(stage_check(layers_, stage_begins_, config.stage, &stage_));
-    counts_valid_ = mean_over_valid(spec_);
     layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
     runs_ = layout_.runs(false);
     by_all_ = groups_by_all(layers_, layout_, stage_);

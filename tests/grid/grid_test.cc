@@ -203,5 +203,16 @@ TEST(Schedule, EdgesDelayAStepByTheirTime) {
     EXPECT_NEAR(pipeline_cost(Schedule::gpipe, times, 5, 0.25).step, without + 4 * 0.25, 1e-12);   // two cuts, there and back
 }
 
+// Stages that do not learn pass values on, and wait for nobody behind them.
+TEST(Schedule, FrozenStagesDoNotWait) {
+    const std::vector<StageTimes> times = {{1, 0, 0, false}, {1, 0, 0, false}, {1, 1, 1}};
+    for (const Schedule schedule : all_schedules) {
+        const PipelineCost cost = pipeline_cost(schedule, times, 6, 0.25);
+        EXPECT_DOUBLE_EQ(cost.ends[0], 6);
+        EXPECT_DOUBLE_EQ(cost.ends[1], 7.25);
+        EXPECT_DOUBLE_EQ(cost.step, 2.5 + 18);
+    }
+}
+
 }   // namespace
 }   // namespace gradcast

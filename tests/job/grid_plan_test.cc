@@ -119,8 +119,7 @@ TEST_F(GridPlanTest, ChoosesWhatFits) {
     EXPECT_EQ(plan(text, 6, {.memory = 1000, .times = false}).chosen(), nullptr);
 }
 
-// Steps are predicted without the passes that they do not make: an uncut net has no backward pass of these layers, a stage makes their data
-// passes alone.
+// Steps are predicted without the backward passes of these layers, of an uncut net and in stages.
 TEST_F(GridPlanTest, LayersThatDoNotLearnHaveNoBackwardPass) {
     const std::string all = replaced(net(1000, "[algorithm]\nexchange = \"ring\"\n"), "blocks = 6\n", stages_go);
     const std::string last = replaced(all, "[optimiser]\n", "[optimiser]\nfreeze = [\"fc1\", \"middle\"]\n");

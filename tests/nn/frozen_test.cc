@@ -1,7 +1,7 @@
 // Layers that do not learn: the gradients above them keep their bits, and theirs are zeros.
 #include "nn/frozen.h"
+#include "tests/nn/chain.h"
 #include "tests/nn/llama.h"
-#include "tests/nn/nets.h"
 
 namespace gradcast {
 namespace {
@@ -52,6 +52,42 @@ TEST_P(Frozen, GradientsAboveKeepTheirBits) {
                     << layer_name(l);
                 EXPECT_TRUE(same_bits(part(found, l.statistics_offset, l.statistics), part(wanted, l.statistics_offset, l.statistics)));
             }
+        }
+    }
+}
+// No gradient crosses a cut below the first layer that learns.
+TEST_P(Frozen, StagesHandInTheGradientsOfTheWholeNet) {
+    const NetSpec& spec = GetParam().spec;
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    NetConfig config = sizes({3});
+    const std::vector<uint32_t> all = Rig(spec, config).net->stage_begins();
+    ASSERT_GT(all.size(), 2u);
+    const std::vector<uint32_t> begins = {0, all[all.size() / 3], all[2 * all.size() / 3]};
+    const Data data(spec, 3);
+    const Block block{{0, 0}, data.samples};
+    for (uint32_t count = 1; count <= layers.size(); ++count) {
+        if (count < layers.size() && layers[count].parameters() == 0) continue;
+        Rig whole(spec, config, adam);
+        net_cpu_freeze(*whole.net, count);
+        const Gather wanted = whole.block(data.samples);
+        for (const bool apart : {false, true}) {
+            SCOPED_TRACE(fmt::format("{} layers, apart {}", count, apart));
+            NetConfig cut = config;
+            cut.passes_apart = apart;
+            Chain<Rig> chain(spec, cut, begins), learns(spec, cut, begins);
+            for (size_t i = 0; i < begins.size(); ++i) {
+                net_cpu_freeze(chain.net(i), count);
+                for (size_t edge = 0; edge < chain.net(i).edges().size(); ++edge) {
+                    const Edge& its = chain.net(i).edges()[edge];
+                    EXPECT_EQ(its.learns, its.from >= count && learns.net(i).edges()[edge].learns) << its.from << " " << its.by;
+                }
+            }
+            chain.blocks({&block, 1}, 3, apart);
+            EXPECT_EQ(chain.found.back().total, wanted.total);
+            EXPECT_TRUE(same_bits(
+                chain.gathered(layers_layout(layers, config.bucket_bytes).elements, [&](size_t i) { return chain.found[i].gradient; }),
+                wanted.gradient));
         }
     }
 }

@@ -2,6 +2,9 @@
 // net with the same slices on one rank.
 #include <set>
 
+#include "datasets/reader.h"
+#include "datasets/sampler.h"
+#include "nn/graph/slices.h"
 #include "nn/net.h"
 #include "runtime/job/run/job_check.h"
 #include "tests/sim/stages_job.h"
@@ -134,14 +137,81 @@ TEST(SliceGroups, OfATransformerGiveTheBitsOfTheWholeNet) {
              job.net += "tied_head = true\n", job.parallel += "micro_batch = 2\n";
              job.optimiser += "freeze = [\"wte\"]\nclip_norm = 0.1\n";
          }},
+        {"bf16", 1, 2, 2, [](StagesJob& job) { job.precision = "bf16"; }},
+        {"bf16 in four groups", 1, 4, 1, [](StagesJob& job) { job.precision = "bf16"; }},
+        {"bf16 in stages", 2, 2, 1, [](StagesJob& job) { job.precision = "bf16"; }},
     };
     for (const Case& each : cases) {
         SCOPED_TRACE(each.what);
         StagesJob job = text_job(each.stages, each.groups, each.replicas);
         each.set(job);
+        if (job.precision == "bf16" && isa_best() < Isa::avx512_bf16) continue;
         const Status status = job.run();
         ASSERT_TRUE(status.ok()) << status.what;
         expect_wanted(job);
+    }
+}
+
+// The scales of the first step are those of its first block.  A slice of whose rows that block names none has a scale by the gradients of
+// the rows' places, so that other blocks do not lose their part of the first update.
+TEST(SliceGroups, RowsThatTheFirstBlockDoesNotNameLearnAtOnce) {
+    constexpr uint32_t batch = 12, blocks = 6, context = 12, slices = 16, width = 24;
+    std::unique_ptr<DataSet> data;
+    Status status = data_open(text_shard(), &data, {.context = context});
+    ASSERT_TRUE(status.ok()) << status.what;
+    const Sampler sampler(data->info().count, 7, batch, blocks);
+    std::vector<uint64_t> indices(batch);
+    sampler.range(0, indices);
+    for (uint64_t& index : indices) index = data->in_epoch(index, 7, 0);
+    std::vector<uint16_t> tokens(batch * (context + 1));
+    std::vector<int32_t> labels(batch);
+    ASSERT_TRUE(data->read(indices, reinterpret_cast<uint8_t*>(tokens.data()), labels.data(), nullptr).ok());
+    const uint32_t vocabulary = data->info().vocabulary;
+    std::set<uint32_t> named, first;   // by the step; slices that its first block names
+    for (uint32_t i = 0; i < batch; ++i)
+        for (uint32_t at = 0; at < context; ++at) {
+            const uint32_t token = tokens[i * (context + 1) + at];
+            named.insert(token);
+            for (uint32_t t = 0; i < batch / blocks && t < slices; ++t)
+                if (token >= slice_begin(t, vocabulary, slices) && token < slice_begin(t + 1, vocabulary, slices)) first.insert(t);
+        }
+    ASSERT_LT(first.size(), slices);
+    const auto trained = [&](const char* lr) {
+        StagesJob job = text_job(1, 1, 1);
+        job.steps = 1, job.slices = "slices = 16\nsliced = [\"wte\"]\n", job.optimiser = fmt::format("lr = {}\n", lr);
+        Model model;
+        std::vector<float> parameters;
+        EXPECT_TRUE(job.run().ok());
+        EXPECT_TRUE(model_read(job.folders[0] + "/final.h5", &model, &parameters).ok());
+        return parameters;
+    };
+    const std::vector<float> before = trained("1e-20"), after = trained("0.5");
+    for (const uint32_t token : named) {
+        const auto row = [&](const std::vector<float>& of) { return std::span(of).subspan(uint64_t{token} * width, width); };
+        EXPECT_FALSE(std::ranges::equal(row(before), row(after))) << token;
+    }
+}
+
+// A checkpoint in parts of other slices, of an embedding and of linear layers, gives each group the rows and outputs that it has now.
+TEST(SliceGroups, ResumeOnAnotherNumber) {
+    for (const auto& [before, after] :
+         std::initializer_list<std::pair<uint32_t, uint32_t>>{{1, 2}, {1, 4}, {2, 4}, {2, 1}, {4, 2}, {4, 1}}) {
+        SCOPED_TRACE(fmt::format("{} slice groups, then {}", before, after));
+        StagesJob first = text_job(1, before, 1);
+        first.checkpoints = "checkpoint_every = 1\n";
+        Status status = first.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        StagesJob rest = text_job(1, after, 1);
+        rest.resume = resume_from(first, 1, before);
+        for (NodeId& holder : rest.resume.holders) holder = NodeId{static_cast<uint32_t>(holder) % after};
+        status = rest.run();
+        ASSERT_TRUE(status.ok()) << status.what;
+        for (Rank rank = 0; rank < after; ++rank) {
+            const Outcome found = rest.outcome(rank), &right = wanted(rest);
+            EXPECT_EQ(found.digest, right.digest);
+            EXPECT_EQ(found.content, right.content);
+            EXPECT_EQ(found.losses.back(), right.losses.back());
+        }
     }
 }
 

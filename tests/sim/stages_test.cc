@@ -60,6 +60,35 @@ TEST(Stages, FreezeTheLayersOfTheWholeNet) {
     expect_wanted(job);
 }
 
+// Stages without a layer that learns have no backward pass, and get no gradients.
+TEST(Stages, OfFrozenLayersDoNotGoBack) {
+    struct Case {
+        const char* parallel;
+        uint32_t ranks;
+        const char *exchange = "ring", *options = "", *more = "", *quantiser = "auto32";
+    };
+    const Case cases[] = {{"stages = 2\n", 2},
+                          {"stages = 2\ncuts = [\"fc3\"]\nschedule = \"zero-bubble\"\n", 2},
+                          {"stages = 3\nschedule = \"gpipe\"\nmicro_batch = 2\n", 3},
+                          {"stages = 4\nschedule = \"eager-1f1b\"\n", 4},
+                          {"stages = 3\nrecompute = true\n", 3},
+                          {"stages = 2\n", 6, "coded-rs", "m = 2\ns = 1\n"},
+                          {"stages = 2\nschedule = \"eager-zero-bubble\"\n", 4, "unicast", "", "", "fixed"},
+                          {"stages = 3\nbuddy = true\n", 3, "ring", "", "survive = true\n"}};
+    for (const Case& each : cases)
+        for (const char* freeze : {"[\"conv1\", \"conv2\", \"fc1\", \"fc2\"]", "[\"conv1\", \"conv2\"]", "[\"conv1\", \"fc1\", \"fc2\"]"}) {
+            SCOPED_TRACE(fmt::format("{}, {}", each.parallel, freeze));
+            StagesJob job;
+            job.optimiser = fmt::format("lr = 0.05\nmomentum = 0.9\nclip_norm = 0.05\nfreeze = {}\n", freeze);
+            job.parallel = each.parallel, job.exchange = each.exchange, job.options = each.options, job.quantiser = each.quantiser;
+            job.checkpoints += each.more;
+            job.sim.ranks = each.ranks;
+            const Status status = job.run();
+            ASSERT_TRUE(status.ok()) << status.what;
+            expect_wanted(job);
+        }
+}
+
 // The norms of a tensor are those of the whole net's.
 TEST(Stages, TakeTheNormsOfLamb) {
     StagesJob job;

@@ -142,8 +142,9 @@ private:
         for (UnitTimes& unit : units_) {
             if (unit.end <= frozen_) unit.weights = 0;   // of zeros, which become words as others do
             unit.weights += quantise_s_ * std::accumulate(&weights_[unit.first], weights_.data() + unit.end, 0.0);
-            plan_.block_s += unit.forward + data_uncut(unit) + unit.weights;
-            work_[unit.first] = unit.forward + unit.data + unit.weights + unit.apply / static_cast<double>(whole.block_sizes.size());
+            plan_.block_s += unit.forward + data_made(unit, 1) + unit.weights;
+            work_[unit.first] = unit.forward + data_made(unit, config_.job.slice_groups) + unit.weights +
+                                unit.apply / static_cast<double>(whole.block_sizes.size());
         }
         // Lanes share the node's link.
         const double link_s = 8.0 * sizeof(float) * samples_ * std::max(config_.lanes, 1u) / options_.wire.bits_per_s;
@@ -162,10 +163,10 @@ private:
         return {};
     }
 
-    /// Seconds of a unit's data passes in an uncut net: only layers above the first one that learns have such a pass.  Stages and slice
-    /// groups make all of them.
-    double data_uncut(const UnitTimes& unit) const {
-        if (frozen_ == 0 || unit.first > frozen_) return unit.data;
+    /// Seconds of a unit's data passes: only layers above the first one that learns have such a pass.  Several slice groups make all of
+    /// them.
+    double data_made(const UnitTimes& unit, uint32_t groups) const {
+        if (groups != 1 || frozen_ == 0 || unit.first > frozen_) return unit.data;
         double all = 0, made = 0;
         for (uint32_t layer = unit.first; layer < unit.end; ++layer) {
             all += order_.work[layer];
@@ -266,13 +267,14 @@ private:
             if (!own.has(unit.first)) continue;
             const double share = share_of(unit, own.slice_groups);
             load.block.forward += share * unit.forward;
-            load.block.data += share * (parts.pipeline ? unit.data : data_uncut(unit));
+            load.block.data += share * data_made(unit, own.slice_groups);
             load.block.weights += share * unit.weights;
             load.apply += share * unit.apply / grid->lanes;
         }
         if (parts.pipeline) {
             grid->schedule = parts.pipeline->schedule;
-            if (parts.pipeline->recomputes()) load.block.data += load.block.forward;
+            const bool goes_back = own.slice_groups > 1 || own.end > frozen_;
+            if (parts.pipeline->recomputes() && goes_back) load.block.data += load.block.forward;
             const Pipeline& pipeline = *planned.session->pipeline();
             const auto bytes = [&](bool comes, bool gradients) {
                 return static_cast<double>(pipeline.edge_bytes(comes, gradients, samples_));
@@ -280,6 +282,7 @@ private:
             load.values_sent = bytes(false, false);
             load.gradients_sent = bytes(false, true);
             load.edges_received = bytes(true, false) + bytes(true, true);
+            load.block.waits = bytes(true, true) > 0;
             if (own.slice_groups > 1) {   // passes wait for what the slice groups tell each other
                 load.slices_sent = static_cast<double>(pipeline.slice_bytes(samples_));
                 const double waits = load.slices_sent * 8 / options_.wire.bits_per_s +

@@ -58,6 +58,14 @@ Status ProbeSink::bucket(uint32_t, BlockId, uint32_t bucket, Buffer from) {
     return {};
 }
 
+void ProbeSink::row_bound(uint64_t place, uint64_t count, float largest) {
+    for (uint32_t g = 0; g < layout.groups.size(); ++g) {
+        const Group& group = layout.groups[g];
+        const bool inside = group.place() >= place && group.place() < place + count && !group.statistics;
+        if (inside && std::isfinite(largest)) bounds[g] = std::max(bounds[g], largest);
+    }
+}
+
 Status ProbeSink::finite() const {
     for (uint32_t g = 0; g < maxima.size(); ++g)
         if (!std::isfinite(maxima[g]))
@@ -69,7 +77,7 @@ Status ProbeSink::finite() const {
 Status ProbeSink::scale(Codec& codec, const Layout& of_codec) const {
     GC_TRY(finite());
     std::vector<float> expected(of_codec.groups.size());
-    std::ranges::transform(maxima, expected.begin(), [](float maximum) { return 4 * maximum; });
+    for (size_t g = 0; g < maxima.size(); ++g) expected[g] = 4 * (maxima[g] > 0 ? maxima[g] : bounds[g]);
     codec.commit_all(of_codec, expected);
     return {};
 }

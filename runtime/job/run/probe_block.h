@@ -36,17 +36,20 @@ private:
 
 /// What a job takes from its gradient, which is never kept as a whole.
 struct ProbeSink final : GradientSink {
-    ProbeSink(const Layout& l, const EngineConfig& c) : layout(l), config(c), maxima(l.groups.size()) {}
+    ProbeSink(const Layout& l, const EngineConfig& c) : layout(l), config(c), maxima(l.groups.size()), bounds(l.groups.size()) {}
     Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer from) override;
     void loss(uint32_t, BlockId, double) override {}
-    /// Sets the first scales of a codec of this layout, or of one whose first groups are these: step 0 expects 4 times the maxima.  Error:
-    /// the gradient holds NaN or Inf.
+    bool row_bounds() const override { return true; }
+    void row_bound(uint64_t place, uint64_t count, float largest) override;
+    /// Sets the first scales of a codec of this layout, or of one whose first groups are these: step 0 expects 4 times the maxima, or the
+    /// bounds where the maximum is 0.  Error: the gradient holds NaN or Inf.
     Status scale(Codec& codec, const Layout& of_codec) const;
     Status finite() const;   // error: as scale()
 
     const Layout& layout;
     const EngineConfig& config;
     std::vector<float> maxima;   // by group: the largest |x|; NaN and Inf count as Inf
+    std::vector<float> bounds;   // by group: GradientSink::row_bound(); 0: it has none
     uint64_t digest = 0;
 };
 
