@@ -258,6 +258,13 @@ constexpr auto names = [] {
 
 std::span<const char* const> preset_names() { return names; }
 
+void preset_targets(const std::string& name, NetSpec* spec) {
+    const auto row = std::ranges::find_if(rows, [&](const Row& each) { return name == each.name; });
+    GC_ASSERT(row != rows.end());
+    spec->target_scale = layer_kind_find(spec->layers.back().kind)->regression ? 1 : 0;
+    if (row->masks) spec->targets = spec->H * spec->W, spec->target_element = Element::u8;
+}
+
 std::string presets_help() {
     std::string all = fmt::format("{:<12} {:<15} {:>10}  {:<10} {}\n", "preset", "samples", "parameters", "for", "purpose");
     for (const Row& row : rows) {
@@ -266,8 +273,7 @@ std::string presets_help() {
         spec = {.C = row.sample.C, .H = row.sample.H, .W = row.sample.W};
         if (row.sides == text) spec.vocabulary = 256, spec.element = Element::u16;
         GC_ASSERT(preset_layers(row.name, {}, &spec).ok());
-        spec.target_scale = layer_kind_find(spec.layers.back().kind)->regression ? 1 : 0;
-        if (row.masks) spec.targets = spec.H * spec.W, spec.target_element = Element::u8;
+        preset_targets(row.name, &spec);
         GC_ASSERT(layers_check(spec, &layers).ok());
         uint64_t parameters = 0;
         for (const Layer& layer : layers) parameters += layer.parameters();

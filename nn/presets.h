@@ -1,4 +1,4 @@
-// What people are told of the presets (nn/net.h finds and names them).
+// What people are told of the presets (nn/net.h finds and names them), and what their samples have.
 #pragma once
 #include <string>
 
@@ -8,6 +8,9 @@ namespace gradcast {
 
 /// A line each: its samples, its parameters for one kind of them, what it is for.
 std::string presets_help();
+/// Completes the spec of a preset's layers (preset_layers()) by what its samples have in place of a label: a mask of bytes, or the number
+/// of a regression.  The other presets' samples have labels.
+void preset_targets(const std::string& name, NetSpec* spec);
 
 /// GPT-2 (Radford et al. 2019): embedding, positions, `depth` blocks of attention and of two linear layers with gelu, each behind a
 /// layer_norm and with a residual sum; layer_norm and a linear layer without bias.  Error: `heads` does not divide `width`.

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "bench/net/net.h"
+#include "nn/presets.h"
 
 namespace gradcast {
 namespace {
@@ -29,9 +30,8 @@ Status NetRig::open(const std::string& wanted, uint32_t batch, uint32_t blocks, 
         GC_TRY(preset_layers("gpt", large ? PresetSize{.depth = 6, .width = 384, .heads = 6} : PresetSize{}, &spec_));
     } else {
         GC_TRY(preset_find(preset, C, H, H, 10, &spec_));
+        preset_targets(preset, &spec_);
     }
-    if (preset == "unet") spec_.targets = H * H, spec_.target_element = Element::u8;   // masks
-    if (preset == "ridge") spec_.target_scale = 1;                                     // a regression
     NetConfig config;
     std::string why;
     GC_TRY(compute_.open(how.device, {.lanes_max = std::min(threads, blocks), .lanes_per_gpu = threads}, &why));

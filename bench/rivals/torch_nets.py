@@ -35,7 +35,9 @@ class Unet(nn.Module):
 
     def __init__(self, classes=10, width=32, depth=4):
         super().__init__()
-        level = lambda inputs, outputs: nn.Sequential(*unit(inputs, outputs), *unit(outputs, outputs))
+        def level(inputs, outputs):
+            return nn.Sequential(*unit(inputs, outputs), *unit(outputs, outputs))
+
         widths = [width << number for number in range(depth + 1)]
         self.down = nn.ModuleList(level(inputs, outputs) for inputs, outputs in zip([3] + widths, widths))
         self.wider = nn.ModuleList(nn.ConvTranspose2d(2 * outputs, outputs, 2, 2) for outputs in reversed(widths[:-1]))

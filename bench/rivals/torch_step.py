@@ -28,12 +28,17 @@ def status_bytes(key):
 
 
 def peak_reset():
-    with open("/proc/self/clear_refs", "w") as refs:
-        refs.write("5")
+    """Begins a new peak of the resident memory.  False: this kernel cannot."""
+    try:
+        with open("/proc/self/clear_refs", "w") as refs:
+            refs.write("5")
+    except OSError:
+        return False
+    return True
 
 
 def measure(channels_last, foreach, limit_s):
-    peak_reset()
+    judged = peak_reset()
     before = status_bytes("VmRSS")
     order = torch.channels_last if channels_last else torch.contiguous_format
     made = model(net).to(memory_format=order)
@@ -50,7 +55,8 @@ def measure(channels_last, foreach, limit_s):
         times.append(time.perf_counter() - start)
         if until == 0 and (len(times) >= 3 or times[-1] > limit_s):
             times, until = [], time.perf_counter() + limit_s
-    return statistics.median(times), len(times), sum(p.numel() for p in made.parameters()), status_bytes("VmHWM") - before
+    memory = status_bytes("VmHWM") - before if judged else None
+    return statistics.median(times), len(times), sum(p.numel() for p in made.parameters()), memory
 
 
 if best:

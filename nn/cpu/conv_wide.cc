@@ -7,13 +7,16 @@
 namespace gradcast::cpu {
 namespace {
 
-bool any_fits(const Layer& l) { return l.whole_windows() && l.out.C % 16 == 0 && l.window.stride == 1 && l.window.pad < l.window.kernel; }
+bool any_fits(const Layer& l) {
+    return l.whole_windows() && l.in.C % 16 == 0 && l.out.C % 16 == 0 && l.window.stride == 1 && l.window.pad < l.window.kernel;
+}
 
-/// Whether a tile of Winograd's has fewer products than its outputs have taps.  An image of 2x2 has as many for 3x3, and 4 times the
-/// weights to read.  The kernel set `common` has no other kernel.
-bool tiles_pay(const Layer& l) {
-    if (nn_isa() == Isa::common) return true;
+/// Whether tiles of Winograd's compute the layer: they have fewer products than their outputs have taps.  An image of 2x2 has as many for
+/// 3x3, and 4 times the weights to read.  The kernel set `common` has no other kernel.
+bool tiles_fit(const Layer& l) {
     const uint32_t kernel = l.window.kernel, points = kernel + wide_tile - 1;
+    if (!any_fits(l) || (kernel != 3 && kernel != 5)) return false;
+    if (nn_isa() == Isa::common) return true;
     return std::min(l.out.H, wide_tile) * std::min(l.out.W, wide_tile) * kernel * kernel > points * points;
 }
 
@@ -32,7 +35,7 @@ void weights_operation(Build& b, const WideKernels& kernels, const WideShape& sh
 
 }   // namespace
 
-bool conv_wide_weights_fits(const Layer& l) { return any_fits(l) && l.in.C % 16 == 0 && l.window.kernel == 5 && tiles_pay(l); }
+bool conv_wide_weights_fits(const Layer& l) { return tiles_fit(l) && l.window.kernel == 5; }
 
 Status conv_wide_weights(Build& b, const Tensor& x, const Tensor& dy) {
     Tensor x1, dy1;
@@ -46,8 +49,8 @@ bool conv_wide_fits(const Build& b, const Layer& l) {
     const uint32_t kernel = l.window.kernel;
     // In bf16 without AMX alone: with AMX oneDNN's bf16 is faster than Winograd's way in float.
     if (b.type == dnnl_bf16 && (nn_isa() == Isa::amx || kernel == 1)) return false;
-    const bool tiles = kernel == 1 && nn_isa() == Isa::amx && l.in.H * l.in.W >= 16;
-    return any_fits(l) && l.in.C % 16 == 0 && (((kernel == 3 || kernel == 5) && tiles_pay(l)) || tiles);
+    const bool by_amx = any_fits(l) && kernel == 1 && nn_isa() == Isa::amx && l.in.H * l.in.W >= 16;
+    return by_amx || tiles_fit(l);
 }
 
 Status conv_wide(Build& b) {
