@@ -110,5 +110,19 @@ TEST(TiedViews, AJoinerGetsTheWeights) {
     }
 }
 
+// The node of stage 0 comes back and keeps stage 1, which has the same weights.  Then the node of stage 1 is lost.
+TEST(TiedViews, AJoinerKeepsTheWeightsOfItsBuddy) {
+    const Grid grid{"", 5, "ring", "[parallel]\nstages = 4\ncuts = [\"linear1\", \"linear2\", \"fc3\"]\nbuddy = true\n"};
+    Lossy whole = job_of({"", 1, "ring", ""}, 1), job = job_of(grid, 3);
+    whole.survive = false, whole.steps = job.steps = 80;
+    whole.run();
+    job.spend_us = 20'000;
+    job.kills = {{0, D / 2}, {1, 9 * D / 4}};
+    job.joins = {3 * D / 2};
+    job.run();
+    job.expect(whole.engines[0]->status().digest);
+    EXPECT_EQ(job.engines[2]->status().views.size(), 4u);
+}
+
 }   // namespace
 }   // namespace gradcast::views_test
