@@ -15,8 +15,15 @@
 namespace gradcast {
 namespace {
 
-/// Multiply-adds of a layer's pass over one sample; each counts as two operations.
-double flops(const Layer& layer) {
+/// Multiply-adds of a layer's pass over one sample; each counts as two operations.  Attention has a product for each channel and pair of a
+/// query and a key that it sees: forward two, scores and weighted values; backward five, as it computes the scores again.
+double flops(const Layer& layer, Pass pass) {
+    if (pass == Pass::input) return 0;
+    if (layer.is(attention_kind)) {
+        const double positions = static_cast<double>(layer.out.H) * layer.out.W;
+        const double pairs = layer.value("causal") > 0 ? positions * (positions + 1) / 2 : positions * positions;
+        return (pass == Pass::forward ? 2 : pass == Pass::backward_data ? 5 : 0) * 2.0 * layer.out.C * pairs;
+    }
     if (!layer.kind->multiplies) return 0;
     const Shape& at = layer.is(conv_transposed_kind) ? layer.in : layer.out;   // where each weight is used once
     return 2.0 * static_cast<double>(layer.weights) * at.H * at.W;
@@ -94,7 +101,9 @@ double step_flops(const Net& net, uint32_t batch) {
     if (!layers_check(net.spec(), &layers).ok()) return 0;   // checked before
     double sum = 0;
     for (const Layer& layer : layers)
-        sum += flops(layer) * batch * (&layer == layers.data() ? 2 : 3);   // the first layer has no backward data pass
+        for (const Pass pass : {Pass::forward, Pass::backward_weights, Pass::backward_data})
+            if (pass != Pass::backward_data || &layer != layers.data())
+                sum += flops(layer, pass) * batch;   // the first layer has no such pass
     return sum;
 }
 
@@ -141,8 +150,7 @@ Status layers_measure(const BenchOptions& options, const Cell& cell, nlohmann::j
     // A late lane may find no block any more.
     for (const auto& key : std::ranges::max_element(times.lanes, {}, [](const Times::Lane& lane) { return lane.order.size(); })->order) {
         const auto [layer, pass] = key;
-        row(layer->spec.name, pass_names[static_cast<size_t>(pass)], median(found[key]),
-            pass == Pass::input ? 0 : flops(*layer) * cell.batch, each);
+        row(layer->spec.name, pass_names[static_cast<size_t>(pass)], median(found[key]), flops(*layer, pass) * cell.batch, each);
     }
     row("", "quantise", median(quantise), 0, each);
     row("", "apply", median(apply), 0, each);

@@ -645,6 +645,14 @@ TEST(SystemBench, LayersAndStepsHaveTimes) {
     for (const char* pass : {"conv1 input", "conv1 forward", "conv2 backward data", "conv2 backward weights", "fc3 forward", "quantise"})
         EXPECT_NE(passes.find(pass), std::string::npos) << pass << " is not among " << passes;
     EXPECT_EQ(passes.find("conv1 backward data"), std::string::npos);
+    // Of causal attention: T queries that see (T + 1) / 2 keys on average, with two products forward and five backward.
+    layers = report_of("layers --net gpt --batch 2 --blocks 1", 0);
+    ASSERT_FALSE(layers.is_discarded());
+    std::map<std::string, double> gflop;
+    for (const auto& row : layers["rows"])
+        if (row["gflop"].is_number()) gflop[row["layer"].get<std::string>() + " " + row["pass"].get<std::string>()] = row["gflop"];
+    EXPECT_NEAR(gflop["h1_attention forward"] / gflop["h1_qkv forward"], (64 + 1) / (3.0 * 128), 1e-9);
+    EXPECT_NEAR(gflop["h1_attention backward data"] / gflop["h1_attention forward"], 2.5, 1e-9);
     nlohmann::json steps = report_of("step --net mlp --batch 8 --blocks 1,3 --isa portable", 0);
     ASSERT_FALSE(steps.is_discarded());
     EXPECT_EQ(steps["kernels"], "portable");
