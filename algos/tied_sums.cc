@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "algos/context.h"
+#include "runtime/core/bits.h"
 #include "runtime/core/channel.h"
 #include "transport/exchange/exchange.h"
 
@@ -34,8 +35,8 @@ TiedSums::TiedSums(const Layout& words, Quantiser quantiser, uint32_t ranks, std
     for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
         GC_ASSERT(tensors_[tensor].number < 1u << tensor_bits);
         for (const Rank rank : tensors_[tensor].others) {
-            std::vector<uint64_t> bits((ranks + 63) / 64);
-            bits[rank / 64] |= uint64_t{1} << rank % 64;
+            std::vector<uint64_t> bits(bit_words(ranks));
+            set_bit(bits.data(), rank);
             const size_t pair = pairs_.size();
             pairs_.push_back({tensor, rank, std::move(bits)});
             const uint64_t bytes = bytes_of(pairs_[pair]);
