@@ -350,8 +350,13 @@ Status JobParts::check_stages(const EngineConfig& config) {
     cut->block_sizes = block_sizes;
     pipeline = cut;
     run = {cut->own_stage, cut->own_stage + 1};
+    std::vector<std::vector<uint64_t>> shared;   // by cell: places of shared groups
     for (uint32_t cell = 0; cell < pipeline->cells(); ++cell) {
         Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->cell(cell));
+        std::vector<uint64_t>& places = shared.emplace_back();
+        for (const Group& group : layout.groups)
+            if (group.shared) places.push_back(group.place());
+        cells_alike.push_back(static_cast<uint32_t>(std::ranges::find(shared, places) - shared.begin()));
         if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
     }
     shared_weights = weights_shared(layers, cut->begins);

@@ -124,6 +124,7 @@ struct JobParts {
     std::optional<PipelineConfig> pipeline;      // the same in the present view: a rank may compute several of those stages as one
     StageRun run;                                // of `cut`, that this node computes
     Layout largest_stage;                        // of the cell with the most parameters
+    std::vector<uint32_t> cells_alike;           // by cell of `cut`: the first one with the same shared groups (Group::shared)
     std::vector<SharedWeights> shared_weights;   // of the stages of `cut`
     StateRuns runs;                              // what this node stands for of a state, but for kept stages
     std::unique_ptr<BuddyParts> buddies;         // with `buddy`

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/bits.h"
 #include "runtime/job/run/probe_block.h"
 #include "runtime/view/protocol.h"
 #include "transport/exchange/cost.h"
@@ -31,11 +32,11 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     grid_ = stages_.grid;
     exchange_view_.members.clear();
     exchange_self_ = spare() ? 0 : grid_.replica_of(self_);
-    exchange_others_.assign((view_.n() + 63) / 64, 0);
+    exchange_others_.assign(bit_words(view_.n()), 0);
     for (const Rank rank : spare() ? std::vector<Rank>{self_} : grid_.replica_group(grid_.cell_of(self_))) {
         exchange_ranks_.push_back(NodeId{rank});
         exchange_view_.members.push_back(view_.members[rank]);
-        if (rank != self_) exchange_others_[rank / 64] |= uint64_t{1} << rank % 64;
+        if (rank != self_) set_bit(exchange_others_.data(), rank);
     }
 }
 
@@ -148,18 +149,6 @@ std::unique_ptr<TiedSums> Session::tie_sums() const {
     return std::make_unique<TiedSums>(parts_.compute.codec->words(), job_.job.quantiser, view_.n(), std::move(tensors));
 }
 
-std::vector<uint32_t> Session::cells_alike() const {
-    std::vector<std::vector<uint64_t>> shared;   // by cell: places of shared groups
-    std::vector<uint32_t> alike;
-    for (uint32_t cell = 0; cell < grid_.cells(); ++cell) {
-        std::vector<uint64_t>& places = shared.emplace_back();
-        for (const Group& group : layers_layout(parts_.layers, 0, parts_.pipeline->cell(cell)).groups)
-            if (group.shared) places.push_back(group.place());
-        alike.push_back(static_cast<uint32_t>(std::ranges::find(shared, places) - shared.begin()));
-    }
-    return alike;
-}
-
 PipelineStatus Session::pipeline_status() const {
     const PipelineConfig& config = *parts_.pipeline;
     PipelineStatus status{.schedule = pipeline_schedule_names()[static_cast<size_t>(config.schedule)],
@@ -254,7 +243,9 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
         Cells::CellGroups groups;
         for (uint32_t cell = 0; cell < grid_.cells() && job_.job.optimiser.clip_norm > 0; ++cell)
             groups.push_back(parts_.state_runs_of(cell)[StateVector::exponents]);
-        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated(), std::move(keeps), cells_alike(),
+        std::vector<uint32_t> alike = parts_.cells_alike;
+        alike.resize(grid_.cells());   // with buddies a cell may be several of `cut`; no groups are shared then
+        cells_ = std::make_unique<Cells>(context, *dispatch_, view_, grid_, self_, losses_tolerated(), std::move(keeps), std::move(alike),
                                          std::move(groups));
     }
     context.spare = spare();
