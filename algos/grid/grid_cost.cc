@@ -1,6 +1,7 @@
 #include "algos/grid/grid_cost.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradcast {
 
@@ -46,10 +47,11 @@ GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
     return cost;
 }
 
-size_t grid_choose(std::span<const GridCost> costs, uint64_t memory) {
+size_t grid_choose(std::span<const GridCost> costs, uint64_t memory, bool survive) {
+    const auto order = [survive](const GridCost& cost) { return std::pair(survive && cost.replicas < 2, cost.step); };
     size_t best = costs.size();
     for (size_t i = 0; i < costs.size(); ++i)
-        if ((memory == 0 || costs[i].memory <= memory) && (best == costs.size() || costs[i].step < costs[best].step)) best = i;
+        if ((memory == 0 || costs[i].memory <= memory) && (best == costs.size() || order(costs[i]) < order(costs[best]))) best = i;
     return best;
 }
 

@@ -122,5 +122,22 @@ TEST(GridCost, AutoTakesTheShortestStepThatFits) {
     for (const auto& each : cases) EXPECT_EQ(grid_choose(each.costs, each.memory), each.best);
 }
 
+// A grid of one replica is taken only where no other one fits.
+TEST(GridCost, SurviveTakesTwoReplicasWhereTheyFit) {
+    const auto cost = [](uint32_t replicas, double step, uint64_t memory) {
+        return GridCost{.step = step, .memory = memory, .replicas = replicas};
+    };
+    const std::vector<GridCost> costs = {cost(4, 3, 100), cost(2, 2, 60), cost(1, 1, 40)};
+    struct {
+        uint64_t memory;
+        size_t best, survives;
+    } cases[] = {{0, 2, 1}, {100, 2, 1}, {60, 2, 1}, {59, 2, 2}, {39, 3, 3}};
+    for (const auto& each : cases) {
+        EXPECT_EQ(grid_choose(costs, each.memory), each.best) << each.memory;
+        EXPECT_EQ(grid_choose(costs, each.memory, true), each.survives) << each.memory;
+    }
+    EXPECT_EQ(grid_choose(std::vector{cost(4, 2, 1), cost(2, 2, 1)}, 0, true), 0u);   // two replicas are enough: the first of equal ones
+}
+
 }   // namespace
 }   // namespace gradcast

@@ -93,7 +93,8 @@ public:
         if (plan_.grids.empty()) return fail(Code::invalid, "{}", plan_.notes.back());
         std::vector<GridCost> costs;
         for (const PlannedGrid& each : plan_.grids) costs.push_back(each.cost);
-        plan_.best = grid_choose(costs, options_.memory);
+        plan_.best = grid_choose(costs, options_.memory, needs_replicas(job));
+        if (needs_replicas(job)) note_replicas();
         if (options_.stages > 0) return *plan = std::move(plan_), Status{};
         EngineConfig one = uncut;
         one.roster = std::vector<Member>{config_.roster[0]};
@@ -192,6 +193,17 @@ private:
         return all;
     }
 
+    /// Of a job with survive, which grids of one replica do not serve.
+    void note_replicas() {
+        const auto one = [](const PlannedGrid& each) { return each.replicas < 2 && each.stages * each.slice_groups > 1; };
+        if (std::ranges::none_of(plan_.grids, one)) return;
+        const PlannedGrid* const chosen = plan_.chosen();
+        if (chosen && one(*chosen))
+            plan_.notes.push_back(fmt::format("survive: no grid of two replicas {}: with one the loss of any node ends the job",
+                                              std::ranges::all_of(plan_.grids, one) ? "is possible" : "fits in memory"));
+        else plan_.notes.push_back("survive: grids of one replica come last: with one the loss of any node ends the job");
+    }
+
     std::string keys_text(const Shape& shape) const {
         const std::string groups =
             config_.job.slice_groups == slice_groups_auto ? fmt::format(", slice_groups = {}", shape.groups) : std::string();
@@ -223,11 +235,15 @@ private:
     Status grid(EngineConfig config, PlannedGrid* made) {
         GridLoad load{.lanes = std::max(config.lanes, 1u), .micro_batch = config.job.micro_batch, .stages = {}};
         PlannedGrid result;
+        about_ = "job.min_nodes";
+        if (min_nodes_below_replica(config.job))
+            return fail(Code::invalid, "job.min_nodes = {} is less than the {} nodes of one replica", config.job.min_nodes,
+                        cells_of(config.job));
         about_ = "job.checkpoint_copies";
         GC_TRY(copies_check(config.job, config.nodes()));
         result.stages = config.job.stages;
         result.slice_groups = config.job.slice_groups;
-        result.replicas = std::max(config.nodes() / (config.job.stages * config.job.slice_groups), 1u);
+        result.replicas = std::max(config.nodes() / cells_of(config.job), 1u);
         result.cuts = config.job.cuts;
         std::vector<std::vector<MemoryUse>> memory;
         std::vector<uint32_t> groups;   // by stage, the fullest
@@ -250,6 +266,7 @@ private:
             memory.back() = std::move(its), load.stages.back() = its_load, groups.back() = group;
         }
         result.cost = grid_cost(load, options_.wire);
+        result.cost.replicas = result.replicas;
         if (units_.empty()) result.cost.step = result.cost.idle = 0;
         result.memory = std::move(memory[result.cost.fullest]);
         result.fullest_group = groups[result.cost.fullest];
@@ -339,9 +356,9 @@ private:
     std::vector<UnitTimes> units_;         // empty: not measured
     std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
     std::vector<double> edges_;            // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
-    uint32_t frozen_ = 0;                  // the first layer that learns
-    uint32_t samples_ = 0;                 // of the largest block
-    double quantise_s_ = 0;                // of an element of a block's gradient
+    uint32_t frozen_ = 0;         // the first layer that learns
+    uint32_t samples_ = 0;        // of the largest block
+    double quantise_s_ = 0;       // of an element of a block's gradient
 };
 
 }   // namespace
