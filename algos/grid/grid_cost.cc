@@ -18,6 +18,13 @@ std::vector<uint32_t> slice_group_counts(uint32_t slices) {
     return counts;
 }
 
+double rows_named(uint64_t all, uint64_t own, uint64_t tokens) {
+    double missed = 1, power = 1 - 1 / static_cast<double>(all);   // that none of the tokens names a given row
+    for (; tokens > 0; tokens /= 2, power *= power)
+        if (tokens % 2 > 0) missed *= power;
+    return static_cast<double>(own) * (1 - missed);
+}
+
 GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
     const auto shares = [](uint32_t count, uint32_t size) { return (count + size - 1) / size; };
     const auto seconds = [&](double bytes) { return bytes * 8 / wire.bits_per_s; };

@@ -14,6 +14,10 @@ std::vector<uint32_t> stage_counts(uint32_t nodes, uint32_t most);
 /// The numbers of slice groups that can share `slices` slices: the powers of two that divide `slices`, ascending.
 std::vector<uint32_t> slice_group_counts(uint32_t slices);
 
+/// How many of `own` rows of a table of `all` rows are named by `tokens` tokens, on average, where each token names any row alike.  A text
+/// that repeats its tokens names fewer.  O(log tokens).
+double rows_named(uint64_t all, uint64_t own, uint64_t tokens);
+
 /// What a step takes of a node with one of the stages.
 struct StageLoad {
     StageTimes block;   // seconds of a block's passes, on one lane

@@ -22,6 +22,16 @@ TEST(GridCost, SliceGroupsDivideTheSlices) {
     for (const auto& each : cases) EXPECT_EQ(slice_group_counts(each.slices), each.counts) << each.slices;
 }
 
+TEST(GridCost, TokensNameRows) {
+    struct {
+        uint64_t all, own, tokens;
+        double rows;
+    } cases[] = {{10, 10, 0, 0}, {10, 10, 1, 1}, {10, 5, 1, 0.5}, {10, 5, 2, 0.95}, {1, 1, 7, 1}, {4, 2, 3, 2 * (1 - 27.0 / 64)}};
+    for (const auto& each : cases) EXPECT_NEAR(rows_named(each.all, each.own, each.tokens), each.rows, 1e-12) << each.tokens;
+    EXPECT_NEAR(rows_named(50257, 25129, 1), 0.5, 1e-4);
+    EXPECT_NEAR(rows_named(65, 33, 10'000), 33, 1e-9);   // all of them
+}
+
 constexpr StageTimes one{1, 1, 1};
 
 GridLoad equal(uint32_t stages, uint32_t blocks, Schedule schedule = Schedule::one_forward_one_backward) {

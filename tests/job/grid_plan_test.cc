@@ -174,6 +174,15 @@ TEST_F(GridPlanTest, OneReplicaThatIsToSurviveIsWarnedOf) {
     EXPECT_EQ(one_replica_text(job, 4), "");
 }
 
+// The update that is measured needs the number of steps.
+TEST_F(GridPlanTest, TakesSchedulesThatEndWithTheJob) {
+    const std::string text = replaced(replaced(net(40, "[algorithm]\nexchange = \"ring\"\n"), "blocks = 6\n", stages_go), "[optimiser]\n",
+                                      "[optimiser]\nschedule = \"cosine\"\n");
+    const GridPlan made = plan(text, 2, {.times = true});
+    ASSERT_EQ(made.grids.size(), 2u);
+    for (const PlannedGrid& each : made.grids) EXPECT_GT(each.cost.step, 0);
+}
+
 TEST_F(GridPlanTest, LeavesOutGridsBelowMinNodes) {
     const std::string text = replaced(net(40, "[algorithm]\nexchange = \"ring\"\n[parallel]\nstages = \"auto\"\n"), "blocks = 6\n",
                                       "blocks = 6\nsurvive = true\nmin_nodes = 1\n");
