@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "algos/asgd.h"
+#include "runtime/core/bits.h"
 #include "runtime/core/elementary.h"
 
 namespace gradcast {
@@ -140,7 +141,7 @@ Status Asgd::pull_anew(Context& context) {
 Status Asgd::serve(Context& context) {
     open_.assign(workers_, false);
     other_servers_.assign(1 + parts_.servers / 64, 0);
-    for (uint32_t s = 1; s < parts_.servers; ++s) other_servers_[s / 64] |= uint64_t{1} << s % 64;
+    for (uint32_t s = 1; s < parts_.servers; ++s) set_bit(other_servers_.data(), s);
     for (uint32_t k = 0; k < workers_; ++k) {
         const bool go = all_[k].state == State::ready && begins(k, true);
         if (go) expect(context, k);

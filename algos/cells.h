@@ -110,9 +110,7 @@ private:
     std::span<double> own_terms(Round& round) const { return {reinterpret_cast<double*>(&word(round, self_) + 1), term_counts_[self_]}; }
     /// A rank's report, as it travels.
     Buffer report(uint64_t tag, Rank rank);
-    const std::vector<Layout::Run>& groups_of(const Cell& cell) const {
-        return groups_[cell.stage * grid_.slice_groups() + cell.slice_group];
-    }
+    const std::vector<Layout::Run>& groups_of(const Cell& cell) const { return groups_[grid_.number_of(cell)]; }
     Status open(uint64_t tag, const char* what);
     /// Sends this rank's report, which is in its place.
     void send(uint64_t tag);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "algos/context.h"
+#include "runtime/core/bits.h"
 #include "runtime/core/channel.h"
 #include "transport/exchange/exchange.h"
 
@@ -62,10 +63,10 @@ KeptStages::KeptStages(const Layout& own, Quantiser quantiser, uint32_t ranks, R
       word_(quantiser_word(quantiser)),
       keeper_(keeper),
       kept_(std::move(kept)),
-      keeper_bits_((ranks + 63) / 64),
+      keeper_bits_(bit_words(ranks)),
       received_(kept_.size()),
       parts_(kept_.size()) {
-    if (keeper != no_rank) keeper_bits_[keeper / 64] |= uint64_t{1} << keeper % 64;
+    if (keeper != no_rank) set_bit(keeper_bits_.data(), keeper);
     GC_ASSERT(own.buckets.size() < 1u << messages_bits);
     for (size_t k = 0; k < kept_.size(); ++k) {
         std::vector<bool>& before = kept_[k].stage->applied_before;

@@ -40,8 +40,9 @@ std::string PipelineConfig::cell_text(const Cell& cell) const {
 }
 
 Stage PipelineConfig::cell(uint32_t number) const {
-    Stage all = stage(number / slice_groups);
-    all.slice_group = number % slice_groups;
+    const Cell which = cell_numbered(number, slice_groups);
+    Stage all = stage(which.stage);
+    all.slice_group = which.slice_group;
     all.slice_groups = slice_groups;
     return all;
 }

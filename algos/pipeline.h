@@ -49,7 +49,7 @@ struct PipelineConfig {
     uint32_t stages() const { return static_cast<uint32_t>(begins.size()); }
     Stage stage(uint32_t number) const { return {begins[number], number + 1 < begins.size() ? begins[number + 1] : ~0u}; }
     uint32_t cells() const { return stages() * slice_groups; }
-    uint32_t cell_number(const Cell& cell) const { return cell.stage * slice_groups + cell.slice_group; }   // as Grid::cell()
+    uint32_t cell_number(const Cell& cell) const { return gradcast::cell_number(cell, slice_groups); }
     Cell own() const { return {own_stage, own_slice_group}; }
     uint32_t own_cell() const { return cell_number(own()); }
     /// What the cell of this number has of the net.

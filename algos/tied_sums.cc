@@ -5,6 +5,7 @@
 
 #include "algos/context.h"
 #include "algos/pipeline.h"
+#include "runtime/core/bits.h"
 #include "runtime/core/channel.h"
 
 namespace gradcast {
@@ -35,8 +36,8 @@ TiedSums::TiedSums(const Layout& words, Quantiser quantiser, Exchange& exchange,
         GC_ASSERT(tensors_[tensor].number < 1u << tensor_bits);
         const Head& own = own_.emplace_back(exchange.targets(), words.buckets[tensors_[tensor].bucket].group_count);
         for (const Rank rank : tensors_[tensor].others) {
-            std::vector<uint64_t> bits((ranks + 63) / 64);
-            bits[rank / 64] |= uint64_t{1} << rank % 64;
+            std::vector<uint64_t> bits(bit_words(ranks));
+            set_bit(bits.data(), rank);
             const size_t pair = pairs_.size();
             pairs_.push_back({tensor, rank, std::move(bits), own});
             const uint64_t bytes = words_of(tensor);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "algos/worker_sum.h"
+#include "runtime/core/bits.h"
 
 namespace gradcast {
 
@@ -34,7 +35,7 @@ Status WorkerStates::gather(Context& context) {
     uint64_t tickets = context.ranks;
     for (Rank rank = 0; rank < context.ranks; ++rank)
         for (const uint32_t worker : workers.workers_of(rank)) {
-            lacking_[worker][rank / 64] &= ~(uint64_t{1} << rank % 64);
+            clear_bit(lacking_[worker].data(), rank);
             if (!here[worker]) parts.push_back({worker, rank, ++tickets});
         }
     mail.begin(tickets + 1 + own_.size());

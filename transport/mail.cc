@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/core/bits.h"
 #include "runtime/core/overloads.h"
 #include "transport/wire/packet.h"
 
@@ -217,7 +218,7 @@ private:
         outgoing_[index] = {ticket, tag, message, 1, {}};   // 1: while it is handed out
         if (!to.bits) send_to(to.rank, index, actions);
         for (Rank rank = 0; to.bits && rank < ranks_; ++rank)
-            if (to.bits[rank / 64] >> rank % 64 & 1) send_to(rank, index, actions);
+            if (bit(to.bits, rank)) send_to(rank, index, actions);
         release(index, {}, actions);
     }
 

@@ -14,13 +14,17 @@ struct Cell {
     bool operator==(const Cell&) const = default;
 };
 
+/// The number of a cell: stage after stage, in a stage slice group after slice group.  cell_numbered() is the inverse.
+constexpr uint32_t cell_number(const Cell& cell, uint32_t slice_groups) { return cell.stage * slice_groups + cell.slice_group; }
+constexpr Cell cell_numbered(uint32_t number, uint32_t slice_groups) { return {number / slice_groups, number % slice_groups}; }
+
 /// A rank has one cell.  Of the ranks with the same cell the lowest one belongs to replica 0, the next to replica 1, and so on; there are
 /// as many replicas as have all cells, and the ranks behind them are spares.
 class Grid {
 public:
     Grid() = default;
-    /// Of n ranks, n >= 1, of which rank r has the cell with the number r % cells(): ranks of a replica follow one another, stage after
-    /// stage, in a stage slice group after slice group.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it
+    /// Of n ranks, n >= 1, of which rank r has the cell with the number r % cells(): ranks of a replica follow one another as the
+    /// numbers of their cells do.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it
     /// says how many nodes that needs.
     static Status make(uint32_t n, uint32_t stages, uint32_t slice_groups, Grid* grid);
     /// Of ranks that have the cells with these numbers.  There may be no replica, and there are replicas_most at most.
@@ -34,7 +38,8 @@ public:
     bool is_spare(Rank rank) const { return orders_[rank] >= replicas_; }
     /// Of ranks that are not spares.
     uint32_t replica_of(Rank rank) const { return orders_[rank]; }
-    Cell cell(uint32_t number) const { return {number / slice_groups_, number % slice_groups_}; }
+    Cell cell(uint32_t number) const { return cell_numbered(number, slice_groups_); }
+    uint32_t number_of(const Cell& cell) const { return cell_number(cell, slice_groups_); }
     Cell cell_of(Rank rank) const { return cell(numbers_[rank]); }
     Rank rank_of(uint32_t replica, const Cell& cell) const { return ranks_[number_of(cell)][replica]; }
     /// The ranks that have the same cell, ascending: they exchange the cell's gradients.
@@ -45,7 +50,6 @@ public:
     std::vector<Cell> missing() const;
 
 private:
-    uint32_t number_of(const Cell& cell) const { return cell.stage * slice_groups_ + cell.slice_group; }
     uint32_t replicas_ = 1, stages_ = 1, slice_groups_ = 1;
     std::vector<uint32_t> numbers_ = {0}, orders_ = {0};   // by rank: of its cell, and among the ranks that have it
     std::vector<std::vector<Rank>> ranks_ = {{0}};         // by number of the cell, ascending

@@ -1,6 +1,7 @@
 #include "algos/grid/grid_cost.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradcast {
 
@@ -15,6 +16,13 @@ std::vector<uint32_t> slice_group_counts(uint32_t slices) {
     std::vector<uint32_t> counts;
     for (uint32_t groups = 1; groups <= slices && slices % groups == 0; groups *= 2) counts.push_back(groups);
     return counts;
+}
+
+double rows_named(uint64_t all, uint64_t own, uint64_t tokens) {
+    double missed = 1, power = 1 - 1 / static_cast<double>(all);   // that none of the tokens names a given row
+    for (; tokens > 0; tokens /= 2, power *= power)
+        if (tokens % 2 > 0) missed *= power;
+    return static_cast<double>(own) * (1 - missed);
 }
 
 GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
@@ -46,10 +54,11 @@ GridCost grid_cost(const GridLoad& load, const GridWire& wire) {
     return cost;
 }
 
-size_t grid_choose(std::span<const GridCost> costs, uint64_t memory) {
+size_t grid_choose(std::span<const GridCost> costs, uint64_t memory, bool survive) {
+    const auto order = [survive](const GridCost& cost) { return std::pair(survive && cost.replicas < 2, cost.step); };
     size_t best = costs.size();
     for (size_t i = 0; i < costs.size(); ++i)
-        if ((memory == 0 || costs[i].memory <= memory) && (best == costs.size() || costs[i].step < costs[best].step)) best = i;
+        if ((memory == 0 || costs[i].memory <= memory) && (best == costs.size() || order(costs[i]) < order(costs[best]))) best = i;
     return best;
 }
 

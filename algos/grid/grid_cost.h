@@ -14,6 +14,10 @@ std::vector<uint32_t> stage_counts(uint32_t nodes, uint32_t most);
 /// The numbers of slice groups that can share `slices` slices: the powers of two that divide `slices`, ascending.
 std::vector<uint32_t> slice_group_counts(uint32_t slices);
 
+/// How many of `own` rows of a table of `all` rows are named by `tokens` tokens, on average, where each token names any row alike.  A text
+/// that repeats its tokens names fewer.  O(log tokens).
+double rows_named(uint64_t all, uint64_t own, uint64_t tokens);
+
 /// What a step takes of a node with one of the stages.
 struct StageLoad {
     StageTimes block;   // seconds of a block's passes, on one lane
@@ -45,6 +49,7 @@ struct GridCost {
     double edges = 0, words = 0;   // bytes that the node sends that sends most
     uint64_t memory = 0;           // of the fullest node
     uint32_t fullest = 0;          // its stage
+    uint32_t replicas = 1;         // of the grid; grid_cost() leaves it
 };
 
 /// Passes run in the order of the schedule (pipeline_cost()), and edges are hidden by computing as far as the schedule allows.  A stage's
@@ -54,7 +59,8 @@ struct GridCost {
 GridCost grid_cost(const GridLoad& load, const GridWire& wire);
 
 /// The grid that `auto` takes: of those whose memory is at most `memory` bytes (0: any is) the one with the shortest step.  Of equal ones
-/// the first.  costs.size(): none fits.
-size_t grid_choose(std::span<const GridCost> costs, uint64_t memory);
+/// the first.  survive: any grid of at least two replicas comes before those of one, because with one replica the loss of any node ends the
+/// job.  costs.size(): none fits.
+size_t grid_choose(std::span<const GridCost> costs, uint64_t memory, bool survive = false);
 
 }   // namespace gradcast

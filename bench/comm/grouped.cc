@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/bits.h"
 #include "transport/code/field.h"
 #include "transport/wire/packet.h"
 
@@ -26,12 +27,12 @@ public:
           coded_(plan.group * coded_words_),
           part_(part_words_),
           record_(std::max(group_record_bytes(), sizeof(RecordHeader) + sizeof(float))),
-          group_bits_((plan.n + 63) / 64),
+          group_bits_(bit_words(plan.n)),
           decode_(plan.m * plan.group) {
         std::vector<Rank> all(plan.group);
         for (Rank r = 0; r < plan.group; ++r) {
             all[r] = r;
-            if (r != k_) group_bits_[(first_ + r) / 64] |= uint64_t{1} << (first_ + r) % 64;
+            if (r != k_) set_bit(group_bits_.data(), first_ + r);
         }
         code_.decode_weights(all, decode_);
         encode();

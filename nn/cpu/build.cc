@@ -180,6 +180,8 @@ Status Build::describe(const char* what, const void* op, const_dnnl_primitive_de
 }
 
 Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensors, std::vector<Operation>& list) {
+    // Nobody runs what is of other stages, or of slices of other groups: its kernels are not made, which would take most of a plan's time.
+    if (!inside_) return list.emplace_back([](Frame&) { return Status{}; }), Status{};
     auto call = std::make_unique<Call>();
     dnnl_primitive_t made = nullptr;
     dnnl_status_t status = dnnl_primitive_create(&made, pd.get());
@@ -190,7 +192,7 @@ Status Build::primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensor
     dnnl_memory_desc_t scratch = query(pd, dnnl_query_scratchpad_md);
     if (dnnl_memory_desc_get_size(&scratch)) call->tensors.emplace_back(DNNL_ARG_SCRATCHPAD, reserve(Place::scratch, scratch));
     list.emplace_back([raw = call.get()](Frame& frame) { return raw->run(frame); });
-    (inside_ ? calls : others_calls_).push_back(std::move(call));
+    calls.push_back(std::move(call));
     return {};
 }
 

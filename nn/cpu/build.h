@@ -262,8 +262,7 @@ private:
     std::vector<Operations>* all_ = nullptr;
     std::vector<EdgeTensors>* edges_ = nullptr;
     std::vector<SliceBytes>* slice_bytes_ = nullptr;
-    bool inside_ = true;                                // the stage has the layer, or slice, under construction
-    std::vector<std::unique_ptr<Call>> others_calls_;   // of other stages' layers, and of slices of other groups
+    bool inside_ = true;   // the stage has the layer, or slice, under construction
 };
 
 /// Layers, each in a file of its own: append to b.operations, replace b.activation.

@@ -9,6 +9,7 @@
 #include "runtime/core/net/socket.h"
 #include "runtime/core/short_texts.h"
 #include "runtime/daemon/daemon.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/run/part_holders.h"
 #include "transport/exchange/auto.h"
 
@@ -98,9 +99,7 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
         GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s},
                                static_cast<uint32_t>(plan->members.size()), &notes));
         GC_TRY(isa_check(config, plan->members));
-        if (config.min_nodes > plan->members.size())
-            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", config.min_nodes, plan->members.size(),
-                        plan->members.size() == 1 ? "" : "s");
+        GC_TRY(min_nodes_check(config, static_cast<uint32_t>(plan->members.size())));
     }
     plan->name = config.name;
     plan->text = submission.text;

@@ -1,12 +1,13 @@
 #include "runtime/daemon/job_run.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <filesystem>
 
 #include "algos/algorithm.h"
+#include "algos/grid/grid_cost.h"
 #include "runtime/control/json.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/net/interface.h"
@@ -245,9 +246,10 @@ Status JobRun::prepare() {
     if (plan_->stages > 0) {
         config.job.stages = plan_->stages;
         config.job.cuts = plan_->cuts;
-        if (!std::has_single_bit(plan_->slice_groups) || config.job.slices % plan_->slice_groups != 0)
-            return fail(Code::invalid, "the plan of node {} has {} slice groups, which do not divide {} slices", plan_->members[0].name,
-                        plan_->slice_groups, config.job.slices);
+        if (const std::vector<uint32_t> possible = slice_group_counts(config.job.slices);
+            std::ranges::find(possible, plan_->slice_groups) == possible.end())
+            return fail(Code::invalid, "the plan of node {} has {} slice groups, and {} slices can have {}", plan_->members[0].name,
+                        plan_->slice_groups, config.job.slices, fmt::join(possible, ", "));
         config.job.slice_groups = plan_->slice_groups;
         config.grid = plan_->grid;
     }

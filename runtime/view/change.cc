@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/bits.h"
+
 namespace gradcast {
 
 using Kind = ViewMessage::Kind;
@@ -231,19 +233,18 @@ void ViewChange::freeze(uint64_t now_us) {
 
 /// Bits of the nodes whose traffic this node receives.
 std::vector<uint64_t> ViewChange::reach(uint64_t now_us) const {
-    std::vector<uint64_t> bits((config_.nodes + 63) / 64);
+    std::vector<uint64_t> bits(bit_words(config_.nodes));
     for (uint32_t each = 0; each < config_.nodes; ++each) {
         const ViewNode& its = nodes_[each];
         const bool own = each == index_of(config_.self);
         if (!rank_ && !own) {   // that a VIEW names a member does not show that this joiner receives from it
-            if (its.suspicion == Suspicion::none && its.received_us > 0 && now_us - its.received_us < part(4))
-                bits[each / 64] |= uint64_t{1} << each % 64;
+            if (its.suspicion == Suspicion::none && its.received_us > 0 && now_us - its.received_us < part(4)) set_bit(bits.data(), each);
             continue;
         }
         const bool present = ranks_[each] ? its.newest == 0 || its.newest <= view_.members[*ranks_[each]].incarnation : false;
         if (own ||
             (its.suspicion == Suspicion::none && !its.proven_dead() && (present || (its.newest > 0 && now_us - its.alive_us < part(4)))))
-            bits[each / 64] |= uint64_t{1} << each % 64;
+            set_bit(bits.data(), each);
     }
     return bits;
 }
@@ -253,7 +254,7 @@ bool ViewChange::reaches_members(const ViewMessage& joiner) const {
     return std::all_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
         const uint32_t at = index_of(member.node);
         return member.node == joiner.from || (member.node != config_.self && suspected(member)) ||
-               (at / 64 < joiner.reach.size() && (joiner.reach[at / 64] >> at % 64 & 1) != 0);
+               (at / 64 < joiner.reach.size() && bit(joiner.reach.data(), at));
     });
 }
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/core/bits.h"
+
 namespace gradcast {
 namespace {
 
 constexpr uint32_t search_most = 1 << 15;   // sets that one search visits, of which there may be exponentially many
 
-bool reaches(const ViewVote& vote, uint32_t node) { return node / 64 < vote.reach.size() && vote.reach[node / 64] >> node % 64 & 1; }
+bool reaches(const ViewVote& vote, uint32_t node) { return node / 64 < vote.reach.size() && bit(vote.reach.data(), node); }
 
 /// Nodes that reach one another: the most, and of equal many those of lower ranks.
 class Clique {

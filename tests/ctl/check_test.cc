@@ -107,6 +107,11 @@ TEST_F(Check, MistakesHaveTheirLineBeforeADaemonRuns) {
     Outcome outcome = run("check job.toml --set data.classes=20");
     EXPECT_EQ(outcome.exit, 2);
     EXPECT_TRUE(outcome.says("(with --set data.classes=20)")) << outcome.err;
+    for (const char* command : {"check job.toml --nodes 2", "run job.toml --local 2"}) {
+        outcome = run(std::string(command) + " --set job.survive=true --set job.min_nodes=3");
+        EXPECT_EQ(outcome.exit, 2) << command;
+        EXPECT_TRUE(outcome.says("job.min_nodes = 3, but the job has 2 nodes")) << outcome.err;
+    }
     EXPECT_FALSE(fs::exists(folder + "/state"));
     expect_nothing_remains();
 }

@@ -22,6 +22,16 @@ TEST(GridCost, SliceGroupsDivideTheSlices) {
     for (const auto& each : cases) EXPECT_EQ(slice_group_counts(each.slices), each.counts) << each.slices;
 }
 
+TEST(GridCost, TokensNameRows) {
+    struct {
+        uint64_t all, own, tokens;
+        double rows;
+    } cases[] = {{10, 10, 0, 0}, {10, 10, 1, 1}, {10, 5, 1, 0.5}, {10, 5, 2, 0.95}, {1, 1, 7, 1}, {4, 2, 3, 2 * (1 - 27.0 / 64)}};
+    for (const auto& each : cases) EXPECT_NEAR(rows_named(each.all, each.own, each.tokens), each.rows, 1e-12) << each.tokens;
+    EXPECT_NEAR(rows_named(50257, 25129, 1), 0.5, 1e-4);
+    EXPECT_NEAR(rows_named(65, 33, 10'000), 33, 1e-9);   // all of them
+}
+
 constexpr StageTimes one{1, 1, 1};
 
 GridLoad equal(uint32_t stages, uint32_t blocks, Schedule schedule = Schedule::one_forward_one_backward) {
@@ -120,6 +130,23 @@ TEST(GridCost, AutoTakesTheShortestStepThatFits) {
                  {{cost(2, 10), cost(2, 10)}, 0, 0},
                  {{}, 0, 0}};
     for (const auto& each : cases) EXPECT_EQ(grid_choose(each.costs, each.memory), each.best);
+}
+
+// A grid of one replica is taken only where no other one fits.
+TEST(GridCost, SurviveTakesTwoReplicasWhereTheyFit) {
+    const auto cost = [](uint32_t replicas, double step, uint64_t memory) {
+        return GridCost{.step = step, .memory = memory, .replicas = replicas};
+    };
+    const std::vector<GridCost> costs = {cost(4, 3, 100), cost(2, 2, 60), cost(1, 1, 40)};
+    struct {
+        uint64_t memory;
+        size_t best, survives;
+    } cases[] = {{0, 2, 1}, {100, 2, 1}, {60, 2, 1}, {59, 2, 2}, {39, 3, 3}};
+    for (const auto& each : cases) {
+        EXPECT_EQ(grid_choose(costs, each.memory), each.best) << each.memory;
+        EXPECT_EQ(grid_choose(costs, each.memory, true), each.survives) << each.memory;
+    }
+    EXPECT_EQ(grid_choose(std::vector{cost(4, 2, 1), cost(2, 2, 1)}, 0, true), 0u);   // two replicas are enough: the first of equal ones
 }
 
 }   // namespace

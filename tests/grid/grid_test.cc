@@ -26,6 +26,8 @@ TEST(Grid, GivesEachRankItsCell) {
                 EXPECT_TRUE(seen.insert(rank).second);
                 EXPECT_EQ(grid.replica_of(rank), replica);
                 EXPECT_EQ(grid.cell_of(rank), cell);
+                EXPECT_EQ(grid.number_of(cell), stage * 2 + slice);
+                EXPECT_EQ(grid.cell(grid.number_of(cell)), cell);
                 EXPECT_FALSE(grid.is_spare(rank));
             }
     EXPECT_EQ(*seen.rbegin(), 11);

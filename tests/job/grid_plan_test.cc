@@ -6,6 +6,7 @@
 #include <array>
 #include <numeric>
 
+#include "runtime/job/file/cells.h"
 #include "tests/job/runs.h"
 
 namespace gradcast {
@@ -117,6 +118,78 @@ TEST_F(GridPlanTest, ChoosesWhatFits) {
     EXPECT_LE(small.chosen()->cost.memory, any.grids[0].cost.memory - 1);
     EXPECT_EQ(small.chosen()->cost.step, 0);
     EXPECT_EQ(plan(text, 6, {.memory = 1000, .times = false}).chosen(), nullptr);
+}
+
+// A link of 10 kbit/s makes the words of a replica the longest part of a step, so a job that need not survive takes one replica.
+TEST_F(GridPlanTest, SurviveTakesTwoReplicasWhereTheyFit) {
+    const GridPlanOptions slow{.wire = {.bits_per_s = 1e4}, .times = true};
+    const auto text = [&](const char* job, const std::string& parallel) {
+        return replaced(net(40, "[algorithm]\nexchange = \"ring\"\n[parallel]\n" + parallel), "blocks = 6\n", job);
+    };
+    constexpr char survive[] = "blocks = 6\nsurvive = true\n", any[] = "stages = \"auto\"\n";
+    const GridPlan ends = plan(text(stages_go, any), 2, slow), survives = plan(text(survive, any), 2, slow);
+    ASSERT_NE(ends.chosen(), nullptr);
+    EXPECT_EQ(ends.chosen()->replicas, 1u);
+    EXPECT_EQ(ends.notes, std::vector<std::string>());
+    ASSERT_NE(survives.chosen(), nullptr);
+    EXPECT_EQ(survives.chosen()->replicas, 2u);
+    const std::string last = "survive: grids of one replica come last: with one the loss of any node ends the job";
+    EXPECT_EQ(survives.notes, std::vector{last});
+    EXPECT_NE(survives.reason(*survives.chosen(), slow).find("; " + last), std::string::npos);
+    const GridPlan small = plan(text(survive, any), 2, {.memory = survives.grids[0].cost.memory - 1, .times = false});
+    ASSERT_NE(small.chosen(), nullptr);
+    EXPECT_EQ(small.chosen()->replicas, 1u);
+    const std::string ends_with_any = "with one the loss of any node ends the job";
+    EXPECT_EQ(small.notes, std::vector{"survive: no grid of two replicas fits in memory: " + ends_with_any});
+    const std::string groups = "slices = 2\nsliced = [\"middle\"]\nslice_groups = 2\n";
+    EXPECT_EQ(plan(text(survive, any + groups), 2).notes, std::vector{"survive: no grid of two replicas is possible: " + ends_with_any});
+    // A buddy keeps each stage, so one replica goes on.
+    EXPECT_EQ(plan(text(survive, "stages = 2\nbuddy = true\n"), 2).notes, std::vector<std::string>());
+}
+
+// A number of stages is the user's word: the job runs, and says what it does not survive.
+TEST_F(GridPlanTest, OneReplicaThatIsToSurviveIsWarnedOf) {
+    const auto warnings = [&](const char* job, const std::string& parallel, uint32_t nodes) {
+        const Run run =
+            this->run(replaced(net(40, "[algorithm]\nexchange = \"ring\"\n[parallel]\n" + parallel), "blocks = 6\n", job), nodes);
+        EXPECT_TRUE(run.status.ok()) << run.status.what;
+        return std::ranges::count_if(run.ranks[0].warnings,
+                                     [](const std::string& each) { return each.starts_with("survive = true, but "); });
+    };
+    constexpr char survive[] = "blocks = 6\nsurvive = true\n";
+    EXPECT_EQ(warnings(survive, "stages = 2\n", 2), 1);
+    EXPECT_EQ(warnings(survive, "stages = 2\n", 3), 1);
+    EXPECT_EQ(warnings(survive, "stages = 2\n", 4), 0);
+    EXPECT_EQ(warnings(survive, "stages = 2\nbuddy = true\n", 2), 0);
+    EXPECT_EQ(warnings(stages_go, "stages = 2\n", 2), 0);
+    JobConfig job;
+    job.survive = true, job.stages = 2, job.slice_groups = 2;
+    EXPECT_EQ(one_replica_text(job, 4),
+              "survive = true, but 4 nodes are one replica of 2 stages x 2 slice groups: the loss of a node that "
+              "alone has its part ends the job; take 8 nodes for two replicas, or fewer stages");
+    job.slice_groups = 1;
+    EXPECT_EQ(one_replica_text(job, 3),
+              "survive = true, but 3 nodes are one replica of 2 stages: the loss of a node that alone has its part "
+              "ends the job; take 4 nodes for two replicas, or fewer stages, or buddy = true");
+    EXPECT_EQ(one_replica_text(job, 4), "");
+}
+
+// The update that is measured needs the number of steps.
+TEST_F(GridPlanTest, TakesSchedulesThatEndWithTheJob) {
+    const std::string text = replaced(replaced(net(40, "[algorithm]\nexchange = \"ring\"\n"), "blocks = 6\n", stages_go), "[optimiser]\n",
+                                      "[optimiser]\nschedule = \"cosine\"\n");
+    const GridPlan made = plan(text, 2, {.times = true});
+    ASSERT_EQ(made.grids.size(), 2u);
+    for (const PlannedGrid& each : made.grids) EXPECT_GT(each.cost.step, 0);
+}
+
+TEST_F(GridPlanTest, LeavesOutGridsBelowMinNodes) {
+    const std::string text = replaced(net(40, "[algorithm]\nexchange = \"ring\"\n[parallel]\nstages = \"auto\"\n"), "blocks = 6\n",
+                                      "blocks = 6\nsurvive = true\nmin_nodes = 1\n");
+    const GridPlan made = plan(text, 2);
+    ASSERT_EQ(made.grids.size(), 1u);
+    EXPECT_EQ(made.grids[0].stages, 1u);
+    EXPECT_EQ(made.notes, std::vector<std::string>{"stages = 2: job.min_nodes = 1 is less than the 2 nodes of one replica"});
 }
 
 // Steps are predicted without the backward passes of these layers, of an uncut net and in stages.

@@ -223,8 +223,8 @@ const std::vector<Case> cases = {
      "parallel.stages: the layers at which a net can be cut depend on the device: take device = \"cpu\" or \"cuda\""},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .parallel = "stages = \"auto\"\n"},
      "parallel.stages: auto measures layers on CPUs in this version: name a number of stages, or take device = \"cpu\""},
-    {{.job = "steps = 3\nsurvive = true\nmin_nodes = 1\n", .parallel = "stages = 2\n"},
-     "job.min_nodes: is less than one replica of 2 stages has: the job cannot go on with fewer nodes"},
+    {{.job = "steps = 3\nsurvive = true\nmin_nodes = 3\n", .parallel = "stages = 2\nslices = 2\nslice_groups = 2\n"},
+     "job.min_nodes: 3 is less than the 4 nodes of one replica (stages x slice_groups), without which the job cannot go on: take at least 4, or 0"},
     {{.job = "steps = 3\nsurvive = true\nmin_nodes = 1\n", .parallel = "stages = 5\nbuddy = true\n"},
      "job.min_nodes: is less than one node of each pair of buddies of 5 stages: the job cannot go on with fewer"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .algorithm = "weights = [1, 2]\n", .parallel = "stages = 2\n"},
@@ -286,6 +286,21 @@ TEST(JobRules, EachIsBrokenByOneCase) {
         EXPECT_TRUE(cases[i].message.starts_with(fmt::format("{}: {}", rules[i].key, text.substr(0, text.find('{')))))
             << rules[i].key << ": " << text << " is not the rule of " << cases[i].message;
     }
+}
+
+// What is auto counts as one: the plan leaves out grids that are too large.
+TEST(JobRules, MinNodesAreThoseOfAReplica) {
+    const auto broken = [](uint32_t nodes, const char* parallel) {
+        const std::string job = fmt::format("steps = 3\nsurvive = true\nmin_nodes = {}\n", nodes);
+        return mistakes_of({.job = job.c_str(), .parallel = parallel}).size();
+    };
+    constexpr char both[] = "stages = 2\nslices = 2\nslice_groups = 2\n", some[] = "stages = \"auto\"\nslices = 2\nslice_groups = 2\n";
+    EXPECT_EQ(broken(4, both), 0u);
+    EXPECT_EQ(broken(1, "stages = 2\n"), 1u);
+    EXPECT_EQ(broken(2, "stages = 2\n"), 0u);
+    EXPECT_EQ(broken(1, some), 1u);
+    EXPECT_EQ(broken(2, some), 0u);
+    EXPECT_EQ(broken(1, "stages = \"auto\"\n"), 0u);
 }
 
 TEST(JobRules, SliceGroupsMayBeAuto) {

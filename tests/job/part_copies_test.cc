@@ -192,6 +192,41 @@ TEST_F(PartCopiesTest, OneNodesFolderIsEnoughOfTwoStages) {
     EXPECT_GT(last, 20u);
 }
 
+// The rank that is to write the model is lost after the last step: the others have all parts of the last state.
+TEST_F(PartCopiesTest, TheLastStateIsWrittenInPartsWhereItsModelIsNot) {
+    const Run quiet = run(text(1, ""), 1);
+    const std::string text = this->text(2, "checkpoint_every = 10\n");
+    const auto killed = [&](uint64_t at_us) { return run(text, 4, {}, [&](Simulator& simulator) { simulator.kill(0, at_us); }); };
+    const uint64_t last = quiet.ranks[0].step;
+    uint64_t before = 1'000, after = 10'000'000;   // the last step ends in between
+    while (after - before > 20) {
+        const uint64_t middle = (before + after) / 2;
+        (killed(middle).ranks[2].step < last ? before : after) = middle;
+    }
+    const Run broken = killed(after);
+    ASSERT_FALSE(broken.status.ok());
+    ASSERT_FALSE(std::filesystem::exists(broken.folders[0] + "/final.h5"));
+    const Held all = held(broken);
+    ASSERT_TRUE(all.contains(last));
+    for (const Rank rank : {1u, 2u, 3u})
+        EXPECT_EQ(std::ranges::count(all.at(last).at(rank % 2), broken.folders[rank]), 1) << "rank " << rank;
+    Resume resume{.on = true, .steps = last, .state = splitmix64(last), .holders = {}, .paths = {}, .notes = {}};
+    for (uint32_t cell = 0; cell < 2; ++cell) {
+        ModelPart part;
+        const std::string path = checkpoint_path(broken.folders[cell == 0 ? 2 : 1], {last, cell, 2});
+        const Status status = part.open(path);
+        ASSERT_TRUE(status.ok()) << status.what;
+        resume.state += part.model().state;
+        resume.holders.push_back(NodeId{0});
+        resume.paths.push_back(path);
+    }
+    for (const uint32_t nodes : {1u, 2u}) {
+        const Run second = run(this->text(nodes, ""), nodes, resume);
+        EXPECT_EQ(second.digest(), quiet.digest());
+        EXPECT_TRUE(std::filesystem::exists(second.folders[0] + "/final.h5"));
+    }
+}
+
 // On fewer nodes than the job began with.
 TEST_F(PartCopiesTest, AResumedJobGoesOnWithFewerCopies) {
     const Run quiet = run(text(1, ""), 1);

@@ -131,6 +131,35 @@ TEST(StagesBuddies, OfTwoNodesTheLowestGoesOn) {
         }
 }
 
+// The node that may not go on alone has both stages, and leaves both: the job goes on from its folder alone.
+TEST(StagesBuddies, ANodeThatEndsWritesTheStageThatItKeeps) {
+    alone();   // its folder is that of rank 0
+    uint32_t resumed = 0;
+    for (uint64_t at = 4; at < 12; ++at) {
+        SCOPED_TRACE(fmt::format("at {} of 12", at));
+        Buddies job(2, at);
+        job.checkpoint_every = 1000;   // none but those
+        job.kills = {{0, quiet_us(2) * at / 12}};
+        job.run();
+        const uint64_t steps = job.engines[1]->status().step;
+        if (job.sim->result(1).ok() || steps == 0) continue;
+        Buddies rest(1);
+        rest.survive = false;
+        rest.options = "";
+        rest.resume = {.on = true, .steps = steps, .state = alone().lines[steps - 1].digest, .holders = {}, .paths = {}, .notes = ""};
+        for (uint32_t cell = 0; cell < 2; ++cell) {
+            rest.resume.holders.push_back(NodeId{0});
+            rest.resume.paths.push_back(checkpoint_path(job.own_folder(1), {steps, cell, 2}));
+            EXPECT_TRUE(std::filesystem::exists(rest.resume.paths.back())) << rest.resume.paths.back();
+        }
+        rest.run();
+        rest.expect(alone().digest);
+        ++resumed;
+        if (::testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(resumed, 2u);
+}
+
 // A node that comes back, here as another one with the same stage, computes it again.  Then its buddy may be lost.
 TEST(StagesBuddies, AJoinerIsABuddyAgain) {
     constexpr uint32_t steps = 60;

@@ -36,7 +36,7 @@ const PlannedGrid* own_grid(const GridPlan& plan, const JobConfig& job, uint64_t
         if ((job.stages == stages_auto || each.stages == job.stages) &&
             (job.slice_groups == slice_groups_auto || each.slice_groups == job.slice_groups))
             its.push_back(&each), costs.push_back(each.cost);
-    const size_t best = grid_choose(costs, its.size() > 1 ? memory : 0);
+    const size_t best = grid_choose(costs, its.size() > 1 ? memory : 0, needs_replicas(job));
     const bool whole = job.stages == 1 && job.slice_groups == 1;
     return best < its.size() && !whole ? its[best] : nullptr;
 }

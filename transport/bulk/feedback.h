@@ -4,6 +4,7 @@
 // whose number stands in DataBody::reserved.  A slot is used again only when all receivers of its piece have finished it, so one bit a
 // slot, which is flipped when a piece in it is finished, tells the sender all finished pieces in every report, even if reports were lost.
 #pragma once
+#include "runtime/core/bits.h"
 #include "transport/bulk/bulk.h"
 #include "transport/wire/packet.h"
 
@@ -66,10 +67,5 @@ inline uint64_t window_first(const BulkConfig& config) {
     const uint64_t packet = config.segment_bytes + config.header_bytes;
     return std::clamp<uint64_t>(config.window_bytes / std::max(config.ranks - 1, 1u), window_least * packet, window_most_first * packet);
 }
-
-inline bool bit(const uint64_t* bits, uint32_t i) { return bits[i / 64] >> (i % 64) & 1; }
-inline void set_bit(uint64_t* bits, uint32_t i) { bits[i / 64] |= uint64_t{1} << i % 64; }
-inline void clear_bit(uint64_t* bits, uint32_t i) { bits[i / 64] &= ~(uint64_t{1} << i % 64); }
-inline void flip_bit(uint64_t* bits, uint32_t i) { bits[i / 64] ^= uint64_t{1} << i % 64; }
 
 }   // namespace gradcast::bulk

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 
+#include "runtime/core/bits.h"
 #include "runtime/core/net/interface.h"
 
 namespace gradcast {
@@ -250,7 +251,7 @@ const SocketAddress* Datagrams::aim(Burst& burst) {
         }
         ++burst.next;
         const Mate& mate = mates_[rank];
-        if ((burst.to.bits[rank / 64] >> rank % 64 & 1) && mate.addressed && (burst.probes || !mate.by_stream)) return &mate.address;
+        if (bit(burst.to.bits, rank) && mate.addressed && (burst.probes || !mate.by_stream)) return &mate.address;
     }
     return nullptr;
 }
@@ -308,7 +309,7 @@ void Datagrams::detour(Burst& burst) {
         flat_.insert(flat_.end(), bytes, bytes + burst.vectors[i].iov_len);
     }
     for (Rank rank = 0; rank < mates_.size(); ++rank) {
-        const bool wanted = burst.to.bits ? burst.to.bits[rank / 64] >> rank % 64 & 1 : burst.to.rank == rank;
+        const bool wanted = burst.to.bits ? bit(burst.to.bits, rank) : burst.to.rank == rank;
         if (!wanted || !mates_[rank].by_stream) continue;
         burst.aimed = true;
         for (size_t at = 0; at < flat_.size(); at += burst.segment_bytes) {

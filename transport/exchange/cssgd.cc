@@ -24,6 +24,7 @@
 #include <cmath>
 #include <utility>
 
+#include "runtime/core/bits.h"
 #include "transport/exchange/counting.h"
 #include "transport/exchange/held.h"
 
@@ -217,7 +218,7 @@ private:
             for (uint32_t i = 0; i <= r_; ++i) {
                 ranks_.push_back(set[i]);
                 block_.push_back(place_of_[number_of(n(), set, i)]);
-                if (set[i] != config_.self) to_[to_.size() - words + set[i] / 64] |= uint64_t{1} << set[i] % 64;
+                if (set[i] != config_.self) set_bit(to_.data() + to_.size() - words, set[i]);
             }
         }
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/bits.h"
+
 namespace gradcast {
 
 bool RankedProtocol::rank_of(Rank node, Rank* rank) const {
@@ -13,13 +15,13 @@ bool RankedProtocol::rank_of(Rank node, Rank* rank) const {
 
 RankSet RankedProtocol::nodes_of(const RankSet& ranks) {
     if (!ranks.bits) return {static_cast<Rank>(nodes_[ranks.rank])};
-    key_.assign(ranks.bits, ranks.bits + (nodes_.size() + 63) / 64);
+    key_.assign(ranks.bits, ranks.bits + bit_words(nodes_.size()));
     auto found = sets_.find(key_);
     if (found == sets_.end()) {
-        std::vector<uint64_t> bits((ranks_max + 63) / 64);
+        std::vector<uint64_t> bits(bit_words(ranks_max));
         for (Rank rank = 0; rank < nodes_.size(); ++rank) {
             const auto node = static_cast<uint32_t>(nodes_[rank]);
-            if (key_[rank / 64] >> rank % 64 & 1) bits[node / 64] |= uint64_t{1} << node % 64;
+            if (bit(key_.data(), rank)) set_bit(bits.data(), node);
         }
         found = sets_.emplace(key_, std::move(bits)).first;
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/core/bits.h"
 #include "transport/sim/impl.h"
 
 namespace gradcast::sim {
@@ -269,7 +270,7 @@ void SimulatorImpl::transmit_datagram(Rank from) {
     node.datagrams.pop_front();
     Message& m = messages_[index];
     node.transmitting = true;
-    auto addressed = [&](Rank to) { return m.send.to.bits[to / 64] >> to % 64 & 1; };
+    auto addressed = [&](Rank to) { return bit(m.send.to.bits, to); };
     uint64_t bytes = m.bytes();
     for (Rank to = 0, first = 1; m.send.copies && to < nodes_.size(); ++to)
         if (m.send.to.bits && addressed(to) && !std::exchange(first, 0)) bytes += m.bytes();

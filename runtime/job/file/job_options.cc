@@ -378,7 +378,7 @@ constexpr JobOption rows[] = {
      field<&AlgorithmSettings::pull, Identity::yes>},
     {"parallel", "stages", Kind::integer, "1", 1, ranks_max, false, auto_name,
      "runs of layers that the net is cut into; each node computes one of them.  auto: as `gradcastctl plan` marks it, the shortest step that "
-     "fits into `memory` of every node.  The result is the same", field<&JobConfig::stages, Identity::no>},
+     "fits into `memory` of every node; with survive, of at least two replicas where these fit.  The result is the same", field<&JobConfig::stages, Identity::no>},
     {"parallel", "cuts", Kind::texts, "[]", 0, 0, false, nullptr,
      "names of the layers that begin the second stage and the following ones; []: such that the slowest stage, with what it sends to others, "
      "is as fast as possible, by the times that layers take at the node of the submission", field<&JobConfig::cuts, Identity::no>},

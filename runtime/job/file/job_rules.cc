@@ -32,6 +32,7 @@ std::string word_text(std::string_view word, Keys keys) {
     if (word == "server algorithms") return server_algorithms();
     if (word == "weighing exchanges") return exchange_names(&ExchangeKind::weighs);
     if (word == "balancing exchanges") return exchange_names(&ExchangeKind::balances);
+    if (word == "nodes of a replica") return fmt::format("{}", cells_of(keys.job));
     GC_ASSERT(word == "coding exchanges");
     return exchange_names(&ExchangeKind::codes);
 }
@@ -269,8 +270,9 @@ constexpr JobRule rules[] = {
      "the layers at which a net can be cut depend on the device: take device = \"cpu\" or \"cuda\""},
     {"parallel.stages", [](Keys keys) { return keys.job.stages == stages_auto && !on_cpus(keys); },
      "auto measures layers on CPUs in this version: name a number of stages, or take device = \"cpu\""},
-    {"job.min_nodes", [](Keys keys) { return staged(keys) && !keys.job.buddy && keys.job.min_nodes > 0 && keys.job.min_nodes < keys.job.stages; },
-     "is less than one replica of {parallel.stages} stages has: the job cannot go on with fewer nodes"},
+    {"job.min_nodes", [](Keys keys) { return min_nodes_below_replica(keys.job); },
+     "{job.min_nodes} is less than the {nodes of a replica} nodes of one replica (stages x slice_groups), without which the job cannot go on: "
+     "take at least {nodes of a replica}, or 0"},
     {"job.min_nodes", [](Keys keys) { return keys.job.buddy && keys.job.min_nodes > 0 && keys.job.min_nodes < keys.job.stages / 2; },
      "is less than one node of each pair of buddies of {parallel.stages} stages: the job cannot go on with fewer"},
     {"parallel.stages", [](Keys keys) { return staged(keys) && (keys.job.balance || !keys.job.weights.empty()); },

@@ -297,21 +297,38 @@ void Checkpoints::close() {
     if (std::exchange(phase_, Phase::idle) == Phase::written) ::unlink((path_of(steps_) + ".part").c_str());
 }
 
-void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorithm) {
+void Checkpoints::rescue(const Model& model, std::span<const std::byte> algorithm, std::span<const Kept> kept) {
     close();
     if (keep_ == 0 || model.step == 0) return;
     take_part();
-    const std::string path = path_of(model.step);
-    if (::access(path.c_str(), F_OK) == 0) return;
+    const auto write = [&](uint32_t cell, const auto& to) {
+        const std::string path = checkpoint_path(folder_, {model.step, cell, cells_});
+        if (::access(path.c_str(), F_OK) == 0) return false;
+        Status status = to(path + ".part");
+        if (status.ok()) status = file_rename(path + ".part", path);
+        if (status.ok()) return true;
+        ::unlink((path + ".part").c_str());
+        failed("checkpoint", model.step, status);
+        return false;
+    };
     model_ = model;
     model_.digest.clear();
-    Status status = write_file(parts_->state(algorithm));
-    if (status.ok()) status = file_rename(path + ".part", path);
-    if (!status.ok()) {
-        ::unlink((path + ".part").c_str());
-        return failed("checkpoint", model_.step, status);
+    const bool wrote = write(cell_, [&](const std::string&) { return write_file(parts_->state(algorithm)); });
+    if (wrote && cells_ == 1) trim_own(model.step);
+    for (const Kept& each : kept) {
+        Model of = model_;
+        of.state = each.state;
+        const auto& vectors = each.memory.vectors;
+        const auto floats = [&](StateVector which) {
+            return std::span(reinterpret_cast<const float*>(vectors[which].data()), vectors[which].size() / sizeof(float));
+        };
+        const std::span<std::byte> exponents = vectors[StateVector::exponents];
+        const ModelState state{floats(StateVector::parameters),
+                               floats(StateVector::optimiser),
+                               {reinterpret_cast<const int32_t*>(exponents.data()), exponents.size() / sizeof(int32_t)},
+                               algorithm};
+        write(each.cell, [&](const std::string& path) { return model_write(path, of, state, parts_->state_sizes(), each.memory.runs); });
     }
-    if (cells_ == 1) trim_own(model.step);
 }
 
 void Checkpoints::trim_own(uint64_t newest) const {

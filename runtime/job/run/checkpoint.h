@@ -58,8 +58,14 @@ public:
     void regrouped(uint64_t steps);
     /// All ranks have reported these with the last state.
     void reported(const std::function<CheckpointNews(Rank)>& of);
-    /// The job ends with an error before its last step: writes the present state, which the other ranks may not have had.
-    void rescue(const Model& model, std::span<const std::byte> algorithm);
+    /// What this rank keeps of another cell.
+    struct Kept {
+        uint32_t cell;    // in the present view
+        uint64_t state;   // digest
+        StateMemory memory;
+    };
+    /// The job ends with an error before its model has a name: writes the present state, which the other ranks may not have had.
+    void rescue(const Model& model, std::span<const std::byte> algorithm, std::span<const Kept> kept = {});
     /// Waits for what is being written; a snapshot that is not confirmed goes.
     void close();
 

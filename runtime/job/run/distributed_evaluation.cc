@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "algos/pipeline.h"
+#include "runtime/core/bits.h"
 
 namespace gradcast {
 namespace {
@@ -29,10 +30,10 @@ void DistributedEvaluation::plan(const JobParts& parts, const Grid* grid, Rank s
     adders_ = std::min(n_, losses_tolerated + 1);
     if (grid && losses_tolerated > 0 && own_ < adders_) {
         orders_ = true;
-        mates_.assign((n + 63) / 64, 0);
+        mates_.assign(bit_words(n), 0);
         for (uint32_t cell = 0; cell < grid->cells(); ++cell) {
             const Rank mate = grid->rank_of(own_, grid->cell(cell));
-            if (mate != holder(own_)) mates_[mate / 64] |= uint64_t{1} << mate % 64;
+            if (mate != holder(own_)) set_bit(mates_.data(), mate);
         }
         arena.plan("evaluation", (n_ + 1) * sizeof(uint32_t), &numbers_);
     }
@@ -40,7 +41,7 @@ void DistributedEvaluation::plan(const JobParts& parts, const Grid* grid, Rank s
     others_ = ranks_but(self, n);
     to_adders_.assign(others_.size(), 0);
     for (uint32_t adder = 0; adder < adders_; ++adder)
-        if (holder(adder) != self) to_adders_[holder(adder) / 64] |= uint64_t{1} << holder(adder) % 64;
+        if (holder(adder) != self) set_bit(to_adders_.data(), holder(adder));
     const uint32_t batches = parts.evaluator->batches();
     arena.plan("evaluation", batches * sizeof(BatchResult), &results_);
     arena.plan("evaluation", adders_ * sizeof(BatchResult), &totals_);

@@ -8,6 +8,7 @@
 
 #include "algos/algorithm.h"
 #include "runtime/core/fd.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/model/tensors.h"
 #include "runtime/job/report/view_records.h"
@@ -33,8 +34,7 @@ public:
     JobEngine(const EngineConfig& config, const Log& log) : config_(config), job_(config_.job), report_(log) {}
 
     Status prepare() {
-        if (const uint32_t nodes = config_.nodes(); job_.min_nodes > nodes)
-            return fail(Code::invalid, "job.min_nodes = {}, but the job has {} node{}", job_.min_nodes, nodes, nodes == 1 ? "" : "s");
+        GC_TRY(min_nodes_check(job_, config_.nodes()));
         const Status copies = copies_check(job_, config_.nodes());
         if (!config_.resume.on) GC_TRY(copies);
         GC_TRY(make_directories(config_.folder));
@@ -497,10 +497,9 @@ private:
         const uint64_t model = parts_.model_digest();
         if (context.cells ? context.part(model) != context.cells->part() : context.digest(context.step, model) != context.state)
             return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
-        if (!trained_)
+        if (!trained_ || (context.cells && !model_.named()))   // without a name the model lacks other ranks' parts
             return checkpoints_.rescue(context.cells ? model_.part_of(context, standing_) : model_.of(context, standing_),
-                                       algorithm_->state());
-        if (context.cells && !model_.named()) return;   // the other ranks' parts are not here
+                                       algorithm_->state(), kept_parts(context));
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
         if (!good) return;
         if (model_.digest().empty()) model_.compute_digest();
@@ -508,6 +507,22 @@ private:
         if (status.ok() && !model_.named()) status = model_.name();
         if (status.ok()) report_.warn(fmt::format("the model of the last step is in {}; not every rank has confirmed it", model_.path()));
         else report_.log().error("{}", status.what);
+    }
+
+    /// The stages that this rank keeps, where they are as it has reported them with its own part.
+    std::vector<Checkpoints::Kept> kept_parts(const Context& context) {
+        std::vector<Checkpoints::Kept> all;
+        if (!parts_.buddies || !context.kept) return all;
+        const std::vector<KeptStage*> stages = parts_.buddies->kept();
+        std::vector<StateMemory> memory = parts_.buddies->kept_memory(parts_);
+        const std::vector<uint32_t>& begins = parts_.pipeline->begins;
+        for (size_t i = 0; i < stages.size(); ++i) {
+            const auto begin = std::ranges::find(begins, parts_.cut->begins[stages[i]->stage]);
+            const uint64_t part = stages[i]->part();
+            if (begin != begins.end() && part == context.kept->part(i))
+                all.push_back({static_cast<uint32_t>(begin - begins.begin()), part, std::move(memory[i])});
+        }
+        return all;
     }
 
     /// Two steps: `auto` may choose another exchange.

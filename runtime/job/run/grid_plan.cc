@@ -90,7 +90,8 @@ public:
         if (plan_.grids.empty()) return fail(Code::invalid, "{}", plan_.notes.back());
         std::vector<GridCost> costs;
         for (const PlannedGrid& each : plan_.grids) costs.push_back(each.cost);
-        plan_.best = grid_choose(costs, options_.memory);
+        plan_.best = grid_choose(costs, options_.memory, needs_replicas(job));
+        if (needs_replicas(job)) note_replicas();
         if (options_.stages > 0) return *plan = std::move(plan_), Status{};
         EngineConfig one = uncut;
         one.roster = std::vector<Member>{config_.roster[0]};
@@ -123,25 +124,30 @@ private:
         if (options_.times && whole.kernels_measured()) {
             NetMeasure measured;
             const NetConfig net{.samples_max = samples_, .block_sizes = whole.block_sizes, .precision = config_.job.precision};
-            const Status status = net_measure(whole.spec, net, passes, config_.stop, &measured, &config_.job.optimiser);
+            OptimiserConfig optimiser = config_.job.optimiser;
+            optimiser.steps = whole.steps;
+            const Status status = net_measure(whole.spec, net, passes, config_.stop, &measured, &optimiser);
             if (status.code == Code::node_memory) plan_.notes.push_back(fmt::format("steps are not predicted: {}", status.what));
             else GC_TRY(status);
             units_ = std::move(measured.units);
             if (!units_.empty()) quantise_s_ = quantise_seconds(std::min(plan_.parameters, quantised_most));
         }
         weights_.resize(order_.names.size());
+        gradients_.resize(order_.names.size());
         std::vector<uint64_t> outputs(weights_.size());
         for (const Layer& layer : whole.layers) {
             const auto at = static_cast<size_t>(std::ranges::find(order_.names, layer.spec.name) - order_.names.begin());
             weights_[at] = static_cast<double>(layer.parameters());
+            gradients_[at] = static_cast<double>(layer.weights + layer.biases);   // also where it takes another layer's weights
             outputs[at] = layer.out.elements();
         }
         if (units_.empty()) return work_ = order_.work, Status{};
+        find_tied(whole);
         GC_TRY(find_frozen(whole));
         work_.assign(order_.names.size(), 0);
         for (UnitTimes& unit : units_) {
             if (unit.end <= frozen_) unit.weights = 0;   // of zeros, which become words as others do
-            unit.weights += quantise_s_ * std::accumulate(&weights_[unit.first], weights_.data() + unit.end, 0.0);
+            unit.weights += quantise_s_ * std::accumulate(&gradients_[unit.first], gradients_.data() + unit.end, 0.0);
             plan_.block_s += unit.forward + data_made(unit, 1) + unit.weights;
             work_[unit.first] = unit.forward + data_made(unit, config_.job.slice_groups) + unit.weights +
                                 unit.apply / static_cast<double>(whole.block_sizes.size());
@@ -150,6 +156,35 @@ private:
         const double link_s = 8.0 * sizeof(float) * samples_ * std::max(config_.lanes, 1u) / options_.wire.bits_per_s;
         for (const uint64_t elements : cuts_crossed(outputs, order_.reads)) edges_.push_back(static_cast<double>(elements) * link_s);
         return {};
+    }
+
+    /// A unit that has a layer with the weights of another unit's layer updates these weights, too.
+    void find_tied(const JobParts& whole) {
+        for (uint32_t owner = 0; owner < whole.layers.size(); ++owner) {
+            const Layer& layer = whole.layers[owner];
+            if (layer.uses == 1) continue;
+            std::vector<TiedUpdate> updates;
+            for (const UnitTimes& unit : units_) {
+                bool has = false;
+                for (uint32_t i = unit.first; i < unit.end; ++i) has = has || i == owner || whole.layers[i].tied == owner;
+                if (!has) continue;
+                const auto all = static_cast<double>(layers_layout(whole.layers, 0, {unit.first, unit.end}).elements);
+                updates.push_back({unit.first, unit.apply * static_cast<double>(layer.weights + layer.biases) / all});
+            }
+            if (updates.size() > 1) tied_.push_back(std::move(updates));
+        }
+    }
+
+    /// Seconds by which the updates of the stage's units are longer than that of the stage, which updates each tensor once.
+    double updates_repeated(const Stage& own) const {
+        double seconds = 0;
+        for (const std::vector<TiedUpdate>& updates : tied_) {
+            double all = 0, most = 0;
+            for (const TiedUpdate& each : updates)
+                if (own.has(each.layer)) all += each.seconds, most = std::max(most, each.seconds);
+            seconds += all - most;
+        }
+        return seconds;
     }
 
     /// Layers that do not learn, below all that do (nn/frozen.h).
@@ -190,6 +225,17 @@ private:
         return all;
     }
 
+    /// Of a job with survive, which grids of one replica do not serve.
+    void note_replicas() {
+        const auto one = [](const PlannedGrid& each) { return each.replicas < 2 && each.stages * each.slice_groups > 1; };
+        if (std::ranges::none_of(plan_.grids, one)) return;
+        const PlannedGrid* const chosen = plan_.chosen();
+        if (chosen && one(*chosen))
+            plan_.notes.push_back(fmt::format("survive: no grid of two replicas {}: with one the loss of any node ends the job",
+                                              std::ranges::all_of(plan_.grids, one) ? "is possible" : "fits in memory"));
+        else plan_.notes.push_back("survive: grids of one replica come last: with one the loss of any node ends the job");
+    }
+
     std::string keys_text(const Shape& shape) const {
         const std::string groups =
             config_.job.slice_groups == slice_groups_auto ? fmt::format(", slice_groups = {}", shape.groups) : std::string();
@@ -221,11 +267,15 @@ private:
     Status grid(EngineConfig config, PlannedGrid* made) {
         GridLoad load{.lanes = std::max(config.lanes, 1u), .micro_batch = config.job.micro_batch, .stages = {}};
         PlannedGrid result;
+        about_ = "job.min_nodes";
+        if (min_nodes_below_replica(config.job))
+            return fail(Code::invalid, "job.min_nodes = {} is less than the {} nodes of one replica", config.job.min_nodes,
+                        cells_of(config.job));
         about_ = "job.checkpoint_copies";
         GC_TRY(copies_check(config.job, config.nodes()));
         result.stages = config.job.stages;
         result.slice_groups = config.job.slice_groups;
-        result.replicas = std::max(config.nodes() / (config.job.stages * config.job.slice_groups), 1u);
+        result.replicas = std::max(config.nodes() / cells_of(config.job), 1u);
         result.cuts = config.job.cuts;
         std::vector<std::vector<MemoryUse>> memory;
         std::vector<uint32_t> groups;   // by stage, the fullest
@@ -248,6 +298,7 @@ private:
             memory.back() = std::move(its), load.stages.back() = its_load, groups.back() = group;
         }
         result.cost = grid_cost(load, options_.wire);
+        result.cost.replicas = result.replicas;
         if (units_.empty()) result.cost.step = result.cost.idle = 0;
         result.memory = std::move(memory[result.cost.fullest]);
         result.fullest_group = groups[result.cost.fullest];
@@ -271,6 +322,7 @@ private:
             load.block.weights += share * unit.weights;
             load.apply += share * unit.apply / grid->lanes;
         }
+        load.apply = std::max(load.apply - updates_repeated(own) / grid->lanes, 0.0);
         if (parts.pipeline) {
             grid->schedule = parts.pipeline->schedule;
             const bool goes_back = own.slice_groups > 1 || own.end > frozen_;
@@ -284,9 +336,12 @@ private:
             load.edges_received = bytes(true, false) + bytes(true, true);
             load.block.waits = bytes(true, true) > 0;
             if (own.slice_groups > 1) {   // passes wait for what the slice groups tell each other
-                load.slices_sent = static_cast<double>(pipeline.slice_bytes(samples_));
-                const double waits = load.slices_sent * 8 / options_.wire.bits_per_s +
-                                     static_cast<double>(pipeline.slice_points()) * options_.wire.latency_s;
+                Net& net = *parts.compute.net;
+                load.slices_sent = static_cast<double>(pipeline.slice_bytes(samples_)) - rows_spared(parts, own, net);
+                // One after the other.  Where sizes vary, the receives are posted at the point, and the values wait for them.
+                uint32_t messages = 0;
+                for (const SlicePoint& point : net.slice_points()) messages += point.varies() ? 2 : 1;
+                const double waits = load.slices_sent * 8 / options_.wire.bits_per_s + messages * options_.wire.latency_s;
                 load.block.forward += waits / 2;
                 load.block.data += waits / 2;
             }
@@ -319,6 +374,21 @@ private:
         return load;
     }
 
+    /// Bytes of a block by which a node sends fewer than the most to the other slice groups, on average: rows of sliced embeddings.
+    double rows_spared(const JobParts& parts, const Stage& own, Net& net) const {
+        double bytes = 0;
+        const std::span<const SlicePoint> points = net.slice_points();
+        for (size_t i = 0; i < points.size(); ++i) {
+            if (!points[i].varies()) continue;
+            const Layer& layer = parts.layers[points[i].layer];
+            const uint64_t rows = own_parameters(layer, own).count / layer.out.C, tokens = uint64_t{samples_} * layer.out.H;
+            const double named = rows_named(layer.weight_shape[0], rows, tokens), most = static_cast<double>(std::min(rows, tokens));
+            bytes += (own.slice_groups - 1) * static_cast<double>(net.slice_bytes(i, own.slice_group, samples_, true)) *
+                     (1 - std::min(named / most, 1.0));
+        }
+        return bytes;
+    }
+
     /// Of a unit's time that a node of one of the slice groups takes.
     double share_of(const UnitTimes& unit, uint32_t groups) const {
         double all = 0, own = 0;
@@ -338,10 +408,16 @@ private:
     std::vector<std::string> sliced_;      // layers
     std::vector<UnitTimes> units_;         // empty: not measured
     std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
-    std::vector<double> edges_;            // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
-    uint32_t frozen_ = 0;                  // the first layer that learns
-    uint32_t samples_ = 0;                 // of the largest block
-    double quantise_s_ = 0;                // of an element of a block's gradient
+    std::vector<double> gradients_;        // by layer: elements that a block's backward pass makes of parameters
+    struct TiedUpdate {
+        uint32_t layer;   // first one of a unit that has the tensor
+        double seconds;   // of the unit's update, for this tensor
+    };
+    std::vector<std::vector<TiedUpdate>> tied_;   // by tensor that layers of several units take
+    std::vector<double> edges_;   // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
+    uint32_t frozen_ = 0;         // the first layer that learns
+    uint32_t samples_ = 0;        // of the largest block
+    double quantise_s_ = 0;       // of an element of a block's gradient
 };
 
 }   // namespace

@@ -40,7 +40,7 @@ struct PlannedGrid {
 
 struct GridPlan {
     std::vector<PlannedGrid> grids;     // ascending numbers of stages, then of slice groups
-    size_t best = 0;                    // what `auto` takes; grids.size(): none fits
+    size_t best = 0;                    // what `auto` takes (grid_choose()); grids.size(): none fits
     std::optional<PlannedGrid> alone;   // the whole net on one host; none where the job needs several
     double block_s = 0;                 // of the whole net on one lane; 0: not known
     uint32_t block_samples = 0;

@@ -60,6 +60,11 @@ Status job_check(const JobConfig& job, const std::string& path, const JobCheckOp
         return job.attached() ? parts.examine_data(config, options.verify, report) : parts.examine(config, options.verify, report);
     };
     if (const Status status = examined(); !status.ok()) return mistake(status);
+    if (options.nodes > 0)
+        if (const Status status = min_nodes_check(job, nodes); !status.ok()) {
+            parts.about = "job.min_nodes";
+            return mistake(status);
+        }
     if (options.nodes > 0 && !options.resumes)
         if (const Status status = copies_check(job, nodes); !status.ok()) {
             parts.about = "job.checkpoint_copies";

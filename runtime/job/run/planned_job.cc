@@ -1,6 +1,7 @@
 #include "runtime/job/run/planned_job.h"
 
 #include "datasets/picture_memory.h"
+#include "runtime/job/file/cells.h"
 #include "runtime/job/run/gathered_model.h"
 #include "runtime/job/run/part_copies.h"
 #include "runtime/job/run/part_holders.h"
@@ -13,6 +14,7 @@ Status PlannedJob::plan(const EngineConfig& config, const std::string& device, R
     GC_TRY(parts.plan_examined(config, device, report));
     algorithm = parts.exact(job) ? parts.algorithm->exact() : parts.algorithm->create();
     if (nodes_known) {
+        if (const std::string text = one_replica_text(job, config.nodes()); !text.empty() && !config.join) report.warn(text);
         GC_TRY(choice.open(config, parts, report));
         SessionConfig first;
         first.exchange = choice.first();

@@ -11,6 +11,7 @@
 
 #include "nn/graph/process.h"
 #include "nn/graph/slices.h"
+#include "runtime/core/bits.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/short_texts.h"
@@ -64,7 +65,9 @@ Status check(const std::string& path, const ModelReader& file, const EngineConfi
             path, model.kernel_set, parts.kernel_set, config.isa_setting,
             parts.kernels_measured() || (before.start.empty() && config.job.start.empty()) ? "" : ", and the same file net.start",
             begins_anew);
-    if (model.step >= parts.steps)
+    // A job whose model did not get its name goes on with nothing but that.
+    const bool named = path.ends_with("final.h5") || before.steps != config.job.steps || before.epochs != config.job.epochs;
+    if (model.step > parts.steps || (model.step == parts.steps && named))
         return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
                     parts.steps);
     return {};
@@ -222,7 +225,7 @@ Status move_whole(Context& context, Session& session, Rank from, const RankSet& 
     const bool holds = from == session.self();
     GC_TRY(move_rest(context, session, from, to, algorithm, standing));
     const StateSource source{from, state_runs_whole(parts.state_sizes())};
-    const auto receives = [&](Rank rank, uint32_t) { return holds ? (to.bits[rank / 64] >> rank % 64 & 1) > 0 : rank == session.self(); };
+    const auto receives = [&](Rank rank, uint32_t) { return holds ? bit(to.bits, rank) : rank == session.self(); };
     GC_TRY(state_move(context, session, parts, {&source, 1}, receives, {}));
     if (!holds) parts.refresh();
     return {};

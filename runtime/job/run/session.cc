@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/bits.h"
 #include "runtime/job/run/probe_block.h"
 #include "runtime/view/protocol.h"
 #include "transport/exchange/cost.h"
@@ -31,11 +32,11 @@ Session::Session(const SessionConfig& config, const EngineConfig& job, JobParts&
     grid_ = stages_.grid;
     exchange_view_.members.clear();
     exchange_self_ = spare() ? 0 : grid_.replica_of(self_);
-    exchange_others_.assign((view_.n() + 63) / 64, 0);
+    exchange_others_.assign(bit_words(view_.n()), 0);
     for (const Rank rank : spare() ? std::vector<Rank>{self_} : grid_.replica_group(grid_.cell_of(self_))) {
         exchange_ranks_.push_back(NodeId{rank});
         exchange_view_.members.push_back(view_.members[rank]);
-        if (rank != self_) exchange_others_[rank / 64] |= uint64_t{1} << rank % 64;
+        if (rank != self_) set_bit(exchange_others_.data(), rank);
     }
 }
 

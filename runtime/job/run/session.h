@@ -123,7 +123,7 @@ public:
 private:
     std::unique_ptr<KeptStages> keep_stages() const;
     std::unique_ptr<TiedSums> tie_sums() const;
-    std::vector<uint32_t> cells_alike() const;   // by number of a cell: the first one with the same shared groups
+    std::vector<uint32_t> cells_alike() const;   // by number of a cell: the first one with the same weights that other stages have too
     PipelineStatus pipeline_status() const;      // of a net in stages: without news of its nodes
     uint32_t own_samples() const;
     const Alternative& alternative() const { return spare() ? config_.spare : config_.exchange; }

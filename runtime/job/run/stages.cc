@@ -49,7 +49,7 @@ ViewStages::ViewStages(std::span<const NodeId> nodes, uint32_t stages, bool budd
     runs = runs_of_view(buddy ? there : std::vector<bool>(stages, true));
     std::vector<uint32_t> cells;
     for (size_t i = 0; i < nodes.size(); ++i)
-        cells.push_back(cell_of(own[i]) * slice_groups + cell_of_node(nodes[i], stages, slice_groups).slice_group);
+        cells.push_back(cell_number({cell_of(own[i]), cell_of_node(nodes[i], stages, slice_groups).slice_group}, slice_groups));
     grid = Grid::of(cells, static_cast<uint32_t>(runs.size()), slice_groups, buddy ? 1 : ~0u);
 }
 
@@ -109,12 +109,9 @@ Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId
     Grid grid;   // of the first view
     GC_TRY(Grid::make(n, stages, groups, &grid));
     if (grid.spares() > 0 && !job.survive) {
-        const std::string named = groups == 1  ? fmt::format("{} stages", stages)
-                                  : stages > 1 ? fmt::format("{} stages x {} slice groups", stages, groups)
-                                               : fmt::format("{} slice groups", groups);
         return fail(Code::invalid,
-                    "{} take {}, {}, ... nodes, and the job has {}: each node computes one; survive = true keeps spare nodes", named, cells,
-                    2 * cells, n);
+                    "{} take {}, {}, ... nodes, and the job has {}: each node computes one; survive = true keeps spare nodes",
+                    cells_text(job), cells, 2 * cells, n);
     }
     *about = "parallel.cuts";
     if (job.cuts.empty()) config->begins = cuts_even({order.work}, order.learns, order.begins, stages);

@@ -11,8 +11,7 @@ namespace gradcast {
 
 /// Which cell a node of the job computes as long as it runs; with `buddy` its stage may be one of a run.
 constexpr Cell cell_of_node(NodeId node, uint32_t stages, uint32_t slice_groups = 1) {
-    const uint32_t number = static_cast<uint32_t>(node) % (stages * slice_groups);
-    return {number / slice_groups, number % slice_groups};
+    return cell_numbered(static_cast<uint32_t>(node) % (stages * slice_groups), slice_groups);
 }
 
 /// Which ranks of a view compute the stages that the net is cut into, and which keep them.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "runtime/core/bits.h"
 #include "runtime/core/memory_room.h"
 
 namespace gradcast {
@@ -110,12 +111,12 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
             received.push_back(ticket);
             continue;
         }
-        const std::span<std::byte> bits = session.keep((session.view().n() + 63) / 64 * sizeof(uint64_t));
+        const std::span<std::byte> bits = session.keep(bit_words(session.view().n()) * sizeof(uint64_t));
         auto* words = reinterpret_cast<uint64_t*>(bits.data());
         bool some = false;
         for (const Rank rank : piece.to->ranks) {
             if (rank == self || !receives(rank, piece.to->stage)) continue;
-            words[rank / 64] |= uint64_t{1} << rank % 64;
+            set_bit(words, rank);
             some = true;
         }
         if (!some) continue;

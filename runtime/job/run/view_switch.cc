@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "runtime/core/bits.h"
 #include "runtime/job/run/stages.h"
 #include "runtime/job/run/view_records_spread.h"
 
@@ -359,8 +360,8 @@ Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice
     const auto rank_of = [&](NodeId node) { return static_cast<Rank>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
     if (step.kind == ViewNotice::Kind::agreed) {
         if (step.source != config_.self || step.behind.empty()) return {};
-        behind_.assign((nodes.size() + 63) / 64, 0);
-        for (const NodeId node : step.behind) behind_[rank_of(node) / 64] |= uint64_t{1} << rank_of(node) % 64;
+        behind_.assign(bit_words(nodes.size()), 0);
+        for (const NodeId node : step.behind) set_bit(behind_.data(), rank_of(node));
         standing->steps = context.step;
         standing->state = context.state;
         standing->algorithm_bytes = algorithm_.state().size();
