@@ -213,7 +213,7 @@ constexpr JobOption rows[] = {
     {"net", "heads", Kind::integer, "4", 1, 4096, false, nullptr,
      "of preset gpt: heads of attention, which share out the width", field<&PresetSize::heads, Identity::changed>},
     {"net", "tied_head", Kind::flag, "false", 0, 1, false, nullptr,
-     "of preset gpt: its head has the weights of its embedding, as GPT-2's (weights_of of a layer)", of_ssgd_on_cpus(field<&PresetSize::tied_head, Identity::changed>)},
+     "of preset gpt: its head has the weights of its embedding, as GPT-2's (weights_of of a layer)", of_ssgd(field<&PresetSize::tied_head, Identity::changed>)},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr,
      "zeros added on each side of a sample, with [[net.layers]]", field<&JobConfig::net_pad, Identity::yes>},
     {"net", "command", Kind::texts, "[]", 0, 0, false, nullptr,

@@ -159,8 +159,6 @@ constexpr JobRule rules[] = {
      "is of presets that come in sizes: it goes with preset = \"gpt\", and weights_of of [[net.layers]] does the same"},
     {"net.layers", [](Keys keys) { return tied(keys) && keys.job.algorithm != "ssgd"; },
      "weights that layers share (weights_of) go with ssgd in this version, not with {algorithm.kind}"},
-    {"net.layers", [](Keys keys) { return tied(keys) && !on_cpus(keys); },
-     "weights that layers share (weights_of) compute on CPUs in this version: take device = \"cpu\""},
     {"net.precision", [](Keys keys) { return keys.job.precision == Precision::tf32 && on_cpus(keys); },
      "tf32 is for GPUs: it goes with device = \"cuda\""},
     {"net.resident", [](Keys keys) { return !keys.job.resident && on_cpus(keys); },
