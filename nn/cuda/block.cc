@@ -123,28 +123,33 @@ Status CudaNet::deliver(uint32_t number, BlockId id, GradientSink& sink, Work wo
     const cudaStream_t codec = device_.lanes()[number].codec.get();
     const bool device = sink.on_device();
     const Buffer gradient = lane.memory[static_cast<size_t>(Place::gradient)];
-    auto part = [&](const Buffer& of, uint32_t bucket) {
-        return of.part(layout_.buckets[bucket].offset * sizeof(float), layout_.buckets[bucket].count * sizeof(float));
-    };
+    auto part = [](const Buffer& of, uint64_t at, uint64_t count) { return of.part(at * sizeof(float), count * sizeof(float)); };
     auto complete = [&](uint32_t bucket) -> Status {   // in the codec's stream
         GC_CUDA(cudaStreamWaitEvent(codec, lane.buckets[bucket].get(), 0));
         if (graphs_ || !spoiled_) return {};
         // The loss may be another stage's, which does not know of parameters here that are not finite.
-        const Buffer all = part(gradient, bucket);
-        GC_TRY(device_.use(device_.gpu_of(number)));                                            // a codec's last step may have left another
-        return check(cudaMemsetAsync(all.device, 0xFF, all.bytes, codec), "cudaMemsetAsync");   // NaN
+        GC_TRY(device_.use(device_.gpu_of(number)));   // a codec's last step may have left another
+        return each_gradient(bucket, [&](uint64_t at, uint64_t count) {
+            const Buffer all = part(gradient, at, count);
+            return check(cudaMemsetAsync(all.device, 0xFF, all.bytes, codec), "cudaMemsetAsync");   // NaN
+        });
     };
     for (uint32_t b = first; b < end && !device; ++b) {
         GC_TRY(complete(b));
-        const Buffer to = part(lane.gradient, b);
-        GC_CUDA(cudaMemcpyAsync(to.host, part(gradient, b).device, to.bytes, cudaMemcpyDeviceToHost, codec));
+        GC_TRY(each_gradient(b, [&](uint64_t at, uint64_t count) {
+            const Buffer to = part(lane.gradient, at, count);
+            return check(cudaMemcpyAsync(to.host, part(gradient, at, count).device, to.bytes, cudaMemcpyDeviceToHost, codec),
+                         "cudaMemcpyAsync");
+        }));
         GC_CUDA(cudaEventRecord(lane.copied[b].get(), codec));
     }
     for (uint32_t b = first; b < end; ++b) {
         if (cancelled(id.step)) return step_cancelled;
         if (device && work == Work::block) GC_TRY(complete(b));
         if (!device) GC_TRY(wait(lane.copied[b]));
-        GC_TRY(sink.bucket(number, id, b, part(device ? gradient : lane.gradient, b)));
+        GC_TRY(each_gradient(b, [&](uint64_t at, uint64_t count) {
+            return sink.bucket(number, id, b, part(device ? gradient : lane.gradient, at, count));
+        }));
     }
     return {};
 }

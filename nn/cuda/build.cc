@@ -4,6 +4,28 @@
 
 namespace gradcast::cuda {
 
+void Build::plan_further() {
+    uint64_t end = layout.elements;
+    for (uint32_t i = 0; i < layers.size(); ++i) {
+        const uint32_t owner = layers[i].tied;
+        if (owner == Layer::none || !config.stage.has(i)) continue;
+        bool before = config.stage.has(owner);
+        for (uint32_t j = owner + 1; j < i; ++j) before = before || (layers[j].tied == owner && config.stage.has(j));
+        if (!before) continue;
+        constexpr uint64_t whole = alignment / sizeof(float);
+        const uint64_t at = (lead(layout) + end + whole - 1) / whole * whole - lead(layout);
+        further.push_back({i, at, layers[i].weights});
+        end = at + layers[i].weights;
+    }
+}
+
+Tensor Build::weight(Place place) const {
+    if (place == Place::gradient)
+        for (const FurtherGradient& each : further)
+            if (each.layer == number) return {place, each.at * sizeof(float)};
+    return canonical(place, layer->offset);
+}
+
 void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, std::vector<EdgeTensors>* edges) {
     samples = size;
     training = backward;

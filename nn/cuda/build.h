@@ -85,6 +85,13 @@ struct EdgeTensors {
     size_t first = 0;     // the first edge that has this value
 };
 
+/// The gradient of a layer that takes weights which a layer before it in the stage takes too.  It lies behind the gradients of all
+/// elements, because the codec may still read the other layer's.
+struct FurtherGradient {
+    uint32_t layer = 0;
+    uint64_t at = 0, count = 0;   // elements, from the first one of the stage's gradient on
+};
+
 class Build {
 public:
     /// fused: by layer, whether the one before it computes a part of it.
@@ -97,7 +104,9 @@ public:
           device(computer),
           bf16(net.precision == Precision::bf16),
           copies(all.size()),
-          fused_(fused) {}
+          fused_(fused) {
+        plan_further();
+    }
     const NetConfig& config;   // its stage is that of the net
     const std::span<const Layer> layers;
     const Layout& layout;
@@ -143,7 +152,7 @@ public:
     /// Memory of one operation's sum, with scratch memory in `place`: scratch or beside.
     SumPlaces sum(Place place, const SumSize& size);
     /// The layer's weight, and the bias that follows it.
-    Tensor weight(Place place) const { return canonical(place, layer->offset); }
+    Tensor weight(Place place) const;
     Tensor bias(Place place, const Layer* of = nullptr) const;
     /// Parameters or their gradient from that element of the whole net's vector on.
     Tensor canonical(Place place, uint64_t element) const;
@@ -177,8 +186,13 @@ public:
         std::vector<float> values;
     };
     std::vector<Constant> constants;   // of this stage's layers
+    std::vector<FurtherGradient> further;
+    /// Floats before the parameters and before a gradient in their memory: an element is aligned as in that of the whole net, because
+    /// kernels are chosen by that.  A stage's layers lie one behind the other in both.
+    static uint64_t lead(const Layout& of) { return of.groups.empty() ? 0 : of.groups[0].place() % 4; }
 
 private:
+    void plan_further();
     MemoryPlan& plan() { return inside_ ? memory : elsewhere; }
     Tensor reserve(Place place, uint64_t size, uint64_t offset) { return plan().reserve(place, size, offset), Tensor{place, offset}; }
     const std::vector<bool>& fused_;

@@ -1,6 +1,8 @@
 #include "nn/cuda/net.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "nn/cuda/cuda.h"
 #include "nn/graph/fusions.h"
@@ -34,12 +36,9 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
         return fail(Code::unsupported, "layer {}: GPUs do not compute mean_over = \"valid\" in this version: take device cpu",
                     layer_name(layers_.back()));
     if (config.stage.slice_groups > 1) return fail(Code::unsupported, "nodes share slices on CPUs alone in this version: take device cpu");
-    for (const Layer& layer : layers_) {
+    for (const Layer& layer : layers_)
         if (!layer.slices.empty())
             return fail(Code::unsupported, "layer {}: slices compute on CPUs in this version: take device cpu", layer_name(layer));
-        if (layer.tied != Layer::none)
-            return fail(Code::unsupported, "layer {}: GPUs do not compute weights_of in this version: take device cpu", layer_name(layer));
-    }
     layers_pool_first(layers_);
     const std::vector<bool> fused = layers_fused(layers_, gpu_fusions());
     stage_begins_ = gradcast::stage_begins(layers_, fused);
@@ -47,6 +46,13 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     config_.stage = stage_;
     graphs_ = stage_.first == 0 && has_loss() && config.slots == 1 && !config.passes_apart;
     layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
+    for (const Group& group : layout_.groups)   // of weights that another stage has too, without the layers between
+        if (!group.statistics && (lead() + group.offset) % 4 != group.place() % 4)
+            return fail(
+                Code::unsupported,
+                "layer {}: in this stage it would lie at another alignment than in the whole net, by which GPUs choose kernels: cut the "
+                "net elsewhere (parallel.cuts), or take device cpu",
+                group.layer);
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
     for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
     for (uint32_t i = 0; i < layers_.size(); ++i)
@@ -64,7 +70,12 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
             if (!stage_.has(i)) program.layers[i] = {};
     }
     const uint32_t most = programs_.back().samples;
-    for (size_t l = stage_.first; l < stage_.end; ++l)
+    further_ = std::move(build.further);
+    gradient_elements_ = further_.empty() ? layout_.elements : further_.back().at + further_.back().count;
+    std::vector<size_t> order(stage_.end - stage_.first);   // by their parameters, which a later layer may take from an earlier one
+    std::iota(order.begin(), order.end(), stage_.first);
+    std::ranges::stable_sort(order, {}, [&](size_t l) { return layers_[l].offset; });
+    for (const size_t l : order)
         for (const Build::CopyPart& part : build.copies[l].parts) {
             if (part.A * part.B * part.C == 0) continue;
             copy_offsets_.push_back(layout_.offset_of(layers_[l].offset));
@@ -84,7 +95,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     input_.image_bytes = stage_.has(0) ? spec_.sample_bytes() : 0;
     const uint64_t place_bytes = stage_.has(0) ? sizeof(SamplePlace) : 0;
 
-    build.memory.reserve(Place::gradient, (lead() + layout_.elements) * sizeof(float));
+    build.memory.reserve(Place::gradient, (lead() + gradient_elements_) * sizeof(float));
     lanes_ = std::vector<Lane>(config.lanes);
     uint64_t growing = 0;
     for (uint32_t number = 0; number < config.lanes; ++number) {
@@ -100,7 +111,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
         arena.plan_pinned("samples", input_.images + most * std::max<uint64_t>(input_.image_bytes, place_bytes), &lane.staged);
         arena.plan_pinned("samples", result_bytes(most), &lane.results);
         if (device_.lanes()[number].gpu == 0) growing += most * (input_.image_bytes + sample_labels() * sizeof(int32_t)) + build.columns;
-        arena.plan_pinned("gradients", layout_.elements * sizeof(float), &lane.gradient);
+        arena.plan_pinned("gradients", gradient_elements_ * sizeof(float), &lane.gradient);
     }
     device_.grows(growing, most);
     plan_edges();
@@ -145,7 +156,7 @@ Status CudaNet::ready_lane(uint32_t number) {
     const CudaDevice::Lane& with = device_.lanes()[number];
     GC_TRY(device_.use(device_.gpu_of(number)));
     Buffer& gradient = lane.memory[static_cast<size_t>(Place::gradient)];
-    gradient = gradient.part(lead() * sizeof(float), layout_.elements * sizeof(float));
+    gradient = gradient.part(lead() * sizeof(float), gradient_elements_ * sizeof(float));
     lane.stream = with.stream.get();
     lane.slots.resize(config_.slots);
     for (uint32_t s = 0; s < config_.slots; ++s) {
@@ -208,6 +219,7 @@ Status CudaNet::ready() {
             GC_TRY(capture(stream, walk, &(i > 0 ? gpus_[i].refreshes : updates_).emplace_back()));
         }
     }
+    if (device_.follower) device_.follower->gradients(gradients_of_buckets(layers_, layout_, stage_));
     GC_TRY(ready_whole());
     if (optimiser_) GC_TRY(optimiser_->ready());
     GC_TRY(digest_.ready(*device_.gpus()[0], gpus_[0].parameters.part(0, layout_.elements * sizeof(float))));

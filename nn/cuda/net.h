@@ -139,6 +139,11 @@ private:
         NetTrace* trace = nullptr;
         uint32_t slot = 0;
     };
+    /// A gradient that a block has of a bucket.
+    struct BucketGradient {
+        uint64_t at, count;   // in a lane's gradient, elements
+        bool again, last;     // the block has one of that bucket before it; has none behind
+    };
     /// Enqueues operations of one slot in the lane's stream.
     struct Walk {
         CudaNet& net;
@@ -152,10 +157,12 @@ private:
         Walk(CudaNet& of, const Enqueue& what);
         Status forward();
         Status backward(Backward passes);
-        /// A bucket's gradient is complete in that stream.
-        Status complete(uint32_t bucket, cudaStream_t in);
+        /// A layer's gradient is complete in that stream, or that of the statistics.
+        Status complete(size_t layer, cudaStream_t in);
+        Status complete_statistics();
 
     private:
+        Status complete(uint32_t bucket, const BucketGradient& gradient, cudaStream_t in);
         template <typename Enqueued>
         Status traced(size_t layer, Pass pass, Enqueued enqueued);
         /// Gradients of weights run in another stream, beside the gradient of the layer's input.  Their input must not change before
@@ -191,9 +198,15 @@ private:
     Status spread(uint32_t bucket);
     /// Makes the first GPU's stream wait for all blocks.
     Status settle();
-    /// Floats before the parameters and before a gradient in their memory: an element is aligned as in that of the whole net, because
-    /// kernels are chosen by that.  A stage's layers lie one behind the other in both.
-    uint64_t lead() const { return layout_.groups.empty() ? 0 : layout_.groups[0].place() % 4; }
+    uint64_t lead() const { return Build::lead(layout_); }
+    BucketGradient gradient_of(size_t layer) const;
+    /// In the order in which the block's passes complete them.
+    template <typename F>
+    Status each_gradient(uint32_t bucket, F f) const {
+        for (size_t i = further_.size(); i-- > 0;)
+            if (bucket_of_layer_[further_[i].layer] == bucket) GC_TRY(f(further_[i].at, further_[i].count));
+        return f(layout_.buckets[bucket].offset, layout_.buckets[bucket].count);
+    }
     bool has_loss() const override { return stage_.end == layers_.size(); }
     bool cancelled(StepId step) const { return cancelled_.load(std::memory_order_relaxed) == step; }
 
@@ -206,7 +219,9 @@ private:
     std::vector<uint32_t> stage_begins_;
     bool graphs_ = true;   // blocks are graphs: the net is whole, and has one slot whose passes come together
     std::vector<uint32_t> bucket_of_layer_;
-    bool statistics_ = false;   // bucket 0 holds running statistics
+    std::vector<FurtherGradient> further_;   // ascending
+    uint64_t gradient_elements_ = 0;         // with the further ones
+    bool statistics_ = false;                // bucket 0 holds running statistics
     std::string kernels_name_;
     uint64_t engines_ = 0;
     std::vector<std::string> engine_list_;

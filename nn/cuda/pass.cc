@@ -122,7 +122,7 @@ Status CudaNet::forward(uint32_t number, uint32_t slot_number, std::span<const B
     GC_TRY(cross(run, false, true));
     Walk walk(*this, run);
     GC_TRY(walk.forward());
-    if (statistics_) GC_TRY(walk.complete(0, lane.stream));
+    if (statistics_) GC_TRY(walk.complete_statistics());
     GC_TRY(cross(run, false, false));
     GC_TRY(pass_end(number));
     GC_TRY(wait(lane.passed));

@@ -48,13 +48,32 @@ Status CudaNet::Walk::walk(const std::vector<Operation>& list, size_t layer, Pas
     return walk_on(list, layer, pass);
 }
 
-Status CudaNet::Walk::complete(uint32_t bucket, cudaStream_t in) {
-    if (bucket == ~0u || run.work == Work::whole) return {};
-    if (!follower) return record(lane.buckets[bucket], in);
+CudaNet::BucketGradient CudaNet::gradient_of(size_t layer) const {
+    const Bucket& bucket = layout_.buckets[bucket_of_layer_[layer]];
+    BucketGradient gradient{bucket.offset, bucket.count, false, true};
+    for (const FurtherGradient& each : further_) {
+        if (each.layer == layer) gradient = {each.at, each.count, false, false};
+        else if (each.layer > layer && bucket_of_layer_[each.layer] == bucket_of_layer_[layer]) gradient.again = true;
+    }
+    return gradient;
+}
+
+Status CudaNet::Walk::complete(size_t layer, cudaStream_t in) {
+    const uint32_t bucket = net.bucket_of_layer_[layer];
+    return bucket == ~0u ? Status{} : complete(bucket, net.gradient_of(layer), in);
+}
+
+Status CudaNet::Walk::complete_statistics() {
+    return complete(0, {net.layout_.buckets[0].offset, net.layout_.buckets[0].count, false, true}, stream);
+}
+
+Status CudaNet::Walk::complete(uint32_t bucket, const BucketGradient& gradient, cudaStream_t in) {
+    if (run.work == Work::whole) return {};
+    if (!follower) return gradient.last ? record(lane.buckets[bucket], in) : Status{};
     GC_CUDA(cudaEventRecord(lane.complete.get(), in));
     GC_CUDA(cudaStreamWaitEvent(codec, lane.complete.get(), 0));
-    const auto* gradient = static_cast<const std::byte*>(lane.memory[static_cast<size_t>(Place::gradient)].device);
-    return follower->follow(run.lane, bucket, gradient + net.layout_.buckets[bucket].offset * sizeof(float), codec);
+    const auto* all = static_cast<const std::byte*>(lane.memory[static_cast<size_t>(Place::gradient)].device);
+    return follower->follow(run.lane, bucket, all + gradient.at * sizeof(float), gradient.again, gradient.last, codec);
 }
 
 Status CudaNet::Walk::fork(const std::vector<Operation>& list, size_t layer) {
@@ -63,7 +82,7 @@ Status CudaNet::Walk::fork(const std::vector<Operation>& list, size_t layer) {
     GC_CUDA(cudaEventRecord(lane.forked.get(), stream));
     GC_CUDA(cudaStreamWaitEvent(side, lane.forked.get(), 0));
     for (const Operation& operation : list) GC_TRY(operation(slot.beside));
-    GC_TRY(complete(net.bucket_of_layer_[layer], side));
+    GC_TRY(complete(layer, side));
     GC_CUDA(cudaEventRecord(lane.joined.get(), side));
     forked = true;
     return {};
@@ -94,7 +113,7 @@ Status CudaNet::Walk::backward(Backward passes) {
         }
         if (weights) {
             GC_TRY(walk(layer.weights, i, Pass::backward_weights));
-            GC_TRY(complete(net.bucket_of_layer_[i], stream));
+            GC_TRY(complete(i, stream));
         }
         if (data) GC_TRY(walk(layer.data, i, Pass::backward_data));
     }
@@ -112,7 +131,7 @@ Status CudaNet::enqueue(const Enqueue& run) {
     GC_TRY(walk.forward());
     if (run.work != Work::whole) GC_TRY(record(lane.lost, walk.stream));
     if (!walk.f.training) return {};
-    if (statistics_) GC_TRY(walk.complete(0, walk.stream));   // running statistics come from the forward pass
+    if (statistics_) GC_TRY(walk.complete_statistics());   // running statistics come from the forward pass
     GC_TRY(walk.backward(Backward::both));
     if (!walk.follower) return {};
     GC_CUDA(cudaEventRecord(lane.followed.get(), walk.codec));

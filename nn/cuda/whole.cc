@@ -90,8 +90,12 @@ Status CudaNet::enqueue_whole(uint32_t parity, NetTrace* trace) {
             GC_CUDA(cudaMemcpyAsync(static_cast<std::byte*>(lane.input.device) + input_.images, staged + input_.images,
                                     program->samples * input_.image_bytes, cudaMemcpyHostToDevice, lane.stream));
         GC_TRY(enqueue({*program, number, Work::whole, staged, whole_.results[parity].host + (block + 1) * whole_.result_bytes, trace}));
-        GC_TRY(follower.quantise(number, block, block < whole_.lanes, lane.memory[static_cast<size_t>(Place::gradient)].device,
-                                 &lane.slots[0].frame.header->step, lane.stream));
+        const Buffer& gradient = lane.memory[static_cast<size_t>(Place::gradient)];
+        const uint32_t* const step = &lane.slots[0].frame.header->step;
+        GC_TRY(follower.quantise(number, block, block < whole_.lanes, gradient.device, step, lane.stream));
+        for (const FurtherGradient& each : further_)
+            GC_TRY(follower.quantise_further(number, block, bucket_of_layer_[each.layer],
+                                             static_cast<const float*>(gradient.device) + each.at, step, lane.stream));
     }
     for (uint32_t lane = 0; lane < whole_.lanes; ++lane) {
         GC_CUDA(cudaEventRecord(lanes_[lane].stepped.get(), lanes_[lane].stream));

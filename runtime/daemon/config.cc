@@ -13,6 +13,7 @@
 #include "runtime/core/amount.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/gpu_count.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/nearest.h"
 #include "runtime/core/net/interface.h"
@@ -23,6 +24,8 @@
 
 namespace gradcast {
 namespace {
+
+constexpr int64_t gpu_number_max = 1023;
 
 struct Parser {
     std::string path, base;
@@ -232,6 +235,25 @@ void read_cpus(const toml::node& node, Parser& parser) {
     }
 }
 
+// Whether CUDA finds these GPUs is also seen when a job opens them: the driver may be loaded later than this file is read.
+void read_gpus(const toml::node& node, Parser& parser) {
+    const toml::array* list = node.as_array();
+    if (!list || list->empty()) return parser.wrong(node, "gpus: must be a list of numbers of GPUs: [0, 1]");
+    const uint32_t count = gpu_count();
+    for (const toml::node& each : *list) {
+        const auto number = each.value_exact<int64_t>();
+        std::vector<uint32_t>& gpus = parser.config.gpus;
+        if (!number) parser.wrong(each, "gpus: each must be a number");
+        else if (*number < 0 || *number > gpu_number_max)
+            parser.wrong(each, fmt::format("gpus: {} is the number of no GPU: they are counted from 0", *number));
+        else if (count > 0 && *number >= count)
+            parser.wrong(each, fmt::format("gpus: there is no GPU {}: this machine has {}, counted from 0", *number, count));
+        else if (std::find(gpus.begin(), gpus.end(), *number) != gpus.end())
+            parser.wrong(each, fmt::format("gpus: {} is listed twice", *number));
+        else gpus.push_back(static_cast<uint32_t>(*number));
+    }
+}
+
 void read_jobs_kept(const toml::node& node, Parser& parser) {
     auto number = node.value_exact<int64_t>();
     if (!number || *number < 1 || *number > 100'000) return parser.wrong(node, "jobs_kept: must be a number from 1 to 100000");
@@ -343,8 +365,11 @@ constexpr Option options[] = {
      read_clients},
     {"jobs_kept", "100", "how many jobs that are over stay, with model, checkpoints and logs; the oldest go", read_jobs_kept},
     {"jobs_bytes", "any", "how much their folders may take in all, as \"20GB\"; the oldest go, the newest stays", read_jobs_bytes},
-    {"cpus", "all, or as many as a CPU quota allows", "CPUs that compute, one lane each: [0, 1]", read_cpus},
-    {"memory", "15/16 of the machine's or its control group's, and never more than is available",
+    {"cpus", "all, or as many as a CPU quota allows; members at one host divide them", "CPUs that compute, one lane each: [0, 1]",
+     read_cpus},
+    {"gpus", "all; members at one host divide them",
+     "GPUs that the jobs here may use, by CUDA's numbers: [0]; one daemon for each GPU of a host makes each GPU a node", read_gpus},
+    {"memory", "15/16 of the machine's or its control group's, which members at one host divide; never more than is available",
      "how much the jobs here may take together, as \"8GiB\"; a job that needs more is refused, and one with net.command gets as many lanes "
      "as "
      "fit",
@@ -383,17 +408,34 @@ Status DaemonConfig::command_check() const {
         name);
 }
 
+uint32_t DaemonConfig::sharers() const {
+    const size_t own = self();
+    if (own == members.size()) return 1;
+    return static_cast<uint32_t>(
+        std::count_if(members.begin(), members.end(), [&](const NodeAddress& each) { return each.host() == members[own].host(); }));
+}
+
+std::vector<uint32_t> DaemonConfig::gpus_used(const std::string& root) const {
+    const size_t own = self();
+    if (!gpus.empty() || own == members.size()) return gpus;
+    const auto before = std::count_if(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(own),
+                                      [&](const NodeAddress& each) { return each.host() == members[own].host(); });
+    return gpus_shared_out(gpu_count(root), static_cast<uint32_t>(before), sharers());
+}
+
 uint64_t DaemonConfig::memory_most(const std::string& root) const {
     const uint64_t usual = memory_for_jobs(root).bytes;
-    return memory > 0 ? memory : usual == UINT64_MAX ? 0 : usual;
+    return memory > 0 ? memory : usual == UINT64_MAX ? 0 : usual / sharers();
 }
 
 std::string DaemonConfig::memory_setting() const {
-    return memory > 0 ? setting_in("memory") : fmt::format("15/16 of {}, the default of {}", memory_for_jobs().where, setting_in("memory"));
+    if (memory > 0) return setting_in("memory");
+    const std::string divided = sharers() > 1 ? fmt::format(", divided by the {} members at this host", sharers()) : "";
+    return fmt::format("15/16 of {}{}, the default of {}", memory_for_jobs().where, divided, setting_in("memory"));
 }
 
 uint32_t DaemonConfig::lanes(const std::string& root) const {
-    return cpus.empty() ? cpu_room(root).threads() : static_cast<uint32_t>(cpus.size());
+    return cpus.empty() ? std::max(1u, cpu_room(root).threads() / sharers()) : static_cast<uint32_t>(cpus.size());
 }
 
 bool config_parse(const std::string& text, const std::string& path, const std::string& base, DaemonConfig* config,

@@ -31,6 +31,7 @@ struct DaemonConfig {
     uint32_t rdma_bytes = 0;                     // the same for RDMA; 0: it is not to be used
     uint64_t pace = 0;                           // highest rate of datagrams sent, bit/s; 0: no limit
     std::vector<uint32_t> cpus;                  // empty: any
+    std::vector<uint32_t> gpus;                  // by CUDA's numbers; empty: gpus_used()
     uint32_t jobs_kept = 100;                    // that have ended, with their folders
     uint64_t jobs_bytes = 0;                     // of these folders; 0: any
     uint64_t rate = 0;                           // of this node's link, bit/s; 0: what the driver says
@@ -47,7 +48,12 @@ struct DaemonConfig {
     std::string setting_in(std::string_view wanted) const { return setting(wanted) + (launched() ? "" : " in gradcastd.toml"); }
     /// Error: jobs with net.command are refused here.
     Status command_check() const;
-    /// Bytes that the jobs here may take together: `memory`, else memory_for_jobs().  0: that is not known.  root: see memory_room().
+    /// How many members have an address of this node's host, itself among them.  They divide its memory, its CPUs and its GPUs.
+    uint32_t sharers() const;
+    /// For the jobs here: `gpus`, else this node's share of all GPUs.  Empty: all that CUDA finds.  root: see gpu_count().
+    std::vector<uint32_t> gpus_used(const std::string& root = "") const;
+    /// Bytes that the jobs here may take together: `memory`, else this node's share of memory_for_jobs().  0: that is not known.  root: see
+    /// memory_room().
     uint64_t memory_most(const std::string& root = "") const;
     /// What messages call it.
     std::string memory_setting() const;

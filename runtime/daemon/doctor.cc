@@ -21,6 +21,7 @@
 #include "runtime/core/control_groups.h"
 #include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/gpu_count.h"
 #include "runtime/core/net/interface.h"
 #include "runtime/core/program.h"
 #include "runtime/job/run/cuda_libraries.h"
@@ -126,16 +127,26 @@ Finding rdma(const DaemonConfig& config) {
     return {"rdma", Finding::Verdict::ok, fmt::format("{}", fmt::join(used, "; "))};
 }
 
-Finding cuda() {
+Finding cuda(const DaemonConfig& config, const std::string& root) {
+    const uint32_t count = gpu_count(root);
+    for (const uint32_t number : config.gpus)
+        if (count > 0 && number >= count)
+            return {
+                "cuda", Finding::Verdict::error,
+                fmt::format("`gpus` in gradcastd.toml names GPU {}, and this machine has {}, counted from 0: jobs with device = \"cuda\" "
+                            "are refused",
+                            number, count)};
     const std::string module = program_file("libgradcast_cuda.so", {".", "../lib"});
-    if (module.empty()) return {"cuda", Finding::Verdict::ok, "not built: jobs compute on CPUs"};
+    if (module.empty() && config.gpus.empty()) return {"cuda", Finding::Verdict::ok, "not built: jobs compute on CPUs"};
     std::vector<std::string> texts;
+    if (module.empty()) texts.push_back("libgradcast_cuda.so is not built, though `gpus` is set");
     const std::vector<CudaLibrary> libraries = cuda_libraries_open(module);
     if (std::string missing = cuda_libraries_missing(libraries); !missing.empty()) texts.push_back(std::move(missing));
     const std::string driver = cuda_driver_open();
     if (driver.empty()) texts.push_back("libcuda.so.1 is not found: install the driver of the GPU");
     if (!texts.empty()) return {"cuda", Finding::Verdict::warning, fmt::format("jobs compute on CPUs, because {}", fmt::join(texts, "; "))};
-    texts.push_back(driver);
+    const std::vector<uint32_t> used = config.gpus_used(root);
+    texts.push_back(used.empty() ? driver : gpus_text(used) + " for the jobs here, " + driver);
     for (const CudaLibrary& each : libraries) texts.push_back(each.path);
     return {"cuda", Finding::Verdict::ok, fmt::format("{}", fmt::join(texts, ", "))};
 }
@@ -269,9 +280,9 @@ std::string command_warning(const DaemonConfig& config) {
 }
 
 std::vector<Finding> doctor_node(const DaemonConfig& config, const std::string& root) {
-    std::vector<Finding> all = {key(config), interface(config), socket_buffers(),   memlock(config),     rdma(config),
-                                cuda(),      io_uring(),        cpus(config, root), governor(),          threads(root),
-                                files(),     disk(config),      huge_pages(),       clock_synchronised()};
+    std::vector<Finding> all = {key(config),  interface(config),   socket_buffers(), memlock(config), rdma(config), cuda(config, root),
+                                io_uring(),   cpus(config, root),  governor(),       threads(root),   files(),      disk(config),
+                                huge_pages(), clock_synchronised()};
     for (Finding& each : commands(config, root)) all.push_back(std::move(each));
     return all;
 }

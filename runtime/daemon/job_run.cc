@@ -275,6 +275,7 @@ Status JobRun::prepare() {
     config.verified = host_.config.verified_path();
     config.pace_bytes_per_s = host_.config.pace / 8;
     config.cpus = host_.config.cpus;
+    config.gpus = host_.config.gpus_used();
     config.isa_setting = host_.config.setting_in("isa");
     config.confidential = true;
     key_ = host_.ring->now()->keys.front();

@@ -14,6 +14,7 @@
 #include "runtime/control/cli.h"
 #include "runtime/control/cli_docs.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/gpu_count.h"
 #include "runtime/core/program.h"
 #include "runtime/core/version.h"
 #include "runtime/daemon/daemon.h"
@@ -88,8 +89,10 @@ Status serve(const DaemonConfig& config, const std::string& path, const sigset_t
     GC_TRY(keys_read(config, &keys));
     GC_TRY(control_open({.socket = config.socket, .tcp = config.metrics, .remote = config.control, .keys = keys.control}, *daemon, log,
                         &control));
-    log.info("gradcastd {}: node {}, one of {}; listening on {}, control socket {}; {} lane{}, {}", version_text, config.name,
-             config.members.size(), daemon->address(), config.socket, config.lanes(), config.lanes() == 1 ? "" : "s", isa_name(config.isa));
+    const std::vector<uint32_t> gpus = config.gpus_used();
+    log.info("gradcastd {}: node {}, one of {}; listening on {}, control socket {}; {} lane{}, {}{}", version_text, config.name,
+             config.members.size(), daemon->address(), config.socket, config.lanes(), config.lanes() == 1 ? "" : "s", isa_name(config.isa),
+             gpus.empty() ? "" : ", " + gpus_text(gpus));
     if (!config.control.empty()) log.info("control over TLS on {}: {}", control->address(), keys.text());
     ::sd_notify(0, "READY=1");
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/core/cpu_room.h"
+#include "runtime/core/gpu_count.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/thread.h"
 #include "tests/limited_group.h"
@@ -92,6 +93,37 @@ TEST_F(Room, TheLimitOfThreadsThatIsReachedIsNamed) {
               "control group /system.slice may have 50 tasks (pids.max, TasksMax= of systemd) and has 50: raise it");
     put(root / "sys/fs/cgroup/system.slice/pids.current", "49\n");
     EXPECT_EQ(thread_limit(root.string()).find("control group"), std::string::npos);
+}
+
+TEST_F(Room, GpusAreThoseOfTheDriverThatCudaMaySee) {
+    EXPECT_EQ(gpu_count(root.string()), 0u);
+    for (const char* gpu : {"0000:17:00.0", "0000:65:00.0", "0000:98:00.0"})
+        put(root / "proc/driver/nvidia/gpus" / gpu / "information", "");
+    const auto visible = [&](const char* list) {
+        ::setenv("CUDA_VISIBLE_DEVICES", list, 1);
+        const uint32_t count = gpu_count(root.string());
+        ::unsetenv("CUDA_VISIBLE_DEVICES");
+        return count;
+    };
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    EXPECT_EQ(gpu_count(root.string()), 3u);
+    EXPECT_EQ(visible("2"), 1u);
+    EXPECT_EQ(visible("2,0"), 2u);
+    EXPECT_EQ(visible("GPU-8932f937-d72c,GPU-1,GPU-2,GPU-3"), 3u);
+    EXPECT_EQ(visible("0,-1,1"), 1u);
+    EXPECT_EQ(visible(""), 0u);
+}
+
+TEST(GpuCount, DaemonsOfAHostDivideItsGpus) {
+    using Numbers = std::vector<uint32_t>;
+    EXPECT_EQ(gpus_shared_out(2, 1, 2), Numbers{1});
+    EXPECT_EQ(gpus_shared_out(8, 1, 3), (Numbers{1, 4, 7}));
+    EXPECT_EQ(gpus_shared_out(2, 3, 4), Numbers{1});   // two daemons a GPU
+    EXPECT_EQ(gpus_shared_out(8, 0, 1), Numbers());    // all
+    EXPECT_EQ(gpus_shared_out(1, 1, 2), Numbers());
+    EXPECT_EQ(gpus_shared_out(0, 1, 2), Numbers());
+    EXPECT_EQ(gpus_text(Numbers{3}), "GPU 3");
+    EXPECT_EQ(gpus_text(Numbers{0, 2}), "GPUs 0, 2");
 }
 
 TEST_F(Room, TheTightestCpuQuotaCounts) {

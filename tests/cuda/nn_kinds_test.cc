@@ -62,6 +62,23 @@ NetSpec small_text() {
                         "attention heads=2 causal=1", "linear outputs=9 bias=0", "softmax_cross_entropy label_smoothing=0.1"});
 }
 
+const std::vector<std::string> two_heads = {"embedding name=wte outputs=6 initial_std=0.5",
+                                            "linear name=up outputs=9 weights_of=wte bias=0", "linear name=down outputs=6",
+                                            "linear name=head outputs=9 weights_of=up bias=0", "softmax_cross_entropy"};
+/// Three layers take the weights of `wte`.
+NetSpec tied_heads() { return with_layers({.C = 1, .H = 1, .W = 6, .classes = 1, .element = Element::u16, .vocabulary = 9}, two_heads); }
+NetSpec tied_gpt() {
+    NetSpec spec{.C = 1, .H = 1, .W = 10, .classes = 1, .element = Element::u16, .vocabulary = 7};
+    EXPECT_TRUE(preset_layers("gpt", {.depth = 2, .width = 24, .heads = 3, .tied_head = true}, &spec).ok());
+    return spec;
+}
+/// Its shared weights lie at a place that is not aligned, so products take copies of them.
+NetSpec tied_unaligned() {
+    return with_layers({.C = 1, .H = 1, .W = 6, .classes = 1, .element = Element::u16, .vocabulary = 9},
+                       {"embedding outputs=5 initial_std=0.5", "linear name=a outputs=5 bias=0", "layer_norm",
+                        "linear name=b outputs=5 weights_of=a bias=0", "linear outputs=9", "softmax_cross_entropy"});
+}
+
 /// Its embedding is not small: the slopes of a norm of small values change within a difference.
 NetSpec tiny_llama() {
     NetSpec spec = llama({.depth = 1, .width = 8, .heads = 2, .hidden = 6}, 7, 5);
@@ -92,6 +109,8 @@ std::vector<Difference> small_kinds() {
             {"transposed", transposed(), 5, true},
             {"transposed_first", transposed_first(), 5, false},
             {"llama", tiny_llama(), 4, false},
+            {"tied_heads", tied_heads(), 4, false},
+            {"tied_unaligned", tied_unaligned(), 4, false},
             {"rms_norm", rms_normed(), 5, false},
             {"multiply", multiplied(), 5, true, true},
             {"multiply_with_itself", of(1, 6, 5, 0, 4, {conv(3, 2), multiply("conv1"), fc(4), loss()}), 5, false},
@@ -102,6 +121,7 @@ std::vector<Difference> small_kinds() {
 std::vector<Difference> kinds() {
     std::vector<Difference> all = small_kinds();
     all.insert(all.end(), {Difference{"gpt", small_gpt(), 4, false},
+                           {"tied_gpt", tied_gpt(), 4, false},
                            {"small_llama", small_llama(), 4, false},
                            {"long_llama", llama({.depth = 1, .width = 28, .heads = 2, .hidden = 24}, 76, 90), 2, false},
                            {"smoothed_text", smoothed_text(), 3, false},
@@ -136,12 +156,13 @@ TEST_P(CudaPositions, GiveTheNumbersOfPyTorch) {
     CudaRig rig(spec, sizes({n}), sgd);
     expect_numbers(rig);
 }
-INSTANTIATE_TEST_SUITE_P(Nets, CudaPositions, testing::Values("gpt", "long", "masks", "gated"), [](const auto& p) { return p.param; });
+INSTANTIATE_TEST_SUITE_P(Nets, CudaPositions, testing::Values("gpt", "long", "masks", "gated", "tied"),
+                         [](const auto& p) { return p.param; });
 
 // The bits of a block depend on the block alone: not on the run, the lane or the other blocks.
 TEST(CudaMoreNets, BitsAreTheSameInEveryRun) {
     GC_NEED_GPU();
-    for (const NetSpec& spec : {small_gpt(), small_llama(), of_masks(), encoder_decoder(), normed()})
+    for (const NetSpec& spec : {small_gpt(), tied_gpt(), small_llama(), of_masks(), encoder_decoder(), normed()})
         for (const Precision precision : {Precision::f32, Precision::bf16}) {
             NetConfig config = sizes({3, 4}, 2);
             config.precision = precision;
@@ -165,6 +186,50 @@ TEST(CudaMoreNets, StagesHaveTheBitsOfTheWhole) {
             expect_bits_of_the_whole<CudaRig>(spec, {0, order.begins[count / 3], order.begins[2 * count / 3]}, apart);
         if (!spec.by_position()) expect_evaluations_of_the_whole<CudaRig>(spec, {0, order.begins[count / 2]}, false, false);
     }
+}
+
+// Each stage with the weights hands in the gradients of its own layers: their sum is that of the whole net.
+TEST(CudaMoreNets, TiedWeightsOfTwoStagesHaveTheirOwnGradients) {
+    GC_NEED_GPU();
+    for (const NetSpec& spec : {tied_gpt()})
+        for (const bool apart : {false, true}) {
+            NetOrder order;
+            ASSERT_TRUE(net_gpu_order(spec, &order).ok());
+            NetConfig config = sizes({3});
+            CudaRig whole(spec, config, adam);
+            config.passes_apart = apart;
+            Chain<CudaRig> chain(spec, config, {0, order.begins[order.begins.size() / 2]});
+            const Data data(spec, 3);
+            const Block block{{0, 0}, data.samples};
+            const Gather wanted = whole.block(data.samples);
+            chain.blocks({&block, 1}, 3, apart);
+            EXPECT_EQ(chain.found.back().total, wanted.total);
+            std::vector<float> sum(wanted.gradient.size());
+            for (size_t i = 0; i < 2; ++i) {
+                const Layout& layout = chain.net(i).layout();
+                ASSERT_EQ(chain.found[i].gradient.size(), layout.elements);
+                for (const Group& group : layout.groups)
+                    for (uint64_t at = 0; at < group.count; ++at) sum[group.place() + at] += chain.found[i].gradient[group.offset + at];
+            }
+            EXPECT_TRUE(same_bits(sum, wanted.gradient));
+        }
+}
+
+// Kernels are chosen by the alignment of weights in the whole net.
+TEST(CudaMoreNets, AStageWhoseWeightsWouldLieOtherwiseIsRefused) {
+    GC_NEED_GPU();
+    const NetSpec spec = with_layers({.C = 1, .H = 1, .W = 6, .classes = 1, .element = Element::u16, .vocabulary = 9},
+                                     {"embedding name=wte outputs=5", "linear outputs=5", "layer_norm name=norm",
+                                      "linear outputs=9 weights_of=wte bias=0", "softmax_cross_entropy"});
+    NetConfig config = sizes({3});
+    config.stage = {2, ~0u};   // without the linear layer, which has 30 parameters
+    cuda::CudaDevice device;
+    ASSERT_TRUE(device.open({.lanes_max = 1, .lanes_per_gpu = 1, .numbers = {0}}).ok());
+    std::unique_ptr<Net> net;
+    EXPECT_EQ(
+        std::string(cuda::net_plan(spec, config, device, &net).what),
+        "layer norm: in this stage it would lie at another alignment than in the whole net, by which GPUs choose kernels: cut the net "
+        "elsewhere (parallel.cuts), or take device cpu");
 }
 
 // Kernels count rows by 32 bits.  The error comes before memory is taken.

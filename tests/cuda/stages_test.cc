@@ -1,4 +1,6 @@
 // Stages of a net on GPUs: the bits of the whole net there, whatever the cut and the order of passes.
+#include <thread>
+
 #include "tests/cuda/nn_rig.h"
 #include "tests/nn/chain.h"
 #include "tests/nn/slot_calls.h"
@@ -57,6 +59,52 @@ TEST(CudaStages, ManyOfEverything) {
     GC_NEED_GPU();
     for (const bool apart : {false, true}) expect_bits_of_the_whole<CudaRig>(everything(), begins_of(everything(), 8), apart);
 }
+
+/// The first stage, or the whole net, on the first GPU; the others on a second one where there is one.
+struct OwnGpuRig : CudaRig {
+    OwnGpuRig(const NetSpec& spec, const NetConfig& config, const OptimiserConfig& rule)
+        : CudaRig(spec, config, rule, {config.stage.first > 0 ? last_gpu() : 0}) {
+        EXPECT_EQ(device.lane_count(), config.lanes);
+        const std::vector<MemoryUse> memory = device.memory();
+        EXPECT_EQ(memory.size(), 2u);   // of its GPU, and of page-locked memory
+        EXPECT_TRUE(memory[0].place.starts_with(fmt::format("gpu {}", device.gpus()[0]->number))) << memory[0].place;
+    }
+    static uint32_t last_gpu() {
+        int gpus = 0;
+        EXPECT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);
+        return gpus > 1 ? 1 : 0;
+    }
+};
+
+// As the daemons of one host do it, each with a GPU of its own, but in one process.
+TEST(CudaStages, OfTwoDevicesHaveTheDigestOfOne) {
+    GC_NEED_GPU();
+    for (const char* name : {"lenet5", "everything"})
+        for (const bool apart : {false, true}) expect_bits_of_the_whole<OwnGpuRig>(net_of(name), begins_of(net_of(name), 2), apart);
+}
+
+#ifdef GC_CUDA_HOST
+// A stage on the second GPU makes no call on the first one, from planning to its end.
+TEST(CudaStages, LeaveTheOtherStagesGpuAlone) {
+    const NetSpec spec = preset("lenet5");
+    NetConfig config = sizes({3});
+    config.stage = {begins_of(spec, 2)[1], ~0u};
+    const uint64_t before = cuda_host_calls(0);
+    std::thread([&] {   // whose current GPU is 0 at first
+        OwnGpuRig rig(spec, config, adam);
+        Data data(spec, 3);
+        const Block block{{0, 0}, data.samples};
+        Gather found(rig.net->layout());
+        for (size_t i = 0; i < rig.net->edges().size(); ++i)
+            std::memset(rig.net->edge(0, 0, i, false, 3).host, 0, rig.net->edge_bytes(i, false, 3));
+        EXPECT_TRUE(rig.net->forward(0, 0, {&block, 1}, found).ok() && rig.net->backward(0, 0, Backward::both, found).ok());
+        rig.step(0, found.gradient, 3);
+        (void)rig.net->digest();
+    })
+        .join();
+    EXPECT_EQ(cuda_host_calls(0), before);
+}
+#endif
 
 #ifndef GC_CUDA_HOST   // the stand-in would take minutes
 TEST(CudaStages, LargeNetsInThree) {

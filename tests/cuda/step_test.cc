@@ -1,4 +1,6 @@
 // Whole steps, from samples to the state's digest: graphs alone, and the bits of the CPU for the same gradients.
+#include <functional>
+
 #include "tests/cuda/steps.h"
 #include "tests/nn/nets.h"
 
@@ -8,6 +10,27 @@ namespace {
 const OptimiserConfig adam{.kind = "adam", .lr = 1e-2, .schedule = "step", .decay_every = 1, .decay = 0.5};
 const OptimiserConfig sgd{
     .lr = 0.05, .momentum = 0.9, .weight_decay = 1e-3, .nesterov = true, .schedule = "cosine", .warm_up = 2, .steps = 5};
+
+/// Its embedding's weights are those of the head too: a block has two gradients of them.
+NetSpec tied_text() {
+    NetSpec spec{.C = 1, .H = 1, .W = 8, .classes = 1, .element = Element::u16, .vocabulary = 19};
+    for (const char* text : {"embedding name=wte outputs=24 initial_std=0.5", "positions initial_std=0.5", "linear outputs=72",
+                             "attention heads=3 causal=1", "linear outputs=24", "layer_norm", "linear outputs=48", "gelu",
+                             "linear outputs=24", "linear name=head outputs=19 weights_of=wte bias=0", "softmax_cross_entropy"})
+        spec.layers.push_back(layer(text));
+    return spec;
+}
+
+/// Hands each gradient to a codec, as it comes.
+struct Quantises : GradientSink {
+    Codec& codec;
+    std::function<const Plan&(uint32_t, size_t)> plan;
+    Quantises(Codec& with, std::function<const Plan&(uint32_t, size_t)> of) : codec(with), plan(std::move(of)) {}
+    void loss(uint32_t, BlockId, double) override {}
+    Status bucket(uint32_t lane, BlockId id, uint32_t bucket, Buffer part) override {
+        return codec.add(lane, id, bucket, part, plan(id.block, bucket));
+    }
+};
 
 class CudaSteps : public testing::TestWithParam<StepCase> {};
 
@@ -23,7 +46,7 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
     int count = 0;
     ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
     if (static_cast<uint32_t>(count) < GetParam().gpus) GTEST_SKIP() << "one GPU alone";
-    const NetSpec spec = everything();
+    const NetSpec spec = GetParam().net ? GetParam().net() : everything();
     Steps graphs(GetParam(), spec), launches(GetParam(), spec), whole(GetParam(), spec, true);
     launches.graphs = false;
     EXPECT_EQ(whole.net->steps_ahead(), GetParam().gpus == 1 && GetParam().quantiser != Quantiser::fixed ? 2u : 0u);
@@ -55,14 +78,9 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
             Samples samples = data.samples;
             samples.count = block_samples;
             samples.labels += block * block_samples;
-            samples.images += uint64_t{block} * block_samples * spec.C * spec.H * spec.W;
-            Gather gather(layout);
-            ASSERT_TRUE(gradients.net->block(0, {step, block}, samples, gather).ok());
-            for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
-                const Bucket& bucket = layout.buckets[b];
-                const Buffer part{reinterpret_cast<std::byte*>(gather.gradient.data() + bucket.offset), nullptr, bucket.count * 4};
-                ASSERT_TRUE(codec->add(0, {step, block}, b, part, target(block, b)).ok());
-            }
+            samples.images += uint64_t{block} * block_samples * spec.sample_bytes();
+            Quantises sink(*codec, target);
+            ASSERT_TRUE(gradients.net->block(0, {step, block}, samples, sink).ok());
         }
         for (uint32_t i = 0; i < words.plans.size(); ++i)
             ASSERT_TRUE(codec->finish(step, i % static_cast<uint32_t>(layout.buckets.size()), words.plans[i]).ok());
@@ -122,10 +140,15 @@ TEST_P(CudaSteps, AreAsOnTheCpu) {
 INSTANTIATE_TEST_SUITE_P(All, CudaSteps,
                          testing::Values(StepCase{1, 1, 1, Quantiser::auto32, sgd, false}, StepCase{2, 1, 2, Quantiser::auto16, adam, true},
                                          StepCase{3, 2, 1, Quantiser::auto16, adam, false}, StepCase{3, 2, 2, Quantiser::auto32, sgd, true},
-                                         StepCase{2, 1, 1, Quantiser::fixed, sgd, false}),
+                                         StepCase{2, 1, 1, Quantiser::fixed, sgd, false},
+                                         StepCase{1, 1, 1, Quantiser::auto32, adam, false, tied_text},
+                                         StepCase{2, 1, 2, Quantiser::auto16, sgd, false, tied_text},
+                                         StepCase{3, 2, 1, Quantiser::auto32, sgd, false, tied_text},
+                                         StepCase{2, 1, 1, Quantiser::fixed, sgd, false, tied_text}),
                          [](const auto& each) {
                              const StepCase& c = each.param;
-                             return fmt::format("{}_{}lanes_{}gpus_{}targets", quantiser_name(c.quantiser), c.lanes, c.gpus, c.targets);
+                             return fmt::format("{}_{}lanes_{}gpus_{}targets{}", quantiser_name(c.quantiser), c.lanes, c.gpus, c.targets,
+                                                c.net ? "_tied" : "");
                          });
 
 }   // namespace

@@ -82,6 +82,7 @@ struct StepCase {
     Quantiser quantiser;
     OptimiserConfig optimiser;
     bool resident;
+    NetSpec (*net)() = nullptr;   // of step_test.cc; null: everything()
 };
 
 /// The steps of algos/ssgd.cc for one rank.
@@ -121,7 +122,7 @@ public:
         for (uint32_t i = 0; i < words->plans.size(); ++i) {
             uint32_t blocks = 0;
             for (uint32_t b = 0; b < block_count; ++b) blocks += target_of(b, case_.targets) == i / buckets;
-            remaining_[i].store(blocks);
+            remaining_[i].store(blocks * net->layout().groups[net->layout().buckets[i % buckets].group].uses);
         }
         before();
         std::vector<std::thread> threads;

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "runtime/core/cpu_room.h"
 #include "runtime/core/fd.h"
 #include "runtime/daemon/config.h"
 #include "runtime/daemon/identity.h"
@@ -50,6 +51,7 @@ key = "keys/cluster"
 state = "/s"
 socket = "run/s"
 cpus = [0]
+gpus = [0]
 jobs_kept = 7
 jobs_bytes = "1.5GB"
 memory = "1.5GiB"
@@ -69,6 +71,7 @@ link = "epoll_tcp"
     EXPECT_EQ(config.state, "/s");
     EXPECT_EQ(config.socket, "/base/run/s");
     EXPECT_EQ(config.lanes(), 1u);
+    EXPECT_EQ(config.gpus, std::vector<uint32_t>{0});
     EXPECT_EQ(config.jobs_kept, 7u);
     EXPECT_EQ(config.jobs_bytes, 1'500'000'000u);
     EXPECT_EQ(config.memory, 3u << 29);
@@ -104,6 +107,42 @@ TEST(DaemonConfig, MemoryIsMostOfTheMachinesByItself) {
     config.memory = 100;
     EXPECT_EQ(config.memory_most(root), 100u);
     EXPECT_EQ(config.memory_setting(), "`memory` in gradcastd.toml");
+    std::filesystem::remove_all(root);
+}
+
+// Two daemons with all of a machine's memory would let jobs in that do not fit together.
+TEST(DaemonConfig, MembersAtOneHostDivideItsMemoryItsCpusAndItsGpus) {
+    const std::string root = folder("sharers");
+    ASSERT_TRUE(make_directories(root + "/proc/self").ok() && make_directories(root + "/sys/fs/cgroup/g").ok());
+    const auto put = [&](const std::string& path, const std::string& text) { ASSERT_TRUE(file_write(root + path, text).ok()); };
+    put("/proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 1000 kB\n");
+    put("/proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n");
+    put("/proc/self/cgroup", "0::/g\n");
+    const std::string members = "members = [\"a=h:1\", \"b=h:2\", \"c=i:1\"]\n";
+    DaemonConfig config;
+    ASSERT_TRUE(mistakes_of("name = \"a\"\n" + members, &config).empty());
+    EXPECT_EQ(config.sharers(), 2u);
+    EXPECT_EQ(config.memory_most(root), 480u << 20);
+    EXPECT_NE(config.memory_setting().find(", divided by the 2 members at this host, the default of `memory`"), std::string::npos);
+    const uint32_t both = cpu_room(root).threads();
+    EXPECT_EQ(config.lanes(root), std::max(1u, both / 2));
+    EXPECT_TRUE(config.gpus_used(root).empty());   // none is known
+    ::unsetenv("CUDA_VISIBLE_DEVICES");
+    for (const char* gpu : {"1", "2", "3"}) ASSERT_TRUE(make_directories(root + "/proc/driver/nvidia/gpus/" + gpu).ok());
+    EXPECT_EQ(config.gpus_used(root), (std::vector<uint32_t>{0, 2}));
+    put("/sys/fs/cgroup/g/cpu.max", "100000 100000\n");   // one for both
+    EXPECT_EQ(config.lanes(root), 1u);
+    ASSERT_TRUE(mistakes_of("name = \"b\"\nmemory = \"700MiB\"\ncpus = [0]\n" + members, &config).empty());
+    EXPECT_EQ(config.gpus_used(root), std::vector<uint32_t>{1});
+    config.gpus = {2};
+    EXPECT_EQ(config.gpus_used(root), std::vector<uint32_t>{2});
+    EXPECT_EQ(config.memory_most(root), 700u << 20);
+    EXPECT_EQ(config.lanes(root), 1u);
+    ASSERT_TRUE(mistakes_of("name = \"c\"\n" + members, &config).empty());
+    EXPECT_EQ(config.sharers(), 1u);
+    EXPECT_TRUE(config.gpus_used(root).empty());   // all
+    EXPECT_EQ(config.memory_most(root), 960u << 20);
+    EXPECT_EQ(DaemonConfig().sharers(), 1u);
     std::filesystem::remove_all(root);
 }
 
@@ -169,6 +208,13 @@ TEST(DaemonConfig, EveryMistakeHasItsLine) {
         {"cpus = [\"0\"]", "d.toml:1: cpus: each must be a number"},
         {"cpus = [100000]", "d.toml:1: cpus: CPU 100000 is not available"},
         {"cpus = [0, 0]", "d.toml:1: cpus: 0 is listed twice"},
+        {"gpus = 0", "d.toml:1: gpus: must be a list of numbers of GPUs: [0, 1]"},
+        {"gpus = []", "d.toml:1: gpus: must be a list of numbers of GPUs"},
+        {"gpus = [\"0\"]", "d.toml:1: gpus: each must be a number"},
+        {"gpus = [0.5]", "d.toml:1: gpus: each must be a number"},
+        {"gpus = [-1]", "d.toml:1: gpus: -1 is the number of no GPU: they are counted from 0"},
+        {"gpus = [4294967296]", "d.toml:1: gpus: 4294967296 is the number of no GPU"},
+        {"gpus = [\n0,\n0]", "d.toml:3: gpus: 0 is listed twice"},
         {"isa = \"sse\"", "d.toml:1: isa = \"sse\": one of auto, portable, common, avx2, avx512, avx512-bf16, amx"},
         {"link = \"rdma\"", "d.toml:1: link = \"rdma\": one of auto, uring_tcp, epoll_tcp"},
         {"key = false", "d.toml:1: key: must be a text in quotes"},

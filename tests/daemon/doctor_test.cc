@@ -112,6 +112,20 @@ TEST(Doctor, QuotasAndLimitsAreNamed) {
     std::filesystem::remove_all(root);
 }
 
+TEST(Doctor, GpusThatAreNotThereAreNamed) {
+    const std::string root = testing::TempDir() + "gc-doctor-gpus-" + std::to_string(::getpid());
+    DaemonConfig config;
+    config.gpus = {0, 3};
+    EXPECT_NE(of(doctor_node(config, root), "cuda").verdict, Finding::Verdict::error);   // how many there are is not known
+    for (const char* gpu : {"0000:17:00.0", "0000:65:00.0"}) ASSERT_TRUE(make_directories(root + "/proc/driver/nvidia/gpus/" + gpu).ok());
+    const Finding found = of(doctor_node(config, root), "cuda");
+    EXPECT_EQ(found.verdict, Finding::Verdict::error);
+    EXPECT_TRUE(holds(found, "`gpus` in gradcastd.toml names GPU 3, and this machine has 2, counted from 0")) << found.text;
+    config.gpus = {1};
+    EXPECT_NE(of(doctor_node(config, root), "cuda").verdict, Finding::Verdict::error);
+    std::filesystem::remove_all(root);
+}
+
 TEST(Doctor, InterfaceAndDeviceAreLookedAt) {
     DaemonConfig config;
     EXPECT_EQ(of(doctor_node(config), "interface").verdict, Finding::Verdict::warning);

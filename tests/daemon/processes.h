@@ -257,6 +257,7 @@ private:
 struct Cluster {
     std::string folder;
     std::vector<Node> nodes;
+    const char* daemon = "gradcastd";   // the program
     explicit Cluster(uint32_t n) {
         ::signal(SIGPIPE, SIG_IGN);   // a daemon may die while we talk to its control socket
         static uint32_t number = 0;
@@ -300,8 +301,14 @@ struct Cluster {
     }
     void start(Node& node, int listen_fd = -1) {
         node.process = std::make_unique<ChildProcess>();
-        node.process->start(
-            {{"--config", node.folder + "/gradcastd.toml"}, node.folder + "/stderr", node.folder + "/n", listen_fd, node.uid, node.folder});
+        node.process->start({{"--config", node.folder + "/gradcastd.toml"},
+                             node.folder + "/stderr",
+                             node.folder + "/n",
+                             listen_fd,
+                             node.uid,
+                             node.folder,
+                             nullptr,
+                             daemon});
     }
     /// All are up and see one another.
     void up() {

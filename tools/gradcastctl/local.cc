@@ -23,7 +23,6 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/crypto.h"
 #include "runtime/core/fd.h"
-#include "runtime/core/memory_room.h"
 #include "runtime/core/program.h"
 #include "runtime/core/run_folder.h"
 #include "runtime/core/thread.h"
@@ -144,10 +143,6 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa, bool commands) {
     std::vector<uint32_t> cpus = cpus_allowed();
     const std::string record = verified_path_of_user();   // the state folders go with the cluster
     const std::string verified = record.empty() ? "" : fmt::format("verified = {}\n", json_text(Json(record)));
-    // So is the memory where each daemon chooses its lanes by it.
-    std::string memory;
-    if (const uint64_t all = memory_for_jobs().bytes; commands && nodes > 1 && all < UINT64_MAX)
-        memory = fmt::format("memory = \"{}MiB\"\n", std::max<uint64_t>(all / nodes >> 20, 1));
     for (uint32_t i = 0; i < nodes; ++i) {
         const Node& node = nodes_[i];
         GC_TRY(make_directories(node.folder));
@@ -155,11 +150,11 @@ Status Cluster::prepare(uint32_t nodes, const std::string& isa, bool commands) {
         std::vector<uint32_t> own;
         for (size_t at = i; at < cpus.size(); at += nodes) own.push_back(cpus[at]);
         if (own.empty()) own.push_back(cpus[i % cpus.size()]);
-        GC_TRY(file_write(
-            node.folder + "/gradcastd.toml",
-            fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
-                        "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\ncommands = {}\n{}",
-                        node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa, commands, verified + memory)));
+        GC_TRY(
+            file_write(node.folder + "/gradcastd.toml",
+                       fmt::format("name = \"{}\"\nmembers = [{}]\ninterface = \"127.0.0.1\"\nkey = \"{}/key\"\nstate = "
+                                   "\"{}/state\"\nsocket = \"{}\"\ncpus = [{}]\nisa = \"{}\"\ncommands = {}\n{}",
+                                   node.name, members, folder_, node.folder, node.socket, fmt::join(own, ", "), isa, commands, verified)));
     }
     return {};
 }

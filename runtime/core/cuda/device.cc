@@ -35,11 +35,12 @@ Status CudaDevice::open(const DeviceConfig& config) {
         numbers.resize(static_cast<size_t>(count));
         std::iota(numbers.begin(), numbers.end(), 0u);
     }
+    for (const uint32_t number : numbers)   // also of those that have no lane
+        if (number >= static_cast<uint32_t>(count))
+            return fail(Code::unsupported, "there is no GPU {}: this machine has {}, counted from 0", number, count);
     if (numbers.size() > config.lanes_max) numbers.resize(config.lanes_max);
     std::string names;
     for (uint32_t number : numbers) {
-        if (number >= static_cast<uint32_t>(count))
-            return fail(Code::unsupported, "there is no GPU {}: this machine has {}, counted from 0", number, count);
         auto gpu = std::make_unique<Gpu>();
         gpu->number = static_cast<int>(number);
         GC_TRY(use(*gpu));

@@ -61,8 +61,12 @@ public:
         virtual ~Follower() = default;
         /// Enqueues the copy of the codec's parameters for the lane's next block.
         virtual Status start(uint32_t lane, cudaStream_t stream) = 0;
-        /// Enqueues the quantising of a bucket's complete gradient.
-        virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) = 0;
+        /// By bucket: how many gradients a block has of it, several of tied weights.  Before the first block; one each where it is not
+        /// called.
+        virtual void gradients(std::span<const uint32_t> of_buckets) = 0;
+        /// Enqueues the quantising of a complete gradient of a bucket.  again: the block has one of it before, and this one is added. last:
+        /// the block has none of it behind.
+        virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, bool again, bool last, cudaStream_t stream) = 0;
 
         // Whole steps (Net::step_begin).  On the device the scales of a step follow from the maxima of the step before.
         /// Whether it takes part in whole steps.  The calls below are made only if it does.
@@ -72,6 +76,9 @@ public:
         /// overwrites.  step: on the device, the step's number.
         virtual Status quantise(uint32_t lane, uint32_t block, bool first, const void* gradient, const uint32_t* step,
                                 cudaStream_t stream) = 0;
+        /// Behind that of the block: enqueues the quantising of a further gradient that it has of a bucket, which is added.
+        virtual Status quantise_further(uint32_t lane, uint32_t block, uint32_t bucket, const void* gradient, const uint32_t* step,
+                                        cudaStream_t stream) = 0;
         /// Enqueues, after all blocks of the first `lanes` lanes, what found() reads, the units of this step, and the scales of the next.
         virtual Status close(uint32_t lanes, uint32_t parity, cudaStream_t stream) = 0;
         /// The words that are complete after close().

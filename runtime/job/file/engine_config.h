@@ -41,11 +41,12 @@ struct EngineConfig {
     std::string folder;              // of the job; made if missing
     uint32_t lanes = 1;              // the trainer is one of them; 0: it alone, at the priority that it has (the simulator)
     bool loader_threaded = true;
-    std::vector<uint32_t> cpus;       // lanes are pinned to these where given
-    uint64_t spend_us = 0;            // see Context (the simulator)
-    std::string verified = {};        // the record of data_verify_once(); empty: every byte of the data is read
-    MemoryBudget* budget = nullptr;   // of the daemon's jobs; null: what the machine has
-    std::string grid = {};            // why the job has its stages and cuts, for people; empty: as its file says
+    std::vector<uint32_t> cpus;        // lanes are pinned to these where given
+    std::vector<uint32_t> gpus = {};   // that a job on GPUs uses, by CUDA's numbers; empty: all
+    uint64_t spend_us = 0;             // see Context (the simulator)
+    std::string verified = {};         // the record of data_verify_once(); empty: every byte of the data is read
+    MemoryBudget* budget = nullptr;    // of the daemon's jobs; null: what the machine has
+    std::string grid = {};             // why the job has its stages and cuts, for people; empty: as its file says
     Resume resume;
     uint64_t until = 0;                // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
     const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does

@@ -214,7 +214,7 @@ constexpr JobOption rows[] = {
     {"net", "heads", Kind::integer, "4", 1, 4096, false, nullptr,
      "of preset gpt: heads of attention, which share out the width", field<&PresetSize::heads, Identity::changed>},
     {"net", "tied_head", Kind::flag, "false", 0, 1, false, nullptr,
-     "of preset gpt: its head has the weights of its embedding, as GPT-2's (weights_of of a layer)", of_ssgd_on_cpus(field<&PresetSize::tied_head, Identity::changed>)},
+     "of preset gpt: its head has the weights of its embedding, as GPT-2's (weights_of of a layer)", of_ssgd(field<&PresetSize::tied_head, Identity::changed>)},
     {"net", "mean_over", Kind::name, "\"positions\"", 0, 0, false, means,
      "of presets and data with masks, or a text.  positions: a sample's loss is its sum divided by all positions of the sample; valid: the loss of a mini-batch is its sum divided by the positions of all its samples whose label is not the ignored one (mean_over of softmax_cross_entropy)",
      of_ssgd_on_cpus({[](Target target, const Value& value) { target.job->size.valid = value.text == "valid"; },

@@ -162,8 +162,6 @@ constexpr JobRule rules[] = {
      "is of presets that come in sizes: it goes with preset = \"gpt\", and weights_of of [[net.layers]] does the same"},
     {"net.layers", [](Keys keys) { return tied(keys) && keys.job.algorithm != "ssgd"; },
      "weights that layers share (weights_of) go with ssgd in this version, not with {algorithm.kind}"},
-    {"net.layers", [](Keys keys) { return tied(keys) && !on_cpus(keys); },
-     "weights that layers share (weights_of) compute on CPUs in this version: take device = \"cpu\""},
     {"net.layers", [](Keys keys) { return averages_valid(keys) && keys.job.algorithm != "ssgd"; },
      "mean_over = \"valid\" counts the positions of whole mini-batches: it goes with ssgd, not with {algorithm.kind}"},
     {"net.layers", [](Keys keys) { return averages_valid(keys) && !on_cpus(keys); },

@@ -34,8 +34,11 @@ MemoryRoom job_room(const EngineConfig& config, uint64_t taken) {
 
 Status memory_check(const EngineConfig& config, const std::vector<MemoryUse>& planned, uint64_t taken, MemoryBudget::Share* share) {
     uint64_t needed = 0, programs = 0;
-    for (const MemoryUse& place : planned) {
-        if (!place.place.starts_with("gpu")) needed += place.total();
+    std::vector<MemoryUse> here;   // what is page-locked for a GPU too, but not what the GPU has
+    for (const MemoryUse& place : planned)
+        if (!place.place.starts_with("gpu") || place.place.ends_with("page-locked")) here.push_back(place);
+    for (const MemoryUse& place : here) {
+        needed += place.total();
         for (const auto& [purpose, bytes] : place.bytes)
             if (purpose == programs_purpose) programs += bytes;
     }
@@ -43,7 +46,7 @@ Status memory_check(const EngineConfig& config, const std::vector<MemoryUse>& pl
     if (needed <= room.bytes && (!config.budget || !share || share->take(*config.budget, needed))) return {};
     std::string uses;
     if (programs > 0) uses = fmt::format("{} {:.1f}, ", programs_purpose, mib(programs));
-    MemoryByUse by_use = memory_by_use(planned);
+    MemoryByUse by_use = memory_by_use(here);
     by_use[memory_for_names.size() - 1] -= programs;
     for (size_t i = 0; i < by_use.size(); ++i) uses += fmt::format("{}{} {:.1f}", i > 0 ? ", " : "", memory_for_names[i], mib(by_use[i]));
     std::string with, fits;

@@ -432,7 +432,8 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     const std::set<uint32_t> distinct(sizes.begin(), sizes.end());
     uint32_t lane_count = std::max(config.lanes, 1u);
     std::string why;
-    GC_TRY(compute.open(device, {.lanes_max = std::min(lane_count, pipeline ? pipeline->micro_batch : job.blocks)}, &why));
+    GC_TRY(compute.open(device, {.lanes_max = std::min(lane_count, pipeline ? pipeline->micro_batch : job.blocks), .numbers = config.gpus},
+                        &why));
     if (!why.empty()) report.warn(why);
     if (compute.device) lane_count = compute.device->lane_count();
     if (pipeline) pipeline->lanes = cut->lanes = lane_count;

@@ -34,6 +34,7 @@ public:
                       : config.quantiser == Quantiser::auto16 ? 2
                                                               : 4),
           lanes_(device.lanes().size()),
+          gradients_(layout.buckets.size(), 1),
           mutexes_(layout.buckets.size()),
           finishers_(device.gpus().size()) {
         uint32_t groups = 0;
@@ -163,15 +164,18 @@ public:
         return check(cudaMemcpyAsync(to.device, from.host, from.bytes, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
     }
 
-    Status follow(uint32_t lane, uint32_t bucket, const void* gradient, cudaStream_t stream) override {
+    void gradients(std::span<const uint32_t> of_buckets) override { gradients_.assign(of_buckets.begin(), of_buckets.end()); }
+
+    Status follow(uint32_t lane, uint32_t bucket, const void* gradient, bool again, bool last, cudaStream_t stream) override {
         const auto* now = static_cast<const QuantiseNow*>(lanes_[lane].now.device);
         QuantiseTask task{};
         task.gradient = static_cast<const float*>(gradient);
         task.now_at = now + bucket;
         task.factors = reinterpret_cast<const double*>(now + layout_.buckets.size()) + layout_.buckets[bucket].group;
         task.now.word = word();
+        task.again = again;
         GC_TRY(enqueue(range_of(bucket), task, stream));
-        return record(lanes_[lane].added[bucket], stream);
+        return last ? record(lanes_[lane].added[bucket], stream) : Status{};
     }
 
     bool whole_steps() const override { return device_.gpus().size() == 1 && config_.quantiser != Quantiser::fixed; }
@@ -187,6 +191,16 @@ public:
         task.now = {lanes_[lane].words.device, static_cast<Found*>(lanes_[lane].found.device), 0, block, word(), !first};
         task.factors = scales_at(scales_).factors;
         return enqueue({0, 0, 0, static_cast<uint32_t>(layout_.groups.size())}, task, stream);
+    }
+
+    Status quantise_further(uint32_t lane, uint32_t block, uint32_t bucket, const void* gradient, const uint32_t* step,
+                            cudaStream_t stream) override {
+        QuantiseTask task{};
+        task.gradient = static_cast<const float*>(gradient);
+        task.step_at = step;
+        task.now = {words_at(lane, bucket, 0), found_at(lane, bucket, 0), 0, block, word(), true};
+        task.factors = scales_at(scales_).factors + layout_.buckets[bucket].group;
+        return enqueue(range_of(bucket), task, stream);
     }
 
     Status close(uint32_t lanes, uint32_t parity, cudaStream_t stream) override {
@@ -357,7 +371,8 @@ private:
         StepId step = no_step;
         const std::byte* words = nullptr;   // of the plan
         uint32_t begun = 0;                 // Lane::begun at its last block
-        uint32_t quantises = 0;             // 1 + the block whose graph quantises it, until add() is called for it
+        uint32_t quantises = 0;             // 1 + the block whose graph quantises it, until add() has been called for all of its gradients
+        uint32_t to_come = 0;               // so many calls of add() for that block
     };
     struct Lane {
         Buffer words;                     // [target][word]
@@ -413,13 +428,13 @@ private:
         const auto target = static_cast<uint32_t>(use - uses.data());
         if (done && use->quantises == block.block + 1 && !first) {
             *done = true;
-            use->quantises = 0;
+            if (--use->to_come == 0) use->quantises = 0;
             return {};
         }
         Found* found = found_at(number, bucket, target);
         // A step that was not finished may have left values.
         if (first && use->step != no_step) GC_CUDA(cudaMemsetAsync(found, 0, range.group_count * sizeof(Found), stream));
-        *use = {block.step, plan.words.host, lane.begun.load(std::memory_order_relaxed), done ? 0 : block.block + 1};
+        *use = {block.step, plan.words.host, lane.begun.load(std::memory_order_relaxed), done ? 0 : block.block + 1, gradients_[bucket]};
         *now = {words_at(number, bucket, target), found, static_cast<uint32_t>(block.step), block.block, plan.word, !first};
         return {};
     }
@@ -553,7 +568,7 @@ private:
         if (config_.quantiser == Quantiser::fixed && !statistics)
             return {10.0, 2147483647.0, quantise_limit(Quantiser::fixed, config_.blocks)};
         return {1.0, std::ldexp(1.0, -host_->exponents()[group]),
-                quantise_limit(statistics ? Quantiser::auto32 : config_.quantiser, config_.blocks)};
+                quantise_limit(statistics ? Quantiser::auto32 : config_.quantiser, config_.blocks * layout_.groups[group].uses)};
     }
 
     const Layout& layout_;
@@ -564,6 +579,7 @@ private:
     const uint64_t word_bytes_;   // of an accumulator: the widest word of any plan
     uint64_t bucket_words_ = 0;   // of the largest bucket
     std::vector<Lane> lanes_;
+    std::vector<uint32_t> gradients_;   // by bucket: of a block
     std::vector<std::mutex> mutexes_;   // by bucket: guard records and uses
     // Used by finish().
     std::mutex finishing_;

@@ -70,6 +70,7 @@ __device__ void put(Signed* to, int64_t q, bool accumulate) {
 __device__ QuantiseNow now_of(const QuantiseTask& task) {
     QuantiseNow now = task.now_at ? *task.now_at : task.now;
     if (task.step_at) now.step = *task.step_at;
+    if (task.again) now.accumulate = true;
     return now;
 }
 __device__ double factor_of(const QuantiseTask& task, uint32_t g) {

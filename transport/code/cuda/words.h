@@ -39,6 +39,7 @@ struct QuantiseTask {
     const double* factors;       // replaces QuantiseGroup::factor
     uint64_t seed;
     int32_t radix;            // of the digits of statistics in auto16; 0: one word per element
+    bool again;               // accumulates, whatever `now` says
     uint32_t first, groups;   // `group` has groups first .. first + groups - 1 of those in `found` and `factors`
     QuantiseGroup group[quantise_groups_max];
 };
