@@ -142,7 +142,7 @@ private:
     /// A gradient that a block has of a bucket.
     struct BucketGradient {
         uint64_t at, count;   // in a lane's gradient, elements
-        bool again, last;     // the block has one of that bucket before it; has none behind
+        bool again, last;     // an earlier one of the block is of that bucket; no later one is
     };
     /// Enqueues operations of one slot in the lane's stream.
     struct Walk {

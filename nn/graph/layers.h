@@ -91,8 +91,8 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 /// weights, then one for each slice's biases.  A bucket has whole layers and is closed when it has at least bucket_bytes, from the end of
 /// the vector.  Where there are statistics, bucket 0 has all of them and nothing else.  With several slice groups a bucket has sliced
 /// layers, or others.  Weights that several layers take have a bucket of their own; a block has a gradient of it from each of them.
-/// A stage has the weights that its layers take.  Where several stages have the same, their group is shared, and the stage of the layer
-/// that owns them answers for it.
+/// A stage has the weights that its layers take.  Where several stages have the same weights, the stage of the layer that owns them stands
+/// for them, and their group is shared in the other stages.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
 /// By bucket: how many gradients a block has of it in that stage.  Of tied weights one for each layer of the stage that takes them.
 std::vector<uint32_t> gradients_of_buckets(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage);

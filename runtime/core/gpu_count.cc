@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <string_view>
 
@@ -16,8 +17,14 @@ uint32_t gpu_count(const std::string& root) {
     const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
     if (!visible) return all;
     uint32_t named = 0;   // CUDA ends the list at the first entry that names no GPU
-    for (std::string_view rest = visible; !rest.empty() && rest.front() != '-' && rest.front() != ','; ++named)
-        rest.remove_prefix(std::min(rest.size(), rest.find(',') == rest.npos ? rest.size() : rest.find(',') + 1));
+    for (std::string_view rest = visible; !rest.empty(); ++named) {
+        const std::string_view entry = rest.substr(0, rest.find(','));
+        const bool number = !entry.empty() && entry.find_first_not_of("0123456789") == entry.npos;
+        uint32_t value = 0;
+        std::from_chars(entry.data(), entry.data() + entry.size(), value);
+        if (entry.empty() || entry.front() == '-' || (number && value >= all)) break;
+        rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+    }
     return std::min(all, named);
 }
 

@@ -109,6 +109,7 @@ TEST_F(Room, GpusAreThoseOfTheDriverThatCudaMaySee) {
     EXPECT_EQ(gpu_count(root.string()), 3u);
     EXPECT_EQ(visible("2"), 1u);
     EXPECT_EQ(visible("2,0"), 2u);
+    EXPECT_EQ(visible("0,7,1"), 1u);
     EXPECT_EQ(visible("GPU-8932f937-d72c,GPU-1,GPU-2,GPU-3"), 3u);
     EXPECT_EQ(visible("0,-1,1"), 1u);
     EXPECT_EQ(visible(""), 0u);

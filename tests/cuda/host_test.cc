@@ -61,6 +61,16 @@ TEST_F(StandIn, RunsWhenSomebodyWaits) {
     EXPECT_EQ(host[5], 101);
 }
 
+TEST_F(StandIn, WhoWaitsForAStreamWaitsForItsLastEvent) {
+    EXPECT_TRUE(ok(up()));
+    EXPECT_TRUE(ok(GC_LAUNCH(add_one, 2, 32, a.get(), device)));
+    EXPECT_TRUE(ok(down(a.get())));
+    ASSERT_EQ(cudaEventRecord(event.get(), a.get()), cudaSuccess);
+    ASSERT_EQ(cudaStreamWaitEvent(b.get(), event.get(), 0), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(b.get()), cudaSuccess);
+    EXPECT_EQ(host[6], 7);
+}
+
 TEST_F(StandIn, AStreamThatDoesNotWaitForAnotherIsAhead) {
     ASSERT_EQ(cudaMemset(device, 0, 64 * sizeof(int)), cudaSuccess);
     for (bool waits : {false, true}) {

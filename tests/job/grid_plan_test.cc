@@ -189,7 +189,7 @@ TEST_F(GridPlanTest, LeavesOutGridsBelowMinNodes) {
     const GridPlan made = plan(text, 2);
     ASSERT_EQ(made.grids.size(), 1u);
     EXPECT_EQ(made.grids[0].stages, 1u);
-    EXPECT_EQ(made.notes, std::vector<std::string>{"stages = 2: job.min_nodes = 1 is less than the 2 nodes of one replica"});
+    EXPECT_EQ(made.notes, std::vector<std::string>{"stages = 2: job.min_nodes = 1 is less than the 2 nodes of one replica: take at least 2, or 0"});
 }
 
 // Steps are predicted without the backward passes of these layers, of an uncut net and in stages.

@@ -64,8 +64,8 @@ public:
         /// By bucket: how many gradients a block has of it, several of tied weights.  Before the first block; one each where it is not
         /// called.
         virtual void gradients(std::span<const uint32_t> of_buckets) = 0;
-        /// Enqueues the quantising of a complete gradient of a bucket.  again: the block has one of it before, and this one is added. last:
-        /// the block has none of it behind.
+        /// Enqueues the quantising of a complete gradient of a bucket.  again: the words have an earlier gradient of the block, to which this
+        /// one is added.  last: it is the block's last gradient of the bucket.
         virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, bool again, bool last, cudaStream_t stream) = 0;
 
         // Whole steps (Net::step_begin).  On the device the scales of a step follow from the maxima of the step before.
@@ -76,7 +76,7 @@ public:
         /// overwrites.  step: on the device, the step's number.
         virtual Status quantise(uint32_t lane, uint32_t block, bool first, const void* gradient, const uint32_t* step,
                                 cudaStream_t stream) = 0;
-        /// Behind that of the block: enqueues the quantising of a further gradient that it has of a bucket, which is added.
+        /// After quantise() of the block: enqueues the quantising of a further gradient of a bucket, which is added to the same words.
         virtual Status quantise_further(uint32_t lane, uint32_t block, uint32_t bucket, const void* gradient, const uint32_t* step,
                                         cudaStream_t stream) = 0;
         /// Enqueues, after all blocks of the first `lanes` lanes, what found() reads, the units of this step, and the scales of the next.

@@ -232,7 +232,7 @@ constexpr JobOption rows[] = {
      "number format of products in conv and inner_product; bf16 needs CPUs with AVX512-BF16 or AMX, tf32 a GPU",
      field<&JobConfig::precision, Identity::yes>},
     {"net", "device", Kind::name, "\"cpu\"", 0, 0, false, devices,
-     "cuda: all GPUs of each node (CUDA_VISIBLE_DEVICES); auto: cuda where nodes have GPUs", field<&JobConfig::device, Identity::no>},
+     "cuda: the GPUs of each node (`gpus` of gradcastd.toml); auto: cuda where nodes have GPUs", field<&JobConfig::device, Identity::no>},
     {"net", "resident", Kind::name, "\"auto\"", 0, 0, false, residences,
      "cuda: auto keeps the training data in each GPU's memory where it fits; no reads each block's samples from the files.  The result is the same",
      {[](Target target, const Value& value) { target.job->resident = value.text == "auto"; },

@@ -119,9 +119,9 @@ std::vector<KeptStage*> BuddyParts::kept() {
 }
 
 /// Parameters and optimiser state lie in the net of the longest run, scales apart.
-StateMemory BuddyParts::memory_of(const JobParts& parts, KeptStage& stage) {
+StateMemory BuddyParts::memory_of(const JobParts& parts, KeptStage& stage, bool owned) {
     const StageRun alone{stage.stage, stage.stage + 1};
-    const StateRuns own = parts.state_runs_of(alone), all = parts.state_runs_of(longest_);
+    const StateRuns own = parts.state_runs_of(alone, 0, owned), all = parts.state_runs_of(longest_);
     StateMemory memory{own, writable_state(longest(parts))};
     for (const StateVector which : {StateVector::parameters, StateVector::optimiser})
         for (Layout::Run& run : memory.runs[which])
@@ -134,9 +134,9 @@ StateMemory BuddyParts::memory_of(const JobParts& parts, KeptStage& stage) {
     return memory;
 }
 
-std::vector<StateMemory> BuddyParts::kept_memory(const JobParts& parts) {
+std::vector<StateMemory> BuddyParts::kept_memory(const JobParts& parts, bool owned) {
     std::vector<StateMemory> all;
-    for (KeptStage* each : kept()) all.push_back(memory_of(parts, *each));
+    for (KeptStage* each : kept()) all.push_back(memory_of(parts, *each, owned));
     return all;
 }
 

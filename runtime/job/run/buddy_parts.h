@@ -45,8 +45,8 @@ public:
     void turn(JobParts& parts, const ViewStages& view, Rank self);
     /// The stages that it keeps in the present view.
     std::vector<KeptStage*> kept();
-    /// Their states.
-    std::vector<StateMemory> kept_memory(const JobParts& parts);
+    /// Their states.  owned: also weights for which another stage stands (Group::shared).
+    std::vector<StateMemory> kept_memory(const JobParts& parts, bool owned = true);
     /// Of the node's longest run: elements, values of the optimiser and scales are the most that it computes with.
     const Computer& longest(const JobParts& parts) const;
 
@@ -56,7 +56,7 @@ private:
         Computer computer;
     };
     Computer& computer_of(JobParts& parts, const StageRun& run);
-    StateMemory memory_of(const JobParts& parts, KeptStage& stage);
+    StateMemory memory_of(const JobParts& parts, KeptStage& stage, bool owned = true);
 
     Arena arena_;
     std::vector<Other> others_;

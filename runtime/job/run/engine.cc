@@ -514,7 +514,7 @@ private:
         std::vector<Checkpoints::Kept> all;
         if (!parts_.buddies || !context.kept) return all;
         const std::vector<KeptStage*> stages = parts_.buddies->kept();
-        std::vector<StateMemory> memory = parts_.buddies->kept_memory(parts_);
+        std::vector<StateMemory> memory = parts_.buddies->kept_memory(parts_, false);
         const std::vector<uint32_t>& begins = parts_.pipeline->begins;
         for (size_t i = 0; i < stages.size(); ++i) {
             const auto begin = std::ranges::find(begins, parts_.cut->begins[stages[i]->stage]);

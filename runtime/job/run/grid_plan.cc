@@ -90,8 +90,8 @@ public:
         if (plan_.grids.empty()) return fail(Code::invalid, "{}", plan_.notes.back());
         std::vector<GridCost> costs;
         for (const PlannedGrid& each : plan_.grids) costs.push_back(each.cost);
-        plan_.best = grid_choose(costs, options_.memory, needs_replicas(job));
-        if (needs_replicas(job)) note_replicas();
+        plan_.best = grid_choose(costs, options_.memory, needs_replicas(config_.job));
+        if (needs_replicas(config_.job)) note_replicas();
         if (options_.stages > 0) return *plan = std::move(plan_), Status{};
         EngineConfig one = uncut;
         one.roster = std::vector<Member>{config_.roster[0]};
@@ -104,6 +104,11 @@ public:
     }
 
 private:
+    /// The update of a tensor that layers of several units take.
+    struct TiedUpdate {
+        uint32_t layer;   // the first one of a unit
+        double seconds;   // of that unit's update, for this tensor
+    };
     struct Shape {
         uint32_t stages = 1, groups = 1;
     };
@@ -160,13 +165,20 @@ private:
 
     /// A unit that has a layer with the weights of another unit's layer updates these weights, too.
     void find_tied(const JobParts& whole) {
+        std::vector<uint32_t> numbers;   // of the layers in the order of the units
+        for (const std::string& name : order_.names)
+            numbers.push_back(static_cast<uint32_t>(
+                std::ranges::find(whole.layers, name, [](const Layer& layer) { return layer.spec.name; }) - whole.layers.begin()));
         for (uint32_t owner = 0; owner < whole.layers.size(); ++owner) {
             const Layer& layer = whole.layers[owner];
             if (layer.uses == 1) continue;
             std::vector<TiedUpdate> updates;
             for (const UnitTimes& unit : units_) {
                 bool has = false;
-                for (uint32_t i = unit.first; i < unit.end; ++i) has = has || i == owner || whole.layers[i].tied == owner;
+                for (uint32_t i = unit.first; i < unit.end; ++i) {
+                    const uint32_t layer = numbers[i];
+                    has = has || layer == owner || whole.layers[layer].tied == owner;
+                }
                 if (!has) continue;
                 const auto all = static_cast<double>(layers_layout(whole.layers, 0, {unit.first, unit.end}).elements);
                 updates.push_back({unit.first, unit.apply * static_cast<double>(layer.weights + layer.biases) / all});
@@ -269,8 +281,8 @@ private:
         PlannedGrid result;
         about_ = "job.min_nodes";
         if (min_nodes_below_replica(config.job))
-            return fail(Code::invalid, "job.min_nodes = {} is less than the {} nodes of one replica", config.job.min_nodes,
-                        cells_of(config.job));
+            return fail(Code::invalid, "job.min_nodes = {} is less than the {} nodes of one replica: take at least {}, or 0",
+                        config.job.min_nodes, cells_of(config.job), cells_of(config.job));
         about_ = "job.checkpoint_copies";
         GC_TRY(copies_check(config.job, config.nodes()));
         result.stages = config.job.stages;
@@ -322,7 +334,7 @@ private:
             load.block.weights += share * unit.weights;
             load.apply += share * unit.apply / grid->lanes;
         }
-        load.apply = std::max(load.apply - updates_repeated(own) / grid->lanes, 0.0);
+        load.apply = std::max(load.apply - updates_repeated(own) / (own.slice_groups * grid->lanes), 0.0);
         if (parts.pipeline) {
             grid->schedule = parts.pipeline->schedule;
             const bool goes_back = own.slice_groups > 1 || own.end > frozen_;
@@ -409,10 +421,6 @@ private:
     std::vector<UnitTimes> units_;         // empty: not measured
     std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
     std::vector<double> gradients_;        // by layer: elements that a block's backward pass makes of parameters
-    struct TiedUpdate {
-        uint32_t layer;   // first one of a unit that has the tensor
-        double seconds;   // of the unit's update, for this tensor
-    };
     std::vector<std::vector<TiedUpdate>> tied_;   // by tensor that layers of several units take
     std::vector<double> edges_;   // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
     uint32_t frozen_ = 0;         // the first layer that learns

@@ -354,13 +354,19 @@ Status JobParts::check_stages(const EngineConfig& config) {
         Layout layout = layers_layout(layers, NetConfig{}.bucket_bytes, pipeline->cell(cell));
         if (layout.elements > largest_stage.elements) largest_stage = std::move(layout);
     }
-    return check_shared_weights();
+    return check_shared_weights(config.job);
 }
 
-Status JobParts::check_shared_weights() {
+Status JobParts::check_shared_weights(const JobConfig& job) {
     const std::vector<SharedWeights> all = weights_shared(layers, cut->begins);
     const auto name = [this](const SharedWeights& of) { return layers[of.layer].spec.name; };
     about = "parallel.stages";
+    // Stages add up words of the host, and a codec of a GPU has them on the GPU until the exchange takes them.
+    if (!all.empty() && job.device != "cpu")
+        return fail(Code::unsupported,
+                    "layers of several stages take the weights of {} (weights_of), and stages share weights on CPUs alone in this version: "
+                    "take device = \"cpu\", or cut the net so that one stage has these layers (parallel.cuts)",
+                    name(all.front()));
     // The cells that have the same shared weights are compared.
     for (const SharedWeights& one : all)
         for (const SharedWeights& other : all)

@@ -149,7 +149,7 @@ private:
     Status check_net(const EngineConfig& config, Report& report);
     Status start_processes(const EngineConfig& config, Report& report);
     Status check_stages(const EngineConfig& config);
-    Status check_shared_weights();
+    Status check_shared_weights(const JobConfig& job);
     StateRuns runs_of(const Stage& stage, bool owned) const;
     Status plan_workers(const EngineConfig& config);
     Status plan_loader(const EngineConfig& config, const Augment& augment, uint32_t lane_count, Report& report);

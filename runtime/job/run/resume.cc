@@ -65,8 +65,8 @@ Status check(const std::string& path, const ModelReader& file, const EngineConfi
             path, model.kernel_set, parts.kernel_set, config.isa_setting,
             parts.kernels_measured() || (before.start.empty() && config.job.start.empty()) ? "" : ", and the same file net.start",
             begins_anew);
-    // A job whose model did not get its name goes on with nothing but that.
-    const bool named = path.ends_with("final.h5") || before.steps != config.job.steps || before.epochs != config.job.epochs;
+    // A job may have done its last step and ended before its model had its name.  It is resumed after that step, and writes the model.
+    const bool named = model.agreed || path.ends_with("final.h5") || before.steps != config.job.steps || before.epochs != config.job.epochs;
     if (model.step > parts.steps || (model.step == parts.steps && named))
         return fail(Code::invalid, "{}: all {} steps of the job are done: more epochs or steps in the job file would go on", path,
                     parts.steps);

@@ -33,7 +33,7 @@ std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
     for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage)
         for (uint32_t group = 0; group < parts.cut->slice_groups; ++group) {
             Owners& of = all.emplace_back(Owners{parts.state_runs_of(StageRun{stage, stage + 1}, group),
-                                                 session.stages().holders(stage, group), stage, stage * parts.cut->slice_groups + group});
+                                                 session.stages().holders(stage, group), stage, cell_number({stage, group}, parts.cut->slice_groups)});
             of.own = std::ranges::find(of.ranks, session.self()) != of.ranks.end();
         }
     return all;

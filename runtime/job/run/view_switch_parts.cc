@@ -50,7 +50,7 @@ Status ViewSwitch::catch_up_parts(Context& context, Session& session, const View
             Rank rank = 0;
             while (rank < n && !(has(rank, stage) && group_of(rank) == group)) ++rank;
             if (rank == n) return lost({stage, group});
-            sources.push_back({rank, parts_.state_runs_of(StageRun{stage, stage + 1}, group), stage * groups + group});
+            sources.push_back({rank, parts_.state_runs_of(StageRun{stage, stage + 1}, group), cell_number({stage, group}, groups)});
         }
     standing->steps = step.step;
     standing->algorithm_bytes = 0;

@@ -553,7 +553,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) { return result(query(stream_of
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     CUstream_st* on = stream_of(stream);
-    std::lock_guard lock(rt().queues);
+    std::unique_lock lock(rt().queues);
     if (!event->recorded) return cudaSuccess;
     if (event->capture) {
         if (on->capture && on->capture != event->capture) return result(cudaErrorStreamCaptureIsolation);
@@ -564,6 +564,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         return result(cudaErrorStreamCaptureIsolation);
     } else {
         on->after.push_back(event->position);
+        lock.unlock();
+        // An operation of its own: who waits for the stream waits for the event, also where nothing follows.
+        return result(issue(on, {"cudaStreamWaitEvent", on->device, true, [] {}, {}, {}}));
     }
     return cudaSuccess;
 }
