@@ -34,7 +34,7 @@ Cells::Cells(Context& context, Dispatch& dispatch, const View& view, const Grid&
       mail_(context.host, mail_channel),
       rounds_(rounds) {
     GC_ASSERT(spare < grid.replicas());
-    static_assert(sizeof(Word) == 72 && alignof(Word) == alignof(uint64_t) && sizeof(double) == sizeof(uint64_t));
+    static_assert(sizeof(Word) == 80 && alignof(Word) == alignof(uint64_t) && sizeof(double) == sizeof(uint64_t));
     uint64_t place = 0;
     for (Rank rank = 0; rank < view.n(); ++rank) {
         uint64_t count = 0;
@@ -162,7 +162,7 @@ void Cells::tell(std::span<const Sum* const> sums, Lanes* lanes) {
     if (round.told) return;
     const Layout& layout = context_.net->layout();
     Word& own = word(round, self_) = {};   // what several slice groups have counts once
-    if (!sums.empty() && grid_.cell_of(self_).slice_group == 0) own.loss = sums[0]->loss, own.digest = sums[0]->valid;
+    if (!sums.empty() && grid_.cell_of(self_).slice_group == 0) own.loss = sums[0]->loss, own.valid = sums[0]->valid;
     for (const Sum* sum : sums)
         if (layout.stands_for(layout.buckets[sum->bucket])) own.clipped += sum->clipped;
     const std::span<double> reported = own_terms(round);
@@ -194,7 +194,7 @@ Status Cells::commit(std::span<const Sum* const> sums, StepTotals* totals) {
     for (uint32_t number = 0; number < grid_.cells(); ++number) {
         const Rank rank = grid_.rank_of(replica, grid_.cell(number));
         totals->loss += word(round, rank).loss;   // of the last stage; others have none
-        totals->valid += word(round, rank).digest;
+        totals->valid += word(round, rank).valid;
         totals->clipped += word(round, rank).clipped;
         std::span<const double> rest = terms(round, rank);
         for (size_t i = 0; !groups_.empty() && i < groups_[number].size(); ++i) {

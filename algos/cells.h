@@ -75,7 +75,8 @@ public:
 private:
     /// Travels as it is.
     struct Word {
-        uint64_t digest = 0;   // of the rank's part of the state; of a commit Sum::valid
+        uint64_t digest = 0;   // of the rank's part of the state
+        uint64_t valid = 0;    // Sum::valid
         uint64_t clipped = 0;
         int64_t loss = 0;
         uint64_t named = 0, busy = 0;   // CheckpointNews
@@ -84,7 +85,8 @@ private:
         uint64_t tied = 0;              // of weights that other stages have too
         /// Of one cell at different ranks.
         bool agrees(const Word& other) const {
-            return digest == other.digest && clipped == other.clipped && loss == other.loss && shared == other.shared && tied == other.tied;
+            return digest == other.digest && valid == other.valid && clipped == other.clipped && loss == other.loss &&
+                   shared == other.shared && tied == other.tied;
         }
     };
     enum class Fate : uint8_t { open, done, lost };

@@ -89,9 +89,8 @@ public:
     void plan(Arena& arena);
     /// Bytes of the values, or gradients, that come from other stages for a block of `samples` samples, or go to them.  After plan().
     uint64_t edge_bytes(bool comes, bool gradients, uint32_t samples) const;
-    /// Bytes that this rank sends to the other slice groups for a block of `samples` samples, and how often it waits for them.
+    /// Bytes that this rank sends to the other slice groups for a block of `samples` samples.
     uint64_t slice_bytes(uint32_t samples) const { return slices_ ? slices_->bytes_sent(samples) : 0; }
-    size_t slice_points() const { return net_.slice_points().size(); }
     /// In a new view.  Before anything is completed.
     void open(Context& context, Dispatch& dispatch);
     /// Ranks that share slices must compute as many blocks in a call: the most lanes that any rank of the replica has.

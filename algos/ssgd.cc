@@ -58,8 +58,8 @@ private:
         if (optimiser_.clip_norm > 0 || positions_ > 0) scaled_.emplace(net.layout());
         net_ = &net;
     }
-    /// By what the mean over the step's positions that count differs from that over its samples.  Sums without such a position are 0, and
-    /// stay it.
+    /// By what the mean over the step's positions that count differs from that over its samples.  If no
+    /// position counts, all sums are 0, and the factor is 1.
     double mean_factor(const Context& context, uint64_t valid) const {
         return valid > 0 && positions_ > 0 ? static_cast<double>(uint64_t{context.batch} * positions_) / static_cast<double>(valid) : 1;
     }

@@ -34,7 +34,7 @@ TiedSums::TiedSums(const Layout& words, Quantiser quantiser, Exchange& exchange,
     : words_(words), word_(quantiser_word(quantiser)), exchange_(exchange), tensors_(std::move(tensors)) {
     for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
         GC_ASSERT(tensors_[tensor].number < 1u << tensor_bits);
-        const Head& own = own_.emplace_back(exchange.targets(), words.buckets[tensors_[tensor].bucket].group_count);
+        const Head& own = own_.emplace_back(std::max(exchange.targets(), 2u), words.buckets[tensors_[tensor].bucket].group_count);
         for (const Rank rank : tensors_[tensor].others) {
             std::vector<uint64_t> bits(bit_words(ranks));
             set_bit(bits.data(), rank);
@@ -83,8 +83,8 @@ void TiedSums::post(size_t number, uint64_t step, uint32_t target, Buffer own, B
 }
 
 Status TiedSums::take(const Completion& completion) {
-    if (completion.id >> ticket_bit != 1) return {};
-    // Of an error the mailbox says whether the job goes on; it does so where the replica is broken().
+    // After an error the message stays under way: the wait for it ends by broken(), by the mailbox's error, or by its deadline.
+    if (completion.id >> ticket_bit != 1 || !completion.status.ok()) return {};
     const size_t number = completion.id & ~tied_tickets;
     if (number < messages_.size()) messages_[number].comes = false;
     else messages_[number - messages_.size()].goes = false;
@@ -132,17 +132,22 @@ bool TiedSums::all_whole(size_t tensor) {
     return whole;
 }
 
-Status TiedSums::agree(std::span<float> maxima, bool* whole, uint64_t us) {
+Status TiedSums::agree(std::span<float> maxima, std::span<float> bounds, bool* whole, uint64_t us) {
     const bool own_whole = *whole;
+    const std::span<float> both[] = {maxima, bounds};
     for (size_t tensor = 0; tensor < tensors_.size() && !broken(); ++tensor) {
         const Bucket& bucket = words_.buckets[tensors_[tensor].bucket];
-        const std::span<float> own = maxima.subspan(bucket.group, bucket.group_count);
         own_[tensor].whole() = own_whole;
-        std::ranges::copy(own, own_[tensor].maxima(0).begin());
+        for (uint32_t i = 0; i < 2; ++i)
+            std::ranges::copy(both[i].subspan(bucket.group, bucket.group_count), own_[tensor].maxima(i).begin());
         GC_TRY(heads(tensor, before_steps, us, {}));
         *whole = *whole && all_whole(tensor);
         for (Pair& pair : pairs_)
-            for (uint32_t g = 0; g < own.size() && pair.tensor == tensor && *whole; ++g) own[g] = std::fmax(own[g], pair.head.maxima(0)[g]);
+            for (uint32_t i = 0; i < 2 && pair.tensor == tensor && *whole; ++i)
+                for (uint32_t g = 0; g < bucket.group_count; ++g) {
+                    float& own = both[i][bucket.group + g];
+                    own = std::fmax(own, pair.head.maxima(i)[g]);
+                }
     }
     *whole = *whole && !broken();
     return {};
@@ -166,7 +171,7 @@ Status TiedSums::add(size_t tensor, bool* whole, const std::function<void()>& as
     if (!all_whole(tensor)) return {};
     for (uint32_t target = 0; target < exchange_.targets(); ++target) {
         const Plan plan = plan_of(target);
-        if (plan.record->blocks == 0) continue;   // at all stages
+        if (plan.record->blocks == 0) continue;   // nor has any other stage of the replica: blocks are placed by replica
         GC_ASSERT(plan.word == word_ && plan.words.bytes == words_of(tensor));
         for (size_t number = 0; number < messages_.size(); ++number)
             if (Pair& pair = pairs_[messages_[number].pair]; pair.tensor == tensor && messages_[number].index > 0)
@@ -179,7 +184,13 @@ Status TiedSums::add(size_t tensor, bool* whole, const std::function<void()>& as
             add_words(pair.words, plan.words, words_.buckets[bucket].count);
             record.clipped += pair.head.clipped(target);
             record.diverged = std::min(record.diverged - 1, static_cast<uint32_t>(pair.head.diverged(target)) - 1) + 1;   // 0: none
-            for (uint32_t g = 0; g < record.maxima.size(); ++g) record.maxima[g] = std::fmax(record.maxima[g], pair.head.maxima(target)[g]);
+            for (uint32_t g = 0; g < record.maxima.size(); ++g) {
+                const float maximum = pair.head.maxima(target)[g];
+                if (!(maximum >= 0) || (std::isinf(maximum) && record.diverged == 0))
+                    return fail(Code::conflict, "step {}: {} come with a maximum that is no size", context_->step + 1,
+                                tensors_[tensor].what);
+                record.maxima[g] = std::fmax(record.maxima[g], maximum);
+            }
         }
     }
     *whole = true;

@@ -46,10 +46,10 @@ public:
 
     // Trainer thread.  Each message, of at most 4 MiB, has its own deadline.  *whole: this rank has computed all that it is to compute; it
     // becomes whether all ranks that have the tensor have done so.  It is false where the replica is broken (Pipeline::broken()).
-    /// Before the first step: replaces each tensor's maxima by the largest of all ranks that have it.  maxima: by group of the layout; they
-    /// are not changed where *whole becomes false.  Blocks until the other ranks' maxima have come, each within `us`.  Errors: deadline,
-    /// peer_lost.
-    Status agree(std::span<float> maxima, bool* whole, uint64_t us);
+    /// Before the first step: replaces each tensor's maxima and bounds by the largest of all ranks that have it.  maxima, bounds: by group
+    /// of the layout; they are undefined where *whole becomes false.  Blocks until the other ranks' maxima have come, each within `us`.
+    /// Errors: deadline, peer_lost.
+    Status agree(std::span<float> maxima, std::span<float> bounds, bool* whole, uint64_t us);
     /// Behind the passes of a step: adds the other ranks' words of a tensor to the own ones, in the exchange's memory.  Blocks until they
     /// have come; then the bucket may be `ready`.  ask: is called after each completion.  Errors: deadline, peer_lost; conflict: computed
     /// from another state.
@@ -62,7 +62,8 @@ public:
     Status take(const Completion& completion) override;
 
 private:
-    /// What a rank says of its words of a tensor.  It travels as it is.
+    /// What a rank says of its words of a tensor.  It travels as it is.  There are at least two targets: agree() sends its bounds as the
+    /// maxima of the second one.
     class Head {
     public:
         Head(uint32_t targets, uint32_t groups) : groups_(groups), each_(2 + (groups + 1) / 2), words_(2 + targets * each_) {}

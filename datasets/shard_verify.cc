@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <span>
+#include <utility>
 
 #include "datasets/chunks.h"
 #include "datasets/picture.h"
@@ -24,8 +25,9 @@ struct ContiguousReader {
     int fd;
     const char* name;
     uint64_t offset, sample_bytes;
-    std::vector<std::byte> buffer = std::vector<std::byte>(digest_bytes);
+    std::vector<std::byte> buffer = {};
     Status operator()(uint64_t at, uint64_t most, Bytes* bytes) {
+        if (const uint64_t wanted = std::min(digest_bytes, most); buffer.size() < wanted) buffer.resize(wanted);
         for (;;) {
             ssize_t got = ::pread(fd, buffer.data(), std::min<uint64_t>(buffer.size(), most), static_cast<off_t>(offset + at));
             if (got < 0 && errno == EINTR) continue;
@@ -241,13 +243,13 @@ Status shard_verify(const Shard& shard, int fd, const std::atomic<bool>* stop) {
            : shard.chunk_samples > 0 ? samples(ChunkReader{shard, fd})
                                      : samples(ContiguousReader{shard, fd, shard.samples_name, shard.samples_offset, sample_bytes}));
     if (shard.info.vocabulary > 0) return {};
-    const ContiguousReader targets{shard, fd, shard.targets_name, shard.targets_offset, shard.target_bytes};
+    ContiguousReader targets{shard, fd, shard.targets_name, shard.targets_offset, shard.target_bytes};
     if (shard.info.masks())
-        return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, MaskCheck{shard});
+        return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, std::move(targets), stop, MaskCheck{shard});
     if (shard.info.targets > 0)
-        return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, finite_targets);
+        return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, std::move(targets), stop, finite_targets);
     // Labels are checked before their digest: a label out of range has its own message.
-    return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, targets, stop, LabelCheck{shard});
+    return verify(shard, shard.targets_name, shard.target_bytes, shard.target_digests, std::move(targets), stop, LabelCheck{shard});
 }
 
 }   // namespace gradcast

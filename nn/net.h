@@ -59,8 +59,8 @@ struct GradientSink {
     virtual void valid(uint32_t lane, BlockId block, uint64_t positions) { (void)lane, (void)block, (void)positions; }
     /// Whether it takes row_bound().
     virtual bool row_bounds() const { return false; }
-    /// Of an embedding in slices, before its bucket: the largest |x| of its output's gradient in the block, where it is finite.  That
-    /// bounds what one position adds to a row.  The rows are elements place .. place + count - 1 of the whole vector.
+    /// Called for an embedding in slices, before its bucket.  largest: the largest |x| of its output's gradient in the block, if that is
+    /// finite.  It bounds what one position adds to a row.  The rows are elements place .. place + count - 1 of the whole vector.
     virtual void row_bound(uint64_t place, uint64_t count, float largest) { (void)place, (void)count, (void)largest; }
 };
 

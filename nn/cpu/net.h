@@ -119,7 +119,6 @@ private:
     std::vector<uint32_t> stage_begins_;
     std::vector<Edge> edges_;
     std::vector<SlicePoint> slice_points_;
-    std::vector<bool> by_all_;   // by group: each slice group of the stage has it
     uint64_t shared_digest_ = 0;
     std::vector<uint32_t> bucket_of_layer_;   // the bucket that is complete once this layer's gradient is; none: ~0
     std::vector<uint64_t> apart_;             // by bucket: floats from one block's gradient to the next one's, in a lane's memory

@@ -154,7 +154,6 @@ Status CpuNet::plan(const NetSpec& spec, const NetConfig& config, Arena& arena) 
     GC_TRY(stage_check(layers_, stage_begins_, config.stage, &stage_));
     layout_ = layers_layout(layers_, config.bucket_bytes, stage_);
     runs_ = layout_.runs(false);
-    by_all_ = groups_by_all(layers_, layout_, stage_);
     for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
     bucket_of_layer_ = buckets_of_layers(layers_, layout_, stage_);
     pieces_ = sum_pieces(layout_);

@@ -26,7 +26,7 @@ Status CpuNet::apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketS
     *digest = shared_digest_ = 0;
     for (const SumPiece& piece : pieces_) {
         if (layout_.stands_for(layout_.groups[piece.group])) *digest += piece.digest;
-        if (by_all_[piece.group]) shared_digest_ += piece.digest;
+        if (layout_.groups[piece.group].by_all) shared_digest_ += piece.digest;
     }
     return {};
 }

@@ -112,9 +112,9 @@ struct OwnParameters {
 OwnParameters own_parameters(const Layer& layer, const Stage& stage);
 /// By layer: the bucket that is complete once its gradient is, or to which it adds one of a tied weight; none: ~0.
 std::vector<uint32_t> buckets_of_layers(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage = {});
-/// A step's gradient and loss are means over the positions of its mini-batch whose label counts (mean_over = "valid" of the loss).  Blocks
-/// have the gradients and losses of other nets, of which a sample's is divided by its positions P.  The step multiplies the sums by
-/// (samples P) / (positions that count).
+/// A step's gradient and loss are means over the positions of its mini-batch whose label counts (mean_over = "valid" of the loss).  A
+/// block's gradient and loss are those of the same net without the key, where a sample's loss is divided by its P positions.  The step
+/// multiplies the sums by (samples P) / (positions that count).
 bool mean_over_valid(const NetSpec& spec);
 /// The labels of a sample of a net with labels by position, [NetSpec::positions()]: those of its targets, or the tokens behind the first.
 class PositionLabels {

@@ -26,16 +26,14 @@ uint32_t uses_in(const std::vector<Layer>& layers, uint32_t owner, const Stage& 
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage) {
     Layout layout;
     std::vector<uint32_t> layer_of;   // by group
-    std::vector<bool> by_all;         // by group: each slice group of the stage has it
     auto take = [&](uint32_t layer, uint64_t count, const std::string& name, bool statistics) {
         if (count == 0) return;
         const uint32_t uses = statistics ? stage.has(layer) : uses_in(layers, layer, stage), all = statistics ? 1 : layers[layer].uses;
         if (uses == 0) return (void)(layout.others += count);
-        by_all.push_back(stage.slice_groups > 1 && (statistics || layers[layer].slices.empty()));
+        const bool by_all = stage.slice_groups > 1 && (statistics || layers[layer].slices.empty());
         // The first slice group stands for it, and the stage of the layer that owns it.
-        const bool shared = !stage.has(layer) || (by_all.back() && stage.slice_group > 0);
-        if (shared) layout.answers = false;
-        layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared, all});
+        const bool shared = !stage.has(layer) || (by_all && stage.slice_group > 0);
+        layout.groups.push_back({layout.elements, count, name, statistics, layout.others, shared, by_all, all});
         layout.elements += count;
         layer_of.push_back(layer);
     };
@@ -57,7 +55,7 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
     const auto alike = [&](uint32_t group) {
         const Group &first = layout.groups[group - 1], &second = layout.groups[group];
         if (layer_of[group - 1] == layer_of[group]) return true;   // slices
-        return by_all[group - 1] == by_all[group] && first.uses == 1 && second.uses == 1 &&
+        return first.by_all == second.by_all && first.uses == 1 && second.uses == 1 &&
                !tied_between(layers, layer_of[group - 1], layer_of[group]);
     };
     Bucket bucket{layout.elements, 0, static_cast<uint32_t>(layout.groups.size()), 0};
@@ -74,16 +72,6 @@ Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, co
         bucket.group_count = 0;
     }
     return layout;
-}
-
-std::vector<bool> groups_by_all(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage) {
-    std::vector<bool> all;
-    for (const Group& group : layout.groups)
-        all.push_back(stage.slice_groups > 1 && std::ranges::none_of(layers, [&](const Layer& layer) {
-                          return !layer.slices.empty() && group.place() >= layer.offset &&
-                                 group.place() - layer.offset < layer.parameters();
-                      }));
-    return all;
 }
 
 std::vector<uint32_t> gradients_of_buckets(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage) {

@@ -104,6 +104,10 @@ Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpe
     if (names.empty()) choose({&inner_product_kind}, false);
     for (const bool tied : {false, true})
         if (names.empty() && chosen.empty()) choose({&linear_kind, &embedding_kind}, tied);
+    // The layers that take the same weights are sliced alike.
+    for (const Layer* layer : std::vector(chosen))
+        for (const Layer* with : with_same_weights(layers, *layer))
+            if (std::ranges::find(chosen, with) == chosen.end()) chosen.push_back(with);
     if (names.empty() && chosen.empty())
         return fail(Code::invalid, "no inner product, linear layer or embedding has {} weights: name layers in `sliced`; possible are {}",
                     sliced_weights, fmt::join(able, ", "));

@@ -18,13 +18,11 @@ constexpr uint64_t sliced_weights = 1 << 18;   // of layers that are sliced wher
 
 /// Cuts the layers of these names into `slices`.  None named: the inner products of at least sliced_weights weights; if there is none, the
 /// linear layers and embeddings of as many whose weights no other layer takes; if there is none, those that share their weights
-/// (LayerSpec::weights_of).  Layers of the same weights are sliced alike.  Error: a name that is no such layer, or without those of the
+/// (LayerSpec::weights_of), with all layers of the same weights.  Error: a name that is no such layer, or without those of the
 /// same weights; a number that does not fit.  *about becomes the key of the job file that it is about.
 Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpec* spec, std::string* about);
 /// Names of the layers that are sliced.
 std::vector<std::string> sliced_layers(std::span<const Layer> layers);
-/// By group of that stage's layout: each slice group of the stage has it, because its layer is not sliced.
-std::vector<bool> groups_by_all(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage);
 /// Sets Layer::slices of a layer whose shape and places are known.  Error: names the layer and the numbers that are possible.
 Status slices_make(Layer& layer);
 

@@ -73,6 +73,7 @@ struct Group {
     bool statistics = false;   // a block's statistics (batch norm), not a gradient: always auto32
     uint64_t before = 0;       // elements before it that other nodes own
     bool shared = false;       // another node that owns it stands for it: a slice group of the stage, or a stage that takes these weights
+    bool by_all = false;       // all slice groups of the stage own it
     uint32_t uses = 1;         // gradients that a block has of it in all stages: one for each layer that takes these weights
     uint64_t place() const { return offset + before; }
 };
@@ -85,7 +86,6 @@ struct Layout {
     std::vector<Group> groups;     // ascending offsets
     std::vector<Bucket> buckets;   // in the order of the backward pass
     uint64_t others = 0;           // elements that only other nodes own
-    bool answers = true;           // this node stands for all of its groups in digests and files
     uint64_t whole() const { return elements + others; }
 
     /// Elements that are neighbours in both vectors.
@@ -102,7 +102,7 @@ struct Layout {
         return all;
     }
     /// The group counts here in digests, files and numbers of the whole net.
-    bool stands_for(const Group& group) const { return answers || !group.shared; }
+    bool stands_for(const Group& group) const { return !group.shared; }
     bool stands_for(const Bucket& bucket) const { return stands_for(groups[bucket.group]); }   // its groups are alike
     /// The offset of the element at that place; none: another node owns it.
     static constexpr uint64_t none = ~uint64_t{0};

@@ -370,9 +370,8 @@ constexpr Option options[] = {
     {"gpus", "all; members at one host divide them",
      "GPUs that the jobs here may use, by CUDA's numbers: [0]; one daemon for each GPU of a host makes each GPU a node", read_gpus},
     {"memory", "15/16 of the machine's or its control group's, which members at one host divide; never more than is available",
-     "how much the jobs here may take together, as \"8GiB\"; a job that needs more is refused, and one with net.command gets as many lanes "
-     "as "
-     "fit",
+     "how much the jobs here may take together, as \"8GiB\"; a job on CPUs that needs more gets as many lanes as fit, and is refused where "
+     "not even one fits",
      read_memory},
     {"commands", "false",
      "true: this node starts the programs of jobs that have net.command, as the daemon's own user; who may submit such a job, by the "

@@ -144,7 +144,9 @@ Finding cuda(const DaemonConfig& config, const std::string& root) {
     if (std::string missing = cuda_libraries_missing(libraries); !missing.empty()) texts.push_back(std::move(missing));
     const std::string driver = cuda_driver_open();
     if (driver.empty()) texts.push_back("libcuda.so.1 is not found: install the driver of the GPU");
-    if (!texts.empty()) return {"cuda", Finding::Verdict::warning, fmt::format("{}, because {}", config.gpus.empty() ? "jobs compute on CPUs" : "jobs with device = \"cuda\" are refused",
+    if (!texts.empty())
+        return {"cuda", Finding::Verdict::warning,
+                fmt::format("{}, because {}", config.gpus.empty() ? "jobs compute on CPUs" : "jobs with device = \"cuda\" are refused",
                             fmt::join(texts, "; "))};
     const std::vector<uint32_t> used = config.gpus_used(root);
     texts.push_back(used.empty() ? driver : gpus_text(used) + " for the jobs here, " + driver);

@@ -174,6 +174,26 @@ TEST_F(GridPlanTest, OneReplicaThatIsToSurviveIsWarnedOf) {
     EXPECT_EQ(one_replica_text(job, 4), "");
 }
 
+// A codec of a GPU has its words on the GPU when stages would add them up.
+TEST_F(GridPlanTest, StagesShareWeightsOnCpusAlone) {
+    const auto examined = [&](const std::string& device, const std::string& cut) {
+        const std::string tied = "bias = false\n[[net.layers]]\nkind = \"linear\"\nname = \"again\"\nweights_of = \"middle\"\n";
+        std::string text = replaced(net(40, "[parallel]\nstages = 2\ncuts = [\"" + cut + "\"]\n"), "name = \"middle\"\n",
+                                    "name = \"middle\"\noutputs = 40\n" + tied + "bias = false\n");
+        text = replaced(replaced(text, "[net]\n", "[net]\ndevice = \"" + device + "\"\n"), "blocks = 6\n", stages_go);
+        JobParts parts;
+        Report report{Log()};
+        const Status status = parts.examine(config(text, 2), false, report);
+        return status.ok() ? "" : fmt::format("{}: {}", parts.about, status.what);
+    };
+    EXPECT_EQ(examined("cpu", "again"), "");
+    EXPECT_EQ(examined("cuda", "middle"), "");
+    EXPECT_EQ(
+        examined("cuda", "again"),
+        "parallel.stages: layers of several stages take the weights of middle (weights_of), and stages share weights on CPUs alone in "
+        "this version: take device = \"cpu\", or cut the net so that one stage has these layers (parallel.cuts)");
+}
+
 // The update that is measured needs the number of steps.
 TEST_F(GridPlanTest, TakesSchedulesThatEndWithTheJob) {
     const std::string text = replaced(replaced(net(40, "[algorithm]\nexchange = \"ring\"\n"), "blocks = 6\n", stages_go), "[optimiser]\n",
@@ -189,7 +209,8 @@ TEST_F(GridPlanTest, LeavesOutGridsBelowMinNodes) {
     const GridPlan made = plan(text, 2);
     ASSERT_EQ(made.grids.size(), 1u);
     EXPECT_EQ(made.grids[0].stages, 1u);
-    EXPECT_EQ(made.notes, std::vector<std::string>{"stages = 2: job.min_nodes = 1 is less than the 2 nodes of one replica: take at least 2, or 0"});
+    EXPECT_EQ(made.notes,
+              std::vector<std::string>{"stages = 2: job.min_nodes = 1 is less than the 2 nodes of one replica: take at least 2, or 0"});
 }
 
 // Steps are predicted without the backward passes of these layers, of an uncut net and in stages.

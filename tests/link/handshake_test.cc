@@ -132,13 +132,13 @@ TEST(Handshake, RefusalsCarryTheirReason) {
 TEST(Handshake, VersionRangesThatDoNotMeet) {
     auto tls = std::make_shared<TlsContext>(test_keys());
     Hello future = hello_of("a", 1);
-    future.version_min = 5;
-    future.version_max = 6;
+    future.version_min = 6;
+    future.version_max = 7;
     Handshake a(tls, Handshake::Side::connector, future), b(tls, Handshake::Side::acceptor, hello_of("b", 2));
     while (Pair::step(a, b, 1000, 0, {}) | Pair::step(b, a, 1000, 1, {})) {
     }
-    EXPECT_STREQ(b.status().what, "peer 'a' speaks versions 5..6, 'b' speaks 4..4");
-    EXPECT_STREQ(a.status().what, "'b' refuses us: peer 'a' speaks versions 5..6, 'b' speaks 4..4");
+    EXPECT_STREQ(b.status().what, "peer 'a' speaks versions 6..7, 'b' speaks 5..5: all nodes need one version of gradcast");
+    EXPECT_STREQ(a.status().what, "'b' refuses us: peer 'a' speaks versions 6..7, 'b' speaks 5..5: all nodes need one version of gradcast");
 }
 
 // For every flipped bit: both sides end, without a crash, and never done with different keys.

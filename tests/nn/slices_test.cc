@@ -430,6 +430,13 @@ TEST(Slices, AreLinearLayersAndEmbeddingsWhereNoInnerProductHasManyWeights) {
     EXPECT_EQ(chosen(gpt(false)), (std::vector<std::string>{"wte", "h1_mlp1", "h1_mlp2", "head"}));
     EXPECT_EQ(chosen(gpt(true)), (std::vector<std::string>{"h1_mlp1", "h1_mlp2"}));
     EXPECT_EQ(chosen(gpt(true, 4096, 64)), (std::vector<std::string>{"wte", "head"}));
+    const NetSpec other{
+        .C = 1,
+        .H = 1,
+        .W = 512,
+        .classes = 512,
+        .layers = {layer("inner_product name=fc outputs=512 bias=0"), layer("linear outputs=512 weights_of=fc bias=0"), loss()}};
+    EXPECT_EQ(chosen(other), (std::vector<std::string>{"fc", "linear1"}));
     NetSpec both;
     EXPECT_TRUE(preset_find("vit-s", 3, 64, 64, 1000, &both).ok());
     EXPECT_EQ(chosen(both), (std::vector<std::string>{"head"}));

@@ -16,6 +16,7 @@
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/engine.h"
+#include "tests/sim/kernels.h"
 #include "tests/wrapped_host.h"
 #include "transport/sim/sim.h"
 
@@ -128,6 +129,7 @@ struct StagesJob {
             engine.job = job;
             engine.resume = resume;
             engine.roster = roster;
+            engine.kernels_memo = &kernels_memo;
             engine.self = NodeId{r};
             engine.folder = folders.emplace_back(fmt::format("{}-{}", folder, r));
             engine.lanes = lanes;

@@ -16,6 +16,7 @@
 #include "runtime/job/report/transcript.h"
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/engine.h"
+#include "tests/sim/kernels.h"
 #include "tests/sim/seeds.h"
 #include "tests/sim/synced_folder.h"
 #include "tests/wrapped_host.h"
@@ -103,6 +104,7 @@ struct Lossy {
             EngineConfig config;
             config.job = job;
             config.roster = roster;
+            config.kernels_memo = &kernels_memo;
             config.self = NodeId{r};
             config.folder = own_folder(r);
             config.resume = resume;

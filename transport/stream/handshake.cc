@@ -256,8 +256,9 @@ void Handshake::hello_received(const Hello& hello) {
     if (hello.verdict == Verdict::later || hello.verdict == Verdict::refuse)
         return fail_with(fail(Code::peer_refused, "'{}' refuses us: {}", hello.name, hello.reason));
     if (hello.version_min > link_version_max || hello.version_max < link_version_min)
-        return refuse(Verdict::refuse, fmt::format("peer '{}' speaks versions {}..{}, '{}' speaks {}..{}", hello.name, hello.version_min,
-                                                   hello.version_max, own_.name, link_version_min, link_version_max));
+        return refuse(Verdict::refuse,
+                      fmt::format("peer '{}' speaks versions {}..{}, '{}' speaks {}..{}: all nodes need one version of gradcast",
+                                  hello.name, hello.version_min, hello.version_max, own_.name, link_version_min, link_version_max));
     state_ = second ? State::done : State::asked;
 }
 

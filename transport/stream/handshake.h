@@ -23,7 +23,8 @@ struct ssl_st;
 
 namespace gradcast {
 
-constexpr uint16_t link_version_min = 4, link_version_max = 4;
+/// Of everything that nodes send each other, packets and messages of jobs included: it rises whenever one of these changes.
+constexpr uint16_t link_version_min = 5, link_version_max = 5;
 constexpr uint32_t rank_any = 0xffffffff;
 
 /// later: the job is not open yet; refuse: the two sides do not fit.

@@ -64,8 +64,8 @@ public:
         /// By bucket: how many gradients a block has of it, several of tied weights.  Before the first block; one each where it is not
         /// called.
         virtual void gradients(std::span<const uint32_t> of_buckets) = 0;
-        /// Enqueues the quantising of a complete gradient of a bucket.  again: the words have an earlier gradient of the block, to which this
-        /// one is added.  last: it is the block's last gradient of the bucket.
+        /// Enqueues the quantising of a complete gradient of a bucket.  again: the words have an earlier gradient of the block, to which
+        /// this one is added.  last: it is the block's last gradient of the bucket.
         virtual Status follow(uint32_t lane, uint32_t bucket, const void* gradient, bool again, bool last, cudaStream_t stream) = 0;
 
         // Whole steps (Net::step_begin).  On the device the scales of a step follow from the maxima of the step before.

@@ -28,6 +28,8 @@ struct Resume {
 /// In a job's folder: the parameters that a net of net.command began with.
 constexpr char start_file[] = "start.safetensors";
 
+struct KernelsMemo;   // runtime/job/run/kernels_memo.h
+
 struct EngineConfig {
     JobId id{};
     JobConfig job;
@@ -48,9 +50,10 @@ struct EngineConfig {
     MemoryBudget* budget = nullptr;    // of the daemon's jobs; null: what the machine has
     std::string grid = {};             // why the job has its stages and cuts, for people; empty: as its file says
     Resume resume;
-    uint64_t until = 0;                // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
-    const ClusterKey* key = nullptr;   // signs transcript.json; null: nobody does
-    uint32_t change_every = 0;         // steps after which a session ends and the next one begins, as tests want it; 0: never
+    uint64_t until = 0;                    // an audit: the run ends after so many steps, evaluates nothing and keeps no model; 0: the job
+    const ClusterKey* key = nullptr;       // signs transcript.json; null: nobody does
+    KernelsMemo* kernels_memo = nullptr;   // of tests; null: the job measures its kernels
+    uint32_t change_every = 0;             // steps after which a session ends and the next one begins, as tests want it; 0: never
     std::string isa_setting = isa_setting_in_file;   // what messages call it
     bool commands = false;                           // the program of net.command may be started
     std::shared_ptr<const Sources> sources = {};     // it is started from copies of these, which are checked; null: as it is

@@ -279,7 +279,10 @@ Status ModelPart::range(StateVector which, uint64_t place, std::span<std::byte> 
 
 Status ModelPart::read(std::span<const StateTarget> targets) const {
     PerVector<std::string> digests;
-    std::vector<std::byte> memory(model_piece_bytes);
+    uint64_t most = 0;   // bytes of a run
+    for (const StateVector which : state_vectors)
+        for (const Layout::Run& run : runs_[which]) most = std::max(most, run.count * kind_of(which).width);
+    std::vector<std::byte> memory(std::min<uint64_t>(most, model_piece_bytes));
     for (const StateVector which : state_vectors) {
         const uint64_t width = kind_of(which).width;
         Sha256 sha;

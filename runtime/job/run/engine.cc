@@ -48,7 +48,7 @@ public:
         if (!copies.ok()) report_.warn(fmt::format("{}; the job goes on with {}", copies.what, copies_most(job_, config_.nodes())));
         GC_TRY(parts_.examine(config_, true, report_));
         GC_TRY(parts_.open_constants(config_));
-        if (parts_.processes) GC_TRY(lanes_choose(&config_, parts_, report_));
+        if (parts_.processes || (config_.lanes > 1 && job_.device == "cpu")) GC_TRY(lanes_choose(&config_, parts_, report_));
         GC_TRY(planned_.plan(config_, parts_.algorithm->workers ? "cpu" : job_.device, report_));
         if (parts_.pipeline && job_.micro_batch < parts_.pipeline->lanes)
             report_.warn(fmt::format("parallel.micro_batch = {} leaves lanes without work: this node has {}", job_.micro_batch,
@@ -497,7 +497,7 @@ private:
         const uint64_t model = parts_.model_digest();
         if (context.cells ? context.part(model) != context.cells->part() : context.digest(context.step, model) != context.state)
             return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
-        if (!trained_ || (context.cells && !model_.named()))   // without a name the model lacks other ranks' parts
+        if (!trained_ || (context.cells && !model_.named()))   // without a name final.h5 may not exist
             return checkpoints_.rescue(context.cells ? model_.part_of(context, standing_) : model_.of(context, standing_),
                                        algorithm_->state(), kept_parts(context));
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;

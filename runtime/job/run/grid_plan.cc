@@ -417,10 +417,10 @@ private:
     std::string& about_;
     GridPlan plan_;
     NetOrder order_;
-    std::vector<std::string> sliced_;      // layers
-    std::vector<UnitTimes> units_;         // empty: not measured
-    std::vector<double> work_, weights_;   // by layer: what cuts go by; parameters
-    std::vector<double> gradients_;        // by layer: elements that a block's backward pass makes of parameters
+    std::vector<std::string> sliced_;             // layers
+    std::vector<UnitTimes> units_;                // empty: not measured
+    std::vector<double> work_, weights_;          // by layer: what cuts go by; parameters
+    std::vector<double> gradients_;               // by layer: elements that a block's backward pass makes of parameters
     std::vector<std::vector<TiedUpdate>> tied_;   // by tensor that layers of several units take
     std::vector<double> edges_;   // by layer: seconds of a cut before it on the link, for a block; empty: times are not known
     uint32_t frozen_ = 0;         // the first layer that learns

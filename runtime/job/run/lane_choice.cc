@@ -38,12 +38,14 @@ uint64_t total(const std::vector<MemoryUse>& uses) {
 Status lanes_choose(EngineConfig* config, JobParts& parts, Report& report) {
     const uint32_t most = std::max(config->lanes, 1u);
     std::vector<MemoryUse> uses;
-    EngineConfig one = *config;
-    one.lanes = 1;
-    GC_TRY(planned_for(1, one, parts, &uses));
-    GC_TRY(memory_check(one, uses, parts.processes->taken(), nullptr));
-    GC_TRY(parts.processes->first());
-    const MemoryRoom room = job_room(*config, parts.processes->taken());
+    if (parts.processes) {
+        EngineConfig one = *config;
+        one.lanes = 1;
+        GC_TRY(planned_for(1, one, parts, &uses));
+        GC_TRY(memory_check(one, uses, parts.processes->taken(), nullptr));
+        GC_TRY(parts.processes->first());
+    }
+    const MemoryRoom room = job_room(*config, parts.processes ? parts.processes->taken() : 0);
     // More lanes never take less: the largest number that fits is between one that does, or 1, and one that does not.
     uint32_t lanes = most, too_many = most + 1;
     uint64_t all = 0, needed = 0;
@@ -58,11 +60,13 @@ Status lanes_choose(EngineConfig* config, JobParts& parts, Report& report) {
     }
     if (lanes < most) {
         config->lanes = lanes;
+        const std::string lane =
+            parts.processes ? parts.processes->process_text() : fmt::format("{:.1f} MiB", mib((all - needed) / (most - lanes)));
         report.warn(fmt::format(
             "this node has {} of {} lanes: with {} the job would take {:.1f} MiB, and {:.1f} MiB are available ({}); a lane takes {}",
-            lanes, most, most, mib(all), mib(room.bytes), room.where, parts.processes->process_text()));
+            lanes, most, most, mib(all), mib(room.bytes), room.where, lane));
     }
-    parts.processes->limit(lanes, room.bytes - std::min(room.bytes, needed));
+    if (parts.processes) parts.processes->limit(lanes, room.bytes - std::min(room.bytes, needed));
     return {};
 }
 

@@ -1,17 +1,18 @@
-// How many lanes a job with net.command has at a node: one process each, and as many as the node's memory is enough for.
+// How many lanes a job on CPUs has at a node: as many as the node's memory is enough for.  With net.command a lane has a process.
 #pragma once
 #include "runtime/job/file/engine_config.h"
 #include "runtime/job/run/parts.h"
 
 namespace gradcast {
 
-/// After parts.examine(), which has started the first process.  Measures that process, and lowers config->lanes to the largest number that
-/// fits into what the job may take here (job_room()), beside all else that the job plans.  Where not even one fits, lanes become 1, and
-/// memory_check() refuses the job.  Bounds the memory of each process (NetProcesses::limit()).  The result does not depend on lanes; a
-/// warning has the numbers.
-/// Errors: those of NetProcesses::first() and of planning; Code::node_memory of memory_check() where one lane does not fit even before the
+/// After parts.examine(), which has started the first process.  Lowers config->lanes to the largest number with which the job fits into
+/// what it may take here (job_room()).  If not even one lane fits, lanes become 1, and memory_check() refuses the job.  With net.command it
+/// first measures that process, and then bounds the memory of each (NetProcesses::limit()).  The result does not depend on lanes; a warning
+/// has the numbers.
+/// Errors: those of planning and of NetProcesses::first(); Code::node_memory of memory_check() where one lane does not fit even before the
 /// first process has its memory.
-/// Cost: the start of the first process, a block and a batch of an evaluation; some plans of the job where not all lanes fit.
+/// Cost: a plan of the job, some more if not all lanes fit; with net.command the start of the first process, a block and a batch of an
+/// evaluation.
 Status lanes_choose(EngineConfig* config, JobParts& parts, Report& report);
 
 }   // namespace gradcast

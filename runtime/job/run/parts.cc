@@ -20,6 +20,7 @@
 #include "runtime/job/file/cells.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/job_protocol.h"
+#include "runtime/job/run/kernels_memo.h"
 #include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/probe_block.h"
 #include "runtime/job/run/stages.h"
@@ -367,7 +368,7 @@ Status JobParts::check_shared_weights(const JobConfig& job) {
                     "layers of several stages take the weights of {} (weights_of), and stages share weights on CPUs alone in this version: "
                     "take device = \"cpu\", or cut the net so that one stage has these layers (parallel.cuts)",
                     name(all.front()));
-    // The cells that have the same shared weights are compared.
+    // Only cells with the same list of shared weights are compared (Session::cells_alike).  Lists that overlap would go unchecked.
     for (const SharedWeights& one : all)
         for (const SharedWeights& other : all)
             if (one.stages != other.stages && std::ranges::find_first_of(one.stages, other.stages) != one.stages.end())
@@ -571,16 +572,41 @@ void JobParts::name_kernels(const std::string& computing) {
 }
 
 /// It takes memory that is free again before the job's is taken.
+/// What the result of net_measure() depends on.
+static std::string measured_text(const JobParts& parts, Precision precision) {
+    const NetSpec& spec = parts.spec;
+    std::string text =
+        fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", parts.compute.net->kernels(), static_cast<int>(precision), spec.C, spec.H,
+                    spec.W, spec.pad, spec.classes, spec.target_scale, spec.targets, static_cast<int>(spec.target_element),
+                    static_cast<int>(spec.element), spec.vocabulary, spec.ignore, fmt::join(parts.block_sizes, ","));
+    for (const LayerSpec& layer : spec.layers) text += "; " + layer_text(layer);
+    return text;
+}
+
 Status JobParts::measure_kernels(const EngineConfig& config) {
     if (processes || !kernels_measured()) return {};
-    NetMeasure measured;
-    const NetConfig net{
-        .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
-    GC_TRY(net_measure(spec, net, 1, config.stop, &measured));
-    name_kernels(fmt::format("{:016x}", measured.digest));
-    double seconds = 0;
-    for (const UnitTimes& unit : measured.units) seconds += unit.forward + unit.data + unit.weights;
-    block_us_ = static_cast<uint64_t>(seconds * 1e6);
+    KernelsMemo* const memo = config.kernels_memo;
+    const std::string net_text = memo ? measured_text(*this, config.job.precision) : "";
+    KernelsMemo::Known known;
+    if (memo) {
+        std::scoped_lock lock(memo->mutex);
+        known = memo->nets[net_text];
+    }
+    if (known.digest == 0) {
+        NetMeasure measured;
+        const NetConfig net{
+            .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
+        GC_TRY(net_measure(spec, net, 1, config.stop, &measured));
+        double seconds = 0;
+        for (const UnitTimes& unit : measured.units) seconds += unit.forward + unit.data + unit.weights;
+        known = {measured.digest, static_cast<uint64_t>(seconds * 1e6)};
+    }
+    if (memo) {
+        std::scoped_lock lock(memo->mutex);
+        memo->nets[net_text] = known;
+    }
+    name_kernels(fmt::format("{:016x}", known.digest));
+    block_us_ = known.block_us;
     return {};
 }
 

@@ -137,7 +137,7 @@ std::unique_ptr<TiedSums> Session::tie_sums() const {
         const SharedWeights& shared = all[number];
         const Layer& owner = parts_.layers[shared.layer];
         if (std::ranges::find(shared.stages, parts_.pipeline->own_stage) == shared.stages.end()) continue;
-        const uint64_t first = own_parameters(owner, cell).first;   // of those of the own slice group
+        const uint64_t first = own_parameters(owner, cell).first;   // of the part that the own slice group has
         TiedSums::Tensor tensor{.number = number, .bucket = layout.bucket_of(layout.offset_of(first)), .others = {}, .what = {}};
         std::vector<std::string_view> names;
         for (const uint32_t stage : shared.stages) {
@@ -345,7 +345,7 @@ Status Session::probe() {
     ProbeSink sink(parts_.compute.net->layout(), job_);
     GC_TRY(pipeline_->probe(samples, sink));
     bool own = !pipeline_->ended_early();
-    if (tied_) GC_TRY(tied_->agree(sink.maxima, &own, first_step_us()));
+    if (tied_) GC_TRY(tied_->agree(sink.maxima, sink.bounds, &own, first_step_us()));
     if (own) GC_TRY(sink.scale(*parts_.compute.codec, parts_.compute.net->layout()));
     return losses_tolerated() > 0 ? share_scales(own) : Status{};
 }

@@ -32,8 +32,9 @@ std::vector<Owners> owners_of(const Session& session, const JobParts& parts) {
     }
     for (uint32_t stage = 0; stage < parts.cut->stages(); ++stage)
         for (uint32_t group = 0; group < parts.cut->slice_groups; ++group) {
-            Owners& of = all.emplace_back(Owners{parts.state_runs_of(StageRun{stage, stage + 1}, group),
-                                                 session.stages().holders(stage, group), stage, cell_number({stage, group}, parts.cut->slice_groups)});
+            Owners& of =
+                all.emplace_back(Owners{parts.state_runs_of(StageRun{stage, stage + 1}, group), session.stages().holders(stage, group),
+                                        stage, cell_number({stage, group}, parts.cut->slice_groups)});
             of.own = std::ranges::find(of.ranks, session.self()) != of.ranks.end();
         }
     return all;
@@ -73,7 +74,7 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
     const std::vector<Piece> pieces = pieces_of(sources, owners);
     const std::vector<StateMemory> memory = parts.state_memory();
     const Rank self = session.self();
-    // Several stages of which this rank has the state may have the same weights.
+    // By stage, not by place alone: two stages of which this rank has the state may have the same weights, each in a memory of its own.
     const auto own = [&](const Piece& piece) {
         const uint32_t stage = piece.to->stage;
         const bool kept = std::ranges::find(memory, stage, &StateMemory::kept) != memory.end();
