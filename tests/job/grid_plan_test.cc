@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "runtime/job/file/cells.h"
+#include "runtime/job/run/parts.h"
 #include "tests/job/runs.h"
 
 namespace gradcast {
