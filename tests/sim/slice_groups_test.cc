@@ -358,7 +358,7 @@ TEST(SliceGroups, ThatDifferEndTheJob) {
     std::unique_ptr<LyingProtocol> lying;
     job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
         if (rank != 1 || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
-        lying = std::make_unique<LyingProtocol>(*protocol, cells_tags | 3, 56);   // Word::shared
+        lying = std::make_unique<LyingProtocol>(*protocol, cells_tags | 3, 64);   // Word::shared
         return lying.get();
     };
     EXPECT_EQ(job.run().code, Code::conflict);

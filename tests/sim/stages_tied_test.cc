@@ -192,7 +192,7 @@ TEST(StagesTied, TellTheBytesOfTheirSums) {
     Shard data;
     ASSERT_TRUE(shard_open(text_shard(), &data).ok());
     for (const auto& engine : job.engines)
-        EXPECT_EQ(engine->status().bytes_bound, job.steps * (data.info.vocabulary * 24 * sizeof(int32_t) + 40));
+        EXPECT_EQ(engine->status().bytes_bound, job.steps * (data.info.vocabulary * 24 * sizeof(int32_t) + 64));
 }
 
 // The copy of the stage that does not answer for the tensor is compared with the other one.
