@@ -113,6 +113,7 @@ Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpe
                     sliced_weights, fmt::join(able, ", "));
     if (!names.empty()) *about = "parallel.sliced";
     for (const std::string& name : names) {
+        if (std::ranges::count(names, name) > 1) return fail(Code::invalid, "\"{}\" is named twice", name);
         const auto at = std::ranges::find(layers, name, [](const Layer& each) { return each.spec.name; });
         if (at == layers.end()) {
             const std::string near = nearest(name, able);

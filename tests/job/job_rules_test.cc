@@ -236,7 +236,7 @@ const std::vector<Case> cases = {
     {{.parallel = "recompute = true\n"},
      "parallel.recompute: goes with stages of at least 2: a whole net has the activations of one block at a time"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .parallel = "stages = 2\nschedule = \"zero-bubble\"\nrecompute = true\n"},
-     "parallel.recompute: saves little with the schedule zero-bubble, whose weights passes come later and need the activations: take 1f1b, eager-1f1b or gpipe"},
+     "parallel.recompute: is not possible with the schedule zero-bubble, whose weights passes come later and need the activations: take 1f1b, eager-1f1b or gpipe"},
     {{.job = "steps = 3\ncheckpoint_keep = 0\n", .net = "preset = \"mlp\"\ndevice = \"cuda\"\n",
       .parallel = "stages = 2\nrecompute = true\n"},
      "parallel.recompute: computes on CPUs in this version: a GPU keeps the activations of its stage"},

@@ -457,6 +457,7 @@ TEST(Slices, AreRefusedWithWhatIsPossible) {
               "parallel.slices: no inner product, linear layer or embedding has 262144 weights: name layers in `sliced`; possible are fc1, "
               "fc2, fc3");
     EXPECT_EQ(mistake(lenet, 2, {"fc9"}), "parallel.sliced: \"fc9\" is no layer of the net: did you mean fc1? possible are fc1, fc2, fc3");
+    EXPECT_EQ(mistake(lenet, 2, {"fc1", "fc2", "fc1"}), "parallel.sliced: \"fc1\" is named twice");
     EXPECT_EQ(mistake(lenet, 2, {"relu1"}), "parallel.sliced: relu1 (relu) has no outputs of its own to slice: possible are fc1, fc2, fc3");
     EXPECT_EQ(mistake(lenet, 16, {"fc1", "fc3"}), "parallel.sliced: layer fc3: 10 outputs do not make 16 slices: take 2, 4 or 8");
     EXPECT_EQ(mistake(net, 8, {"conv2"}), "parallel.sliced: layer conv2: 64 outputs do not make 8 slices of a multiple of 16: take 2 or 4");

@@ -86,6 +86,22 @@ inline void expect_two_nodes_of_different_cells(uint64_t seed, const LossyGrid& 
     expect_one_line(job, grid.whole(steps_few));
 }
 
+/// Any node of two replicas is lost at any moment.
+inline void expect_one_node_by_chance(uint64_t seed, const LossyGrid& grid, uint32_t ranks) {
+    const uint64_t random = splitmix64(seed);
+    const Rank lost = static_cast<Rank>(random % ranks);
+    const uint64_t at_us = 2'000 + (random >> 16) % quiet_us(grid);
+    SCOPED_TRACE(fmt::format("seed {}, {} at {}", seed, lost, at_us));
+    Lossy job(ranks, seed);
+    job.options = grid.options;
+    job.sim_config.jitter_us = (random >> 8) % 4 * 50;
+    job.kills = {{lost, at_us}};
+    job.run();
+    if (!has_begun(job)) return;
+    job.expect(grid.whole(steps_few).digest);
+    expect_one_line(job, grid.whole(steps_few));
+}
+
 /// The second cell of two is lost at all three nodes that have it: the others end with the line that names it, and keep what they have.
 /// `cell` is how the line begins to name it.
 inline void expect_a_lost_cell_is_named(const LossyGrid& grid, std::string_view cell) {

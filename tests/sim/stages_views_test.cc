@@ -17,6 +17,11 @@ TEST(StagesViews, NobodyIsLost) {
 
 TEST(StagesViews, AnyNodeAtAnyTime) { expect_any_node_at_any_time(std::array{two()}); }
 
+// `make nightly` takes 10,000 seeds.
+TEST(StagesViews, OneNodeByChance) {
+    for_seeds(60, [](uint64_t seed) { expect_one_node_by_chance(seed, two(), 4); });
+}
+
 TEST(StagesViews, TwoNodesOfDifferentStages) {
     for_seeds(60, [](uint64_t seed) { expect_two_nodes_of_different_cells(seed, two(), 2, 6); });
 }

@@ -12,12 +12,6 @@
 namespace gradcast {
 namespace {
 
-/// "peer_lost": "peer lost".
-std::string words_of(std::string key) {
-    std::replace(key.begin(), key.end(), '_', ' ');
-    return key;
-}
-
 std::string progress(const JobStatus& status) { return fmt::format("{}/{}", status.step, status.steps); }
 
 /// "2 from step 121, 2025-01-31 18:00:05: a, c; without b; why: b silent; the job stood for 1.2 s".

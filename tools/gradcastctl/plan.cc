@@ -81,8 +81,8 @@ Json json_of(const GridPlan& plan, const EngineConfig& config, const GridPlanOpt
 void print(const GridPlan& plan, const EngineConfig& config, const GridPlanOptions& options, const PlanFlags& flags) {
     auto line = [](const char* name, const std::string& value) { fmt::print("{:<11} {}\n", name, value); };
     const JobConfig& job = config.job;
-    line("job", fmt::format("{}: {} parameters, {} blocks of up to {} samples in a step, over {} nodes", job.name, plan.parameters,
-                            job.blocks, plan.block_samples, config.nodes()));
+    line("job", fmt::format("{}: {} parameters, {} blocks of up to {} samples in a step, over {} node{}", job.name, plan.parameters,
+                            job.blocks, plan.block_samples, config.nodes(), config.nodes() == 1 ? "" : "s"));
     if (plan.block_s > 0)
         line("times", fmt::format("measured here on one lane: a block takes {:.2f} ms; a node has {} lane{} (--lanes)", plan.block_s * 1e3,
                                   config.lanes, config.lanes == 1 ? "" : "s"));
@@ -114,6 +114,10 @@ void print(const GridPlan& plan, const EngineConfig& config, const GridPlanOptio
     print_table(memory);
     fmt::print("\n");
     for (const std::string& note : plan.notes) line("note", note);
+    const bool named = (job.stages > 1 && job.stages != stages_auto) || job.slice_groups > 1;
+    if (!own && named)
+        line("note", fmt::format("the job file's {} are not among these grids: over {} node{} they are not possible", cells_text(job),
+                                 config.nodes(), config.nodes() == 1 ? "" : "s"));
     if (!plan.chosen()) line("auto", plan.none_fits(options));
     if (!plan.alone || config.nodes() == 1) return;
     const PlannedGrid& alone = *plan.alone;

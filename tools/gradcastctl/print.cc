@@ -173,6 +173,11 @@ void print_times(const std::vector<NodeTimes>& nodes) {
     print_table(rows);
 }
 
+std::string words_of(std::string key) {
+    std::replace(key.begin(), key.end(), '_', ' ');
+    return key;
+}
+
 void print_pipeline(const PipelineStatus& pipeline) {
     const auto stages = static_cast<uint32_t>(pipeline.layers.size());
     const bool groups = pipeline.slice_groups > 1;

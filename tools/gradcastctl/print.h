@@ -51,6 +51,8 @@ private:
     std::vector<std::string> warned_;
 };
 
+/// "peer_lost": "peer lost".
+std::string words_of(std::string key);
 /// What one node of a job did, as far as we could ask it.
 struct NodeResult {
     std::string name;

@@ -322,6 +322,15 @@ int describe_folder(const Options& options, const std::string& folder) {
     line("time", text_seconds(run.seconds));
     line("sent by a node", text_bytes(static_cast<uint64_t>(run.bytes)));
     for (const auto& [key, value] : run.settings) line(key.c_str(), value);
+    if (run.job) {   // of the node that reported the run
+        const JobStatus& status = run.job->summary.status;
+        if (status.edge_bytes > 0)
+            line("by formula", fmt::format("{} of words and {} of edges sent", text_bytes(status.bytes_bound), text_bytes(status.edge_bytes)));
+        if (status.pipeline) print_pipeline(*status.pipeline);
+        line("memory", words_of(memory_text(status.memory)));
+        line("stage", status.stage);
+        line("grid", status.grid);
+    }
     line("checkpoint", checkpoint.empty() ? "" : checkpoint + ": gradcastctl run --resume goes on from it");
     line("model", done ? path : "");
     line("digest", model.digest);

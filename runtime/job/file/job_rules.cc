@@ -284,7 +284,7 @@ constexpr JobRule rules[] = {
     {"parallel.recompute", [](Keys keys) { return keys.job.recompute && !staged(keys); },
      "goes with stages of at least 2: a whole net has the activations of one block at a time"},
     {"parallel.recompute", [](Keys keys) { return keys.job.recompute && weights_later(keys); },
-     "saves little with the schedule {parallel.schedule}, whose weights passes come later and need the activations: take 1f1b, eager-1f1b or gpipe"},
+     "is not possible with the schedule {parallel.schedule}, whose weights passes come later and need the activations: take 1f1b, eager-1f1b or gpipe"},
     {"parallel.recompute", [](Keys keys) { return keys.job.recompute && !on_cpus(keys); },
      "computes on CPUs in this version: a GPU keeps the activations of its stage"},
     {"parallel.buddy", [](Keys keys) { return keys.job.buddy && grouped(keys); },
