@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -39,8 +40,11 @@ struct Algorithm {
     virtual std::span<const std::byte> state() { return {}; }
     /// After a round of a net in stages that ended before this rank had applied it: applies the sums, which another rank has applied.
     /// False: this rank has not reported that it holds them.  Memory of the session in which the round began still exists.
-    /// factor: Context::factor_of() that step, of the rank that has applied it; this rank may lack what others know of it.
-    virtual bool finish(Context& context, double factor, Status* status) { return (void)context, (void)factor, (void)status, false; }
+    /// factor: Context::factor_of() that step, of the rank that has applied it; this rank may lack what others know of it.  Nothing: no
+    /// rank says it; false also: this rank does not know it either.
+    virtual bool finish(Context& context, std::optional<double> factor, Status* status) {
+        return (void)context, (void)factor, (void)status, false;
+    }
     /// At all ranks, between the same rounds: state() is whole at this rank, that of other ranks' workers included.  Errors: as round().
     virtual Status gather(Context& context) { return (void)context, Status{}; }
     /// Before the first round.  Error: the state is not one of this algorithm.

@@ -189,7 +189,18 @@ Status Cells::commit(std::span<const Sum* const> sums, StepTotals* totals) {
     const uint64_t tag = commit_tag(context_.step);
     uint32_t replica = 0;
     GC_TRY(gather(tag, "sums", &replica));
-    const Round& round = round_of(tag);
+    add_up(round_of(tag), replica, totals);
+    return {};
+}
+
+bool Cells::totals(StepTotals* totals) {
+    const Round& round = round_of(commit_tag(context_.step));
+    for (uint32_t replica = 0; told() && replica < grid_.replicas(); ++replica)
+        if (whole(round, replica)) return add_up(round, replica, totals), true;
+    return false;
+}
+
+void Cells::add_up(const Round& round, uint32_t replica, StepTotals* totals) {
     *totals = {};
     for (uint32_t number = 0; number < grid_.cells(); ++number) {
         const Rank rank = grid_.rank_of(replica, grid_.cell(number));
@@ -204,7 +215,6 @@ Status Cells::commit(std::span<const Sum* const> sums, StepTotals* totals) {
         }
     }
     norm_ = NormClip::norm(terms_);
-    return {};
 }
 
 Status Cells::state(StepId next, uint64_t part, uint64_t* state) {

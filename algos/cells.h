@@ -56,7 +56,10 @@ public:
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
     /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
     Status commit(std::span<const Sum* const> sums, StepTotals* totals);
-    /// Of the last commit(): of the whole gradient, as NormClip::norm(); 0 where no step is clipped.
+    /// The sums that commit() gives, where the reports of all ranks of some replica are here; it need not have been called.  False: they
+    /// are not.  Does not block.
+    bool totals(StepTotals* totals);
+    /// Of the last commit() or totals(): of the whole gradient, as NormClip::norm(); 0 where no step is clipped.
     double norm() const { return norm_; }
     /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
     /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, where two ranks of the same cell differ, or
@@ -124,6 +127,7 @@ private:
     Status check_kept(const Round& round) const;
     bool done(const Round& round, Rank rank) const { return rank == self_ ? round.told : round.fates[rank] == Fate::done; }
     bool whole(const Round& round, uint32_t replica) const;
+    void add_up(const Round& round, uint32_t replica, StepTotals* totals);
     uint64_t us() const;
     StepId context_step() const;
 

@@ -30,6 +30,16 @@ Status Dispatch::collect(uint64_t until_us) {
     return status;
 }
 
+void Dispatch::take_rest(uint16_t channel, uint64_t until_us, const std::function<bool()>& there) {
+    for (Status status; status.ok(); status = host_.wait(&completions_, until_us)) {   // first what came with the end
+        for (const Completion& each : completions_)
+            for (const auto& [of, consumer] : consumers_)
+                if (of == channel && each.channel == channel) (void)consumer->take(each);
+        completions_.clear();
+        if (there()) return;
+    }
+}
+
 void Dispatch::rank_lost(const Completion& completion) {
     const Rank rank = completion.rank;
     lost_[rank] = true;

@@ -1,6 +1,7 @@
 // Hands the completions of one view to the trainer: those of Channel::job are kept here, the rest goes to the consumer of its channel.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ public:
     /// Blocks until Channel::job says that `id` is done.  The job protocol keeps the deadlines and always
     /// answers; this one, of 20 times the job's, is for a network thread that has died.
     Status wait_job(uint64_t id);
+
+    /// Once the job has ended: hands on what else comes on that channel until there() is true or the time has come.  Errors count no more.
+    void take_rest(uint16_t channel, uint64_t until_us, const std::function<bool()>& there);
 
     const Status& ended() const { return ended_; }   // the status that all ranks have agreed to end the job with; ok while it goes on
     bool lost(Rank rank) const { return lost_[rank]; }

@@ -40,12 +40,19 @@ public:
         return {};
     }
 
-    bool finish(Context& context, double factor, Status* status) override {
+    bool finish(Context& context, std::optional<double> factor, Status* status) override {
         if (context.spare || context.part_step != context.step || !context.cells->told()) return false;
+        if (!factor) {
+            StepTotals totals;
+            const bool known = context.cells->totals(&totals);
+            if (!known && (clip_ || positions_ > 0)) return false;
+            const double mean = mean_factor(context, totals.valid);
+            factor = this->factor(mean, clip_ ? context.cells->norm() : 0);
+        }
         if (!taken_) std::ranges::copy(context.synchronous->come(), sums_.begin());
         uint64_t digest = 0;
         collect(context);
-        *status = apply(context, factor, &digest);
+        *status = apply(context, *factor, &digest);
         return true;
     }
 
@@ -126,6 +133,7 @@ private:
     /// Of the sums in whole_.
     Status apply(Context& context, double factor, uint64_t* digest) {
         context.optimiser->step(context.step);
+        context.part_step = Context::no_part;   // until all of it is applied
         {
             const Span span(context.profile, Profile::trainer, StepPhase::apply);
             if (scaled_) scaled_->apply(context.net->layout(), factor, whole_);

@@ -153,14 +153,30 @@ bool ViewChange::force_dead(NodeId which, uint64_t now_us) {
 }
 
 void ViewChange::ask(const ViewAction& action, uint64_t now_us) {
-    if (!possible(action)) return;
+    if (ended_) return;
+    if (!possible(action)) return drop(action);
     action_ = action;
     wake(now_us);
 }
 
 bool ViewChange::possible(const ViewAction& action) const {
     if (action.kind != ViewAction::Kind::drain) return true;
-    return index_of(action.node) < config_.nodes && rank_of(action.node) && view_.n() > std::max(config_.members_min, 1u);
+    if (index_of(action.node) >= config_.nodes || !rank_of(action.node)) return false;
+    std::vector<ViewMember> others = view_.members;
+    std::erase_if(others, [&](const ViewMember& each) { return each.node == action.node; });
+    return enough(others);
+}
+
+bool ViewChange::enough(std::span<const ViewMember> members) const {
+    if (members.size() < std::max(config_.members_min, 1u)) return false;
+    if (!config_.goes_on_with) return true;
+    std::vector<NodeId> nodes;
+    for (const ViewMember& each : members) nodes.push_back(each.node);
+    return config_.goes_on_with(nodes);
+}
+
+void ViewChange::drop(const ViewAction& action) {
+    if (action.kind == ViewAction::Kind::drain && action.node == config_.self && rank_) notice(ViewNotice::Kind::stays);
 }
 
 // ---- what comes in -----------------------------------------------------------------------------------------------------------------
@@ -353,7 +369,8 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     peers_.assign(view_.n(), {});
     const bool acted = action_ == view_.action || (action_.kind == ViewAction::Kind::drain && !ranks_[index_of(action_.node)]) ||
                        (action_.kind == ViewAction::Kind::exchange && action_.exchange == view_.exchange);
-    if (acted || !possible(action_)) action_ = {};
+    const ViewAction dropped = !acted && !possible(action_) ? action_ : ViewAction{};
+    if (acted || dropped.kind != ViewAction::Kind::none) action_ = {};
     for (uint32_t each = 0; each < config_.nodes; ++each) {
         ViewNode& its = nodes_[each];
         its.covered_loss_us = 0;
@@ -377,6 +394,7 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     stage_ = ViewStage::installing;
     joining_ = ending_ = false;
     notices_.push_back({.kind = ViewNotice::Kind::view, .departed = std::move(departed)});
+    drop(dropped);
     wake(now_us);
     count_early(now_us);
 }

@@ -18,6 +18,7 @@
 // multiplied by patience().  A node ends as a minority when it reaches no quorum for D, when no view follows a promise within 4 D, or when
 // no first step follows a view within 4 D.
 #pragma once
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -35,6 +36,8 @@ struct ViewConfig {
     uint32_t members_min = 1;               // with fewer the job does not go on
     uint32_t voters = 0;                    // so many first ranks of a view vote; 0: all
     ViewMutant mutant = ViewMutant::none;   // of tests alone
+    /// Whether the job goes on with these nodes, which are members_min at least.  Null: it does.  No node leaves while it would not.
+    std::function<bool(std::span<const NodeId>)> goes_on_with = {};
 };
 
 struct ViewSend {
@@ -55,6 +58,7 @@ struct ViewNotice {
         wrong,       // ended: others have computed another digest for `step`
         tied,        // ended: members differ about `step`, and nobody can tell who is right
         forgotten,   // ended: a joiner whose view is silent; it may join again as a later incarnation
+        stays,       // this node has asked to be drained, and the job would not go on without it: it remains a member, and may ask again
     } kind{};
     StepId step = 0;
     uint64_t digest = 0;
@@ -94,7 +98,8 @@ public:
     void prove(NodeId node, uint64_t incarnation, uint64_t now_us);
     /// As prove(), by an operator.  Returns false if the node answers.
     bool force_dead(NodeId node, uint64_t now_us);
-    /// An action that would leave too few members is dropped.
+    /// A drain is dropped, at once or later, if the job would not go on with the members that remain.  A node that has asked for its own
+    /// gets the notice `stays` then.
     void ask(const ViewAction& action, uint64_t now_us);
     /// This node is about to announce the last step to the others of its view.  They may end before another view is agreed on, so until the
     /// next view none is proposed for a joiner.
@@ -122,6 +127,8 @@ private:
     uint64_t part(uint32_t divisor) const { return (view_.number ? view_.deadline_us : config_.deadline_us) / divisor; }
     ViewNode& node(NodeId which) { return nodes_[index_of(which)]; }
     bool possible(const ViewAction& action) const;
+    bool enough(std::span<const ViewMember> members) const;   // the job goes on with them
+    void drop(const ViewAction& action);
     bool changing() const { return rank_ && stage_ != ViewStage::going; }
     bool suspected(const ViewMember& member) const;
     uint32_t suspected_count() const;

@@ -95,7 +95,8 @@ AgreedView ViewProposal::composed(std::span<const ViewNode> nodes, const ViewAct
             .members = view_compose(view_, votes_, weights)};
 }
 
-bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& action, uint32_t members_min, uint64_t now_us) {
+bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& action, uint32_t members_min, uint64_t now_us,
+                           const std::function<bool(std::span<const ViewMember>)>& enough) {
     if (accepting_) return false;
     by_proof_ = all_living_promised(nodes);
     if (!by_proof_ && !quorum(&ViewVote::promised)) return false;
@@ -105,8 +106,8 @@ bool ViewProposal::propose(std::span<const ViewNode> nodes, const ViewAction& ac
         value_ = accepted_;
     } else {
         value_ = composed(nodes, action);
-        // A drain is dropped if too few members would remain.
-        if (value_.n() < std::max(members_min, 1u) && action.kind == ViewAction::Kind::drain) value_ = composed(nodes, {});
+        if (action.kind == ViewAction::Kind::drain && (value_.n() < std::max(members_min, 1u) || (enough && !enough(value_.members))))
+            value_ = composed(nodes, {});
         if (value_.members.empty() || value_.n() < members_min) return false;
     }
     needed_.assign(nodes.size(), false);

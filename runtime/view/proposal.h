@@ -1,5 +1,7 @@
 // One proposal of the next view: its votes, and what follows from them.  Steps 4 to 6 of runtime/view/VIEWS.md.
 #pragma once
+#include <functional>
+
 #include "runtime/view/rules.h"
 
 namespace gradcast {
@@ -38,7 +40,9 @@ public:
     bool answered(NodeId node) const;   // in this phase
 
     /// True once: a quorum has promised, and whoever else may is here or was waited for.  value() is then to be accepted.
-    bool propose(std::span<const ViewNode> nodes, const ViewAction& action, uint32_t members_min, uint64_t now_us);
+    /// A drain is dropped if the job does not go on with the members that would remain: `enough` is asked; null: members_min decides.
+    bool propose(std::span<const ViewNode> nodes, const ViewAction& action, uint32_t members_min, uint64_t now_us,
+                 const std::function<bool(std::span<const ViewMember>)>& enough = {});
     /// A quorum has accepted value().
     bool chosen() const;
 

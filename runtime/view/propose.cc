@@ -124,7 +124,8 @@ void ViewChange::nack(const ViewMessage& said, uint64_t now_us) {
 void ViewChange::advance(uint64_t now_us) {
     if (!proposal_) return;
     proposal_->promised(promise_message(promised_, now_us));   // with its present reach
-    if (proposal_->propose(nodes_, action_, config_.members_min, now_us)) {
+    const auto enough_go_on = [this](std::span<const ViewMember> members) { return enough(members); };
+    if (proposal_->propose(nodes_, action_, config_.members_min, now_us, enough_go_on)) {
         promised_ = accepted_ = proposal_->ballot();
         promised_us_ = now_us;
         accepted_value_ = proposal_->value();

@@ -71,6 +71,7 @@ struct Lossy {
     std::vector<uint64_t> joins;   // when the last ranks come, which are not in the first view
     Resume resume;
     std::function<Protocol*(Rank, uint16_t channel, Protocol*)> wrap;   // protocols of the test's own before those of sessions
+    std::vector<std::function<void()>> before;                          // called before the simulator runs
     std::unique_ptr<Simulator> sim;
     std::vector<std::unique_ptr<Engine>> engines;
 
@@ -132,6 +133,7 @@ struct Lossy {
         for (const Stall& each : stalls) sim->stall(each.rank, each.from_us, each.to_us);
         for (const Partition& each : partitions) sim->partition(each.side, each.from_us, each.to_us);
         for (const auto& [rank, factor] : slow) sim->slow(rank, factor);
+        for (const auto& each : before) each();
         (void)sim->run();
     }
     bool killed(Rank rank) const {

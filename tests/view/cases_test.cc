@@ -496,6 +496,59 @@ TEST(View, DrainStopsNoJob) {
     EXPECT_TRUE(go_on(dies, {0, 1}, 2 * D));
 }
 
+/// Each of these nodes asks to be drained.
+void drain(World& world, const Nodes& nodes) {
+    for (const uint32_t node : nodes) world.machine(node).ask({ViewAction::Kind::drain, NodeId{node}, {}}, world.now_us());
+    for (const uint32_t node : nodes) world.wake(node);
+}
+
+// A node whose drain is dropped is told, whoever drops it.
+TEST(View, ANodeThatMustStayIsTold) {
+    World none({.members = 2, .members_min = 2});
+    none.run(D / 2);
+    drain(none, {1});
+    EXPECT_EQ(none.seen().stays, 1u);
+    EXPECT_TRUE(go_on(none, {0, 1}));
+    EXPECT_EQ(none.seen().views, 0u);
+
+    for (uint64_t seed = 1; seed <= 20; ++seed) {   // all leave at once, and two are needed
+        World all({.seed = seed, .members = 5, .members_min = 2, .jitter_us = D / 50});
+        all.run(D / 2);
+        drain(all, {0, 1, 2, 3, 4});
+        EXPECT_TRUE(all.run(8 * D, [&] { return all.seen().excluded == 3 && all.seen().stays == 2 && all.newest().n() == 2; }))
+            << all.describe();
+        EXPECT_TRUE(go_on(all, members_of(all.newest())));
+    }
+
+    World dies({.members = 3, .members_min = 2});
+    dies.run(D / 2);
+    dies.crash(2);
+    drain(dies, {1});
+    EXPECT_TRUE(go_on(dies, {0, 1}, 2 * D));
+    EXPECT_EQ(dies.seen().stays, 1u);
+}
+
+// As of two replicas of two stages: a node stays where no other one has its stage.
+TEST(View, DrainLeavesTheJobWhatItNeeds) {
+    const auto has_both = [](std::span<const NodeId> nodes) {
+        const auto some = [&](uint32_t stage) {
+            return std::any_of(nodes.begin(), nodes.end(), [&](NodeId node) { return index_of(node) % 2 == stage; });
+        };
+        return some(0) && some(1);
+    };
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        World world({.seed = seed, .members = 4, .jitter_us = D / 50, .goes_on_with = has_both});
+        world.run(D / 2);
+        drain(world, {1, 3});
+        EXPECT_TRUE(world.run(4 * D, [&] { return world.seen().excluded == 1 && world.seen().stays == 1; })) << world.describe();
+        EXPECT_TRUE(go_on(world, world.ended(1) == ViewNotice::Kind::excluded ? Nodes{0, 2, 3} : Nodes{0, 1, 2}));
+        drain(world, {0, 2});
+        EXPECT_TRUE(world.run(world.now_us() + 4 * D, [&] { return world.seen().excluded == 2 && world.seen().stays == 2; }))
+            << world.describe();
+        EXPECT_TRUE(has_both(std::vector{world.newest().members[0].node, world.newest().members[1].node}));
+    }
+}
+
 TEST(View, ChangeOfExchangeKeepsTheMembers) {
     World world({.members = 3});
     world.run(D / 2);

@@ -81,7 +81,8 @@ void World::start(uint32_t which, uint64_t incarnation) {
                                                            .deadline_us = D,
                                                            .members_min = config_.members_min,
                                                            .voters = config_.voters,
-                                                           .mutant = config_.mutant});
+                                                           .mutant = config_.mutant,
+                                                           .goes_on_with = config_.goes_on_with});
     plan(now_us_ + random(beat_us), which, [this, which] { engine(which); });
     after(which);
 }
@@ -207,6 +208,7 @@ void World::notice(uint32_t which, const ViewNotice& notice) {
             return;
         }
         case ViewNotice::Kind::agreed: return;
+        case ViewNotice::Kind::stays: ++seen_.stays; return;
         case ViewNotice::Kind::catch_up:
             check_common_step(which, notice.step);
             ++(notice.sums ? seen_.sums : seen_.states);

@@ -37,12 +37,14 @@ struct WorldConfig {
     double rejoin_chance = 0;   // of a node that ended or was restarted
     bool patient = true;        // with those that were given up and came back
     ViewMutant mutant = ViewMutant::none;
+    std::function<bool(std::span<const NodeId>)> goes_on_with = {};   // as ViewConfig
 };
 
 /// What has come to pass in a world.
 struct Seen {
     uint64_t views = 0, by_proof = 0, adopted = 0, refused = 0, joiners = 0, sums = 0, states = 0;
     uint64_t excluded = 0, minority = 0, forgotten = 0, quorums = 0;
+    uint64_t stays = 0;         // drains that were dropped
     uint64_t own_initial = 0;   // views that began with the initial values of another node than node 0
 };
 

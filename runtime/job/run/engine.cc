@@ -75,7 +75,7 @@ public:
         model_.describe();
         GC_TRY(checkpoints_.open(config_, parts_, report_, model_.described()));
         if (job_.survive && config_.until == 0) {
-            views_.emplace(config_, parts_, choice_, *algorithm_, report_);
+            views_.emplace(config_, parts_, choice_, *algorithm_, report_, orders_);
             GC_TRY(views_->open(*session_));
         }
         if (config_.until == 0 && (views_ || session_->self() <= session_->ranks_tolerated())) GC_TRY(model_.reserve(*algorithm_));
@@ -215,25 +215,30 @@ private:
         bytes_bound_ = session_->bytes_bound();
         edge_bytes_ = session_->edge_bytes();
         report_.update([this](JobStatus& status) { status.may_send_less |= session_->losses_tolerated() > 0; });
-        orders_.open(context.host, may_leave().ok());
+        // The records of views do not have the present one yet.
+        orders_.open(context.host, (begun_ || config_.join) && may_leave(session_->config().nodes).ok());
     }
     /// Whether the others can go on without this node.
     Status may_leave() const {
         if (!views_) return fail(Code::conflict, "survive is not set in its job file");
-        const uint32_t least = std::max(view_members_min(job_, config_.nodes()), 1u);
-        const size_t members = report_.look(
-            [](const JobStatus& status) { return status.state == JobState::running ? status.views.back().members.size() : 0; });
-        if (members == 0) return fail(Code::conflict, "it has not begun yet");
-        if (members > least) return may_leave_stage();
-        return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
-    }
-    /// Another node has this one's part of the net.
-    Status may_leave_stage() const {
-        if (!parts_.pipeline) return {};
-        const std::vector<std::string> members = report_.look([](const JobStatus& status) { return status.views.back().members; });
-        std::vector<NodeId> others;
+        std::vector<std::string> names;
+        report_.look([&](const JobStatus& status) {
+            if (status.state == JobState::running) names = status.views.back().members;
+        });
+        if (names.empty()) return fail(Code::conflict, "it has not begun yet");
+        std::vector<NodeId> members;
         for (uint32_t node = 0; node < config_.roster.size(); ++node)
-            if (NodeId{node} != config_.self && std::ranges::count(members, config_.roster[node].name) > 0) others.push_back(NodeId{node});
+            if (std::ranges::count(names, config_.roster[node].name) > 0) members.push_back(NodeId{node});
+        return may_leave(members);
+    }
+    /// The same of a view with these members, in any order.
+    Status may_leave(std::vector<NodeId> others) const {
+        if (!views_) return fail(Code::conflict, "survive is not set in its job file");
+        const uint32_t least = std::max(view_members_min(job_, config_.nodes()), 1u);
+        if (others.size() <= least) return fail(Code::conflict, "it needs {} node{}", least, least == 1 ? "" : "s (min_nodes)");
+        if (!parts_.pipeline) return {};
+        // Another node has this one's part of the net.
+        std::erase(others, config_.self);
         const auto lost = ViewStages(others, parts_.cut->stages(), job_.buddy, parts_.cut->slice_groups).missing();
         return lost ? fail(Code::conflict, "no other node has {}", parts_.cut->cell_text(*lost)) : Status{};
     }
@@ -428,8 +433,9 @@ private:
         report_.hurry();
         GC_TRY(gather(context));
         if (context.checkpoints) {
-            checkpoints_.take(session_->part_holders(number, job_.checkpoint_copies), session_->self(), model_.part_of(context, standing_),
-                              algorithm_->state(), news, [&](Rank rank) { return context.cells->part(rank); });
+            const Model& model = model_.part_of(context, standing_, context.cells->next(), context.cells->part());
+            checkpoints_.take(session_->part_holders(number, job_.checkpoint_copies), session_->self(), model, algorithm_->state(), news,
+                              [&](Rank rank) { return context.cells->part(rank); });
         } else if (session_->turn(number, std::max(job_.checkpoint_copies, 1u))) {
             checkpoints_.snapshot(model_.of(context, standing_), algorithm_->state());
         }
@@ -489,17 +495,16 @@ private:
     }
 
     /// The job ends with an error: what this rank has trained is not lost with it.
-    void rescue(const Context& context, const Status& why) {
+    void rescue(Context& context, const Status& why) {
         if (!has_state_ || why.code == Code::conflict || session_->outvoted() || context.spare) return;
         if (!whole(context))
             return report_.log().info("the state after {} steps is not kept: it is with workers on other nodes", context.step);
+        if (context.cells && (!trained_ || !model_.named())) return rescue_parts(context);   // without a name final.h5 may not exist
         // After an error in the middle of the optimiser's step, or where memory has lost a bit.
         const uint64_t model = parts_.model_digest();
         if (context.cells ? context.part(model) != context.cells->part() : context.digest(context.step, model) != context.state)
-            return report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", context.step));
-        if (!trained_ || (context.cells && !model_.named()))   // without a name final.h5 may not exist
-            return checkpoints_.rescue(context.cells ? model_.part_of(context, standing_) : model_.of(context, standing_),
-                                       algorithm_->state(), kept_parts(context));
+            return not_kept(context.step);
+        if (!trained_) return checkpoints_.rescue(model_.of(context, standing_), algorithm_->state());
         const bool good = why.code == Code::peer_lost || why.code == Code::deadline || why.code == Code::cancelled;
         if (!good) return;
         if (model_.digest().empty()) model_.compute_digest();
@@ -509,17 +514,68 @@ private:
         else report_.log().error("{}", status.what);
     }
 
-    /// The stages that this rank keeps, where they are as it has reported them with its own part.
-    std::vector<Checkpoints::Kept> kept_parts(const Context& context) {
+    void not_kept(StepId steps) { report_.warn(fmt::format("the state after {} steps is not kept: its digest is another by now", steps)); }
+
+    /// The ranks of a net in stages may end one step apart: a rank applies a step once it knows that all hold its sums, and another one may
+    /// not know it yet.  So a rank that holds the sums applies them before it ends.  If it does not know that all ranks do, it writes the
+    /// state before them too.  Then all ranks have written their parts of some step, the newest that one of them has applied.
+    void rescue_parts(Context& context) {
+        const Cells& cells = *context.cells;
+        const auto take_reports = [&](uint64_t us) {   // of the others, which were on their way when the job ended
+            if (!session_->is_open()) return;
+            session_->dispatch().take_rest(static_cast<uint16_t>(Channel::mail), context.host.now_us() + us,
+                                           [&] { return cells.all_hold(); });
+        };
+        const bool holds = cells.told() && context.part_step == context.step;
+        if (holds) take_reports(0);
+        const bool all_hold = holds && cells.all_hold();
+        if (!all_hold) write_parts(context);
+        if (!holds) return;
+        Status applied;
+        bool finished = algorithm_->finish(context, {}, &applied);
+        if (!finished) {   // the factor of the sums follows from these reports
+            take_reports(timeouts_of(parts_.deadline_us).settle_us);
+            finished = algorithm_->finish(context, {}, &applied);
+        }
+        if (!applied.ok()) return report_.log().error("{}", applied.what);
+        if (finished && parts_.buddies) parts_.buddies->note(parts_, context.part_step);
+        if (finished || all_hold) write_parts(context);
+    }
+
+    /// What this rank has of the state that it is at, which may be one step ahead of the context.
+    void write_parts(const Context& context) {
+        // The digests that this rank has reported of it; in a view that has not begun there are none yet.
+        const bool reported = context.part_step != Context::no_part && context.cells->next() == context.part_step;
+        if (parts_.buddies && reported) parts_.buddies->note(parts_, context.part_step);
+        const StepId steps = own_steps(context);
+        if (steps == Context::no_part) return report_.log().info("this node has not got its part of the state yet");
+        const uint64_t part = context.part(parts_.model_digest());
+        if (reported && part != context.cells->part()) return not_kept(steps);
+        checkpoints_.rescue(model_.part_of(context, standing_, steps, part), algorithm_->state(), kept_parts(context, steps, reported));
+    }
+
+    /// Steps after which this rank has the state of all that it computes; no_part: it has not.  The state of a stage that it is to keep
+    /// may be on its way meanwhile, before the first report of a view.
+    StepId own_steps(const Context& context) const {
+        if (context.part_step != Context::no_part || !parts_.buddies || context.cells->next() > 0) return context.part_step;
+        const StepId steps = parts_.buddies->held(parts_, parts_.run.first);
+        for (uint32_t stage = parts_.run.first; stage < parts_.run.end; ++stage)
+            if (parts_.buddies->held(parts_, stage) != steps) return Context::no_part;
+        return steps;
+    }
+
+    /// The stages that this rank keeps and has after so many steps, where they are as it has reported them with its own part.
+    std::vector<Checkpoints::Kept> kept_parts(const Context& context, StepId steps, bool reported) {
         std::vector<Checkpoints::Kept> all;
-        if (!parts_.buddies || !context.kept) return all;
+        if (!parts_.buddies) return all;
         const std::vector<KeptStage*> stages = parts_.buddies->kept();
         std::vector<StateMemory> memory = parts_.buddies->kept_memory(parts_, false);
         const std::vector<uint32_t>& begins = parts_.pipeline->begins;
         for (size_t i = 0; i < stages.size(); ++i) {
             const auto begin = std::ranges::find(begins, parts_.cut->begins[stages[i]->stage]);
+            if (parts_.buddies->held(parts_, stages[i]->stage) != steps) continue;
             const uint64_t part = stages[i]->part();
-            if (begin != begins.end() && part == context.kept->part(i))
+            if (begin != begins.end() && (!reported || !context.kept || part == context.kept->part(i)))
                 all.push_back({static_cast<uint32_t>(begin - begins.begin()), part, std::move(memory[i])});
         }
         return all;

@@ -17,8 +17,19 @@ void Orders::open(Host& host, bool may_leave) {
     std::lock_guard lock(mutex_);
     session_ = &host;
     if (!leaves_.empty() && may_leave) ViewProtocol::drain(host, self_);
-    else if (!leaves_.empty() && in_any_case_ && !end_) end_ = {JobCommand::Abort{fail(Code::cancelled, "{}", leaves_)}};
+    else end_in_any_case();
     if (end_) Session::post(host, *end_);
+}
+
+void Orders::end_in_any_case() {
+    if (!leaves_.empty() && in_any_case_ && !end_) end_ = {JobCommand::Abort{fail(Code::cancelled, "{}", leaves_)}};
+}
+
+void Orders::stays(bool now) {
+    std::lock_guard lock(mutex_);
+    const bool had = end_.has_value();
+    end_in_any_case();
+    if (now && !had && end_ && session_) Session::post(*session_, *end_);
 }
 
 void Orders::close() {
@@ -47,8 +58,7 @@ void Orders::end(const JobCommand& command) {
 
 void Orders::leave(const std::string& why) {
     std::lock_guard lock(mutex_);
-    if (!leaves_.empty()) return;
-    leaves_ = why;
+    if (leaves_.empty()) leaves_ = why;
     if (session_) ViewProtocol::drain(*session_, self_);
 }
 

@@ -45,10 +45,10 @@ const Model& TrainedModel::of(const Context& context, const Standing& standing) 
     return model_;
 }
 
-const Model& TrainedModel::part_of(const Context& context, const Standing& standing) {
+const Model& TrainedModel::part_of(const Context& context, const Standing& standing, StepId steps, uint64_t part) {
     of(context, standing);
-    model_.step = context.cells->next();
-    model_.state = context.cells->part();
+    model_.step = steps;
+    model_.state = part;
     if (parts_.pipeline->cells() == 1) model_.state += splitmix64(model_.step);   // all of the state
     return model_;
 }

@@ -88,7 +88,8 @@ Status ViewSwitch::open(const Session& session) {
                             .asked = config_.job.elastic ? 0 : config_.nodes(),
                             .deadline_us = parts_.deadline_us,
                             .members_min = members_min_,
-                            .voters = view_voters(config_.job)};
+                            .voters = view_voters(config_.job),
+                            .goes_on_with = stages_kept_by()};
     protocol_ = std::make_unique<ViewProtocol>(config, joins ? nullptr : &first, config_.roster);
     if (parts_.pipeline) return arena_.seal();   // only the part of a spare is overwritten, which it does not compute with
     const char* what = "state before another node's";
@@ -96,6 +97,14 @@ Status ViewSwitch::open(const Session& session) {
     arena_.plan(what, parts_.compute.optimiser->state_size() * sizeof(float), &kept_.optimiser);
     arena_.plan(what, parts_.compute.codec->exponents().size_bytes(), &kept_.exponents);
     return arena_.seal();
+}
+
+/// Of a net in stages: whether these nodes have each cell.
+std::function<bool(std::span<const NodeId>)> ViewSwitch::stages_kept_by() const {
+    if (!parts_.pipeline) return {};
+    return [stages = parts_.cut->stages(), groups = parts_.cut->slice_groups, buddy = config_.job.buddy](std::span<const NodeId> nodes) {
+        return !ViewStages(nodes, stages, buddy, groups).missing();
+    };
 }
 
 void ViewSwitch::watch(Host& host) {
@@ -124,6 +133,7 @@ Status ViewSwitch::take(const Completion&) {
 bool ViewSwitch::read_news() {
     using NoticeKind = ViewNotice::Kind;
     std::vector<ViewNews> all = protocol_->take();
+    bool stays = false;
     for (ViewNews& news : all) switch (news.notice.kind) {
             case NoticeKind::freeze:
                 frozen_ = true;
@@ -153,7 +163,9 @@ bool ViewSwitch::read_news() {
                 drained_ = end_->kind == NoticeKind::excluded && news.view.action.kind == ViewAction::Kind::drain &&
                            news.view.action.node == config_.self;
                 break;
+            case NoticeKind::stays: stays = true; break;
         }
+    if (stays) orders_.stays(!frozen_);
     return !all.empty();
 }
 
@@ -284,8 +296,11 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     SessionConfig config = place.session->config();
     const std::vector<NodeId> old = std::exchange(config.nodes, {});
     for (const ViewMember& member : view.members) config.nodes.push_back(member.node);
-    for (const NodeId node : old)   // the link holds nothing back for them
-        if (std::find(config.nodes.begin(), config.nodes.end(), node) == config.nodes.end())
+    // The link holds nothing back for nodes that have departed.  One that is drained lives and must get this view, from whoever has it, to
+    // know that it may end: the link loses it then.
+    const auto drained = [&](NodeId node) { return view.action.kind == ViewAction::Kind::drain && view.action.node == node; };
+    for (const NodeId node : old)
+        if (std::find(config.nodes.begin(), config.nodes.end(), node) == config.nodes.end() && !drained(node))
             host.post(job_channel,
                       {Event::PeerLost{index_of(node), fail(Code::peer_lost, "view {} is without node {}", view.number, index_of(node))}});
     if (place.session->is_open()) {
@@ -318,11 +333,11 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
     uint32_t summing = view.n();
     if (parts_.pipeline) {
         const ViewStages stages(config.nodes, parts_.cut->stages(), config_.job.buddy, parts_.cut->slice_groups);
+        if (parts_.buddies) parts_.buddies->note(parts_, context.part_step);
         if (const auto missing = stages.missing()) return lost(*missing);
         summing = stages.grid.replicas();
         if (parts_.buddies) {
             const auto self = static_cast<Rank>(std::ranges::find(config.nodes, config_.self) - config.nodes.begin());
-            parts_.buddies->note(parts_, context.part_step);
             parts_.buddies->turn(parts_, stages, self);
             parts_.give(context);
             report_.update([&](JobStatus& status) { status.stage = parts_.pipeline->stage_text(parts_.pipeline->own_stage); });

@@ -11,6 +11,7 @@
 
 #include "runtime/job/report/view_records.h"
 #include "runtime/job/run/exchange_choice.h"
+#include "runtime/job/run/orders.h"
 #include "runtime/job/run/resume.h"
 #include "runtime/view/protocol.h"
 
@@ -29,8 +30,8 @@ uint32_t view_voters(const JobConfig& job);
 
 class ViewSwitch final : public Consumer {
 public:
-    ViewSwitch(const EngineConfig& config, JobParts& parts, ExchangeChoice& choice, Algorithm& algorithm, Report& report)
-        : config_(config), parts_(parts), choice_(choice), algorithm_(algorithm), report_(report) {}
+    ViewSwitch(const EngineConfig& config, JobParts& parts, ExchangeChoice& choice, Algorithm& algorithm, Report& report, Orders& orders)
+        : config_(config), parts_(parts), choice_(choice), algorithm_(algorithm), report_(report), orders_(orders) {}
 
     /// The job begins in this session, which is planned; where this node joins, that session has no other nodes and never opens.  `parts`
     /// are ready.
@@ -100,6 +101,7 @@ private:
     void keep(const Context& context, const Standing& standing);
     Status restore(Context& context, Standing* standing);
     bool read_news();   // false: there was none
+    std::function<bool(std::span<const NodeId>)> stages_kept_by() const;
     Status ended() const;
     /// Until something has come, which read_news() has seen.
     Status wait(Host& host, Session& session, uint64_t until_us);
@@ -118,6 +120,7 @@ private:
     ExchangeChoice& choice_;
     Algorithm& algorithm_;
     Report& report_;
+    Orders& orders_;
     std::unique_ptr<ViewProtocol> protocol_;
     uint32_t members_min_ = 1;
     bool joins() const { return !has_state_ && !initial_ && !awaits_; }
