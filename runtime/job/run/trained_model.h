@@ -22,8 +22,8 @@ public:
     void describe();
     /// The description of the present state.
     const Model& of(const Context& context, const Standing& standing);
-    /// Of this rank's part of it, of a net in stages.  After an error its step may be one more than that of the context: all ranks had the
-    /// sums of that step.
+    /// Describes this rank's part of the state of a net in stages.  After an error its step may be one more than that of the context: all
+    /// ranks had the sums of that step.
     const Model& part_of(const Context& context, const Standing& standing);
     const Model& described() const { return model_; }
     /// Takes room on the disk.  Error: there is none.
