@@ -64,7 +64,7 @@ struct AlgorithmKind {
     bool private_state = false;   // workers have state of their own, which is lost with a node: no other view
     bool server = false;          // the first ranks have the parameters, and workers are on the others
     std::unique_ptr<Algorithm> (*exact)() = nullptr;   // with solver = "exact"
-    std::span<const std::string_view> keys = {};       // of [algorithm] that only it and others that list them take
+    std::span<const std::string_view> keys = {};       // keys of [algorithm] that this algorithm accepts beside the common ones
     bool has(std::string_view key) const { return std::ranges::find(keys, key) != keys.end(); }
     /// It sums over the exchange; others send by mail, or what is for all ranks by multicast (Mailbox::broadcast).
     bool exchanges() const { return sums > 0 || gathers; }
@@ -72,7 +72,7 @@ struct AlgorithmKind {
     bool sends_by(std::string_view exchange) const { return exchanges() || exchange == "multicast"; }
 };
 std::span<const AlgorithmKind> algorithm_kinds();
-/// What is computed depends on the order in which things come, so a round that is repeated may give other bits; without a replay log.
+/// Returns whether results depend on the order in which messages come, so that a repeated round may give other bits; without a replay log.
 inline bool follows_clock(const AlgorithmKind& kind, const AlgorithmSettings& settings) {
     return (kind.server || settings.allocation == "bsda") && settings.replay.empty();
 }

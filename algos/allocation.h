@@ -28,7 +28,7 @@ public:
     bool on() const { return on_; }
     /// Speeds of this round set the shares of the next one.
     bool measures() const { return on_ && measures_ && log_.empty(); }
-    /// Of a round that begins: shares by worker, of `count` mini-batches.  Error: the log's do not fit.
+    /// Begins a round: sets the workers' shares of `count` mini-batches.  Error: those of the log do not fit.
     Status begin(uint64_t round, uint64_t count);
     uint64_t first(uint32_t worker) const;
     uint32_t share(uint32_t worker) const { return shares_[worker]; }

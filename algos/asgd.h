@@ -120,7 +120,7 @@ private:
     Status next(Context& context, uint32_t* k);
     void expect(Context& context, uint32_t k);
     void reply(Context& context, uint32_t k);
-    /// What workers have computed meanwhile is dropped.
+    /// Pulls the parameters anew.  What workers have computed meanwhile is dropped.
     Status pull_anew(Context& context);
     Status serve(Context& context);
 

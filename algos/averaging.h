@@ -28,15 +28,15 @@ protected:
     bool restored() const { return restored_; }
     /// Before workers learn.  The net has w.
     virtual Status begin(Context& context) { return (void)context, Status{}; }
-    /// What the worker with this place in WorkerSum::own() begins from.
+    /// Returns the parameters from which the worker WorkerSum::own()[own] begins.
     virtual std::span<const float> start(size_t own) { return (void)own, before(); }
     virtual LocalTerm term(size_t own) { return (void)own, LocalTerm{}; }
     /// The optimiser's state when the worker begins, and when it has learnt.
     virtual void worker_begins(size_t own, std::span<float> state) { (void)own, std::fill(state.begin(), state.end(), 0.0f); }
     virtual void worker_ends(size_t own, std::span<const float> state) { (void)own, (void)state; }
-    /// What the worker adds to the sum, when the net has what it has learnt.
+    /// Makes the difference that the worker adds to the sum.  Called when the net has the parameters that the worker has learnt.
     virtual Status contribute(Context& context, size_t own, std::span<float> difference);
-    /// Of the worker in the mean.
+    /// Returns the worker's weight in the mean.
     virtual double weight(const Local& local, uint32_t worker) { return (void)local, (void)worker, 1.0; }
     /// Sums up and combines.  The net gets its new parameters.
     virtual Status aggregate(Context& context, double* loss);
@@ -46,10 +46,10 @@ protected:
     /// After that.  The net has the new parameters.
     virtual void applied(Context& context) { (void)context; }
 
-    /// Of own workers in this round, and of all in it once they have come; empty: not measured.
+    /// Return the speeds of own workers in this round, and of all workers once these have come; empty: not measured.
     std::span<const float> own_speeds() const { return std::span(own_speeds_).first(allocation_.measures() ? losses_.size() : 0); }
     std::span<float> all_speeds() { return std::span(all_speeds_).first(allocation_.measures() ? all_speeds_.size() : 0); }
-    /// What the next round's shares follow: in state() behind the number of workers, by which it begins.  Empty: nothing.
+    /// Returns the speeds that set the next round's shares.  state() has them behind the number of workers.  Empty: equal shares.
     std::span<float> kept_speeds() { return allocation_.speeds(); }
     Status restore_speeds(std::span<const std::byte> state);
     Status check_workers(std::span<const std::byte> state) const;

@@ -28,7 +28,7 @@ struct CheckpointNews {
     bool busy = false;    // it writes, sends or receives one
 };
 
-/// What the sums of a step tell of its mini-batch, over all cells.
+/// Sums over the mini-batch of a step, all cells together.
 struct StepTotals {
     int64_t loss = 0;                  // in units of 2^-20
     uint64_t valid = 0, clipped = 0;   // Sum::valid; elements
@@ -56,10 +56,10 @@ public:
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
     /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
     Status commit(std::span<const Sum* const> sums, StepTotals* totals);
-    /// The sums that commit() gives, where the reports of all ranks of some replica are here; it need not have been called.  False: they
-    /// are not.  Does not block.
+    /// Gives the sums as commit() does, if the reports of all ranks of some replica are here; commit() need not have been called.  Returns
+    /// false if they are not.  Does not block.
     bool totals(StepTotals* totals);
-    /// Of the last commit() or totals(): of the whole gradient, as NormClip::norm(); 0 where no step is clipped.
+    /// Returns the norm of the whole gradient of the last commit() or totals(), as NormClip::norm(); 0 where no step is clipped.
     double norm() const { return norm_; }
     /// Reports the digest of this rank's part of the state before step `next`, and of what it keeps of others, and blocks until as many
     /// replicas have reported theirs; *state: the digest of all of it.  Error: Code::conflict, where two ranks of the same cell differ, or
@@ -86,7 +86,7 @@ private:
         uint64_t kept[2] = {};          // digests of the cells that it keeps
         uint64_t shared = 0;            // digest of what all slice groups of the stage have
         uint64_t tied = 0;              // of weights that other stages have too
-        /// Of one cell at different ranks.
+        /// Returns whether the words of two ranks with the same cell agree.
         bool agrees(const Word& other) const {
             return digest == other.digest && valid == other.valid && clipped == other.clipped && loss == other.loss &&
                    shared == other.shared && tied == other.tied;
@@ -108,7 +108,7 @@ private:
     const Round& round_of(uint64_t tag) const { return rounds_[tag % rounds]; }
     Word& word(Round& round, Rank rank) const { return reinterpret_cast<Word&>(round.reports[places_[rank]]); }
     const Word& word(const Round& round, Rank rank) const { return reinterpret_cast<const Word&>(round.reports[places_[rank]]); }
-    /// Of a commit.
+    /// Returns the terms that a rank has reported.  For a commit only.
     std::span<const double> terms(const Round& round, Rank rank) const {
         return {reinterpret_cast<const double*>(&word(round, rank) + 1), term_counts_[rank]};
     }
@@ -119,7 +119,7 @@ private:
     Status open(uint64_t tag, const char* what);
     /// Sends this rank's report, which is in its place.
     void send(uint64_t tag);
-    /// Of ranks with the same cell.
+    /// Returns whether the reports of two ranks with the same cell agree.
     bool agree(uint64_t tag, Rank first, Rank second) const;
     /// Blocks until enough replicas are whole in that round; *replica: the first of them.
     Status gather(uint64_t tag, const char* what, uint32_t* replica);
@@ -147,7 +147,7 @@ private:
     std::vector<double> terms_;      // of the last commit(): by group of the whole net
     std::vector<BucketSum> whole_;   // of this rank's sums
     double norm_ = 0;
-    // Of the last state().
+    // Of the last state() of this rank:
     StepId next_ = 0;
     uint64_t part_ = 0;
     StepId begun_ = ~StepId{0};   // of the last begin()

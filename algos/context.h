@@ -74,7 +74,7 @@ struct Context {
     /// Tries the net's parameters on the test data, as what this worker has learnt, for steps.jsonl.  Null: not wanted in this round.
     const std::function<Status(uint32_t worker)>* try_worker = nullptr;
 
-    /// Of a net in stages: what this rank reports of its checkpoints.  Null: it writes none.
+    /// Returns what this rank reports of its checkpoints, of a net in stages.  Null: it writes none.
     const std::function<CheckpointNews()>* checkpoints = nullptr;
 
     const char* advice = "lower the learning rate, or look at the data";   // where a worker diverges
@@ -83,7 +83,7 @@ struct Context {
 
     std::vector<std::string> why_lost = {};   // reasons why ranks were lost, for people
 
-    // Of the present view.
+    // In the present view:
     Net* net = nullptr;   // what this rank computes in it
     Optimiser* optimiser = nullptr;
     Codec* codec = nullptr;
@@ -106,8 +106,8 @@ struct Context {
     };
     std::array<StepFactor, 2> factors = {};   // of the newest two steps: a change of view may take the newest one back
     void factor_is(StepId steps, double factor) { factors[steps % 2] = {steps, factor}; }
-    /// Of the step that has made the state after so many steps.  All ranks that know it have the same; 1: steps have no factor, or there
-    /// was none in this run of the job.
+    /// Returns the factor of the step that made the state after `steps` steps.  All ranks that know it have the same.  Returns 1 if steps
+    /// have no factor, or if no step of this run made that state.
     double factor_of(StepId steps) const { return factors[steps % 2].steps == steps ? factors[steps % 2].factor : 1; }
     /// A step that this rank has applied, while not all have reported their parts of the state after it.
     std::optional<StepRecord> unreported = {};

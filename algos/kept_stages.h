@@ -49,7 +49,7 @@ struct KeptStage {
     uint64_t part() const;
 };
 
-/// Of a view at one rank.
+/// The stages that one rank keeps in a view.
 class KeptStages final : public Consumer {
 public:
     struct Kept {

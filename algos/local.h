@@ -49,7 +49,7 @@ public:
 
     const LocalConfig& config() const { return config_; }
     uint64_t samples(uint32_t worker) const;
-    /// Of a round of all workers.
+    /// Returns the number of samples in a round of all workers.
     uint64_t samples_of_round() const { return uint64_t{config_.workers} * config_.batch * config_.steps; }
     /// Sizes of all blocks that it gives to the net.
     std::vector<uint32_t> block_sizes() const;

@@ -52,7 +52,7 @@ struct PipelineConfig {
     uint32_t cell_number(const Cell& cell) const { return gradcast::cell_number(cell, slice_groups); }
     Cell own() const { return {own_stage, own_slice_group}; }
     uint32_t own_cell() const { return cell_number(own()); }
-    /// What the cell of this number has of the net.
+    /// Returns the layers and slices that the cell with this number computes.
     Stage cell(uint32_t number) const;
     std::string layers_text(uint32_t number) const;   // "conv1 .. pool2"
     std::string stage_text(uint32_t number) const;    // "stage 1 of 2 (conv1 .. pool2)"
@@ -83,7 +83,7 @@ struct EvaluationBatch {
 
 class Pipeline final : public Consumer {
 public:
-    /// Of the rank `self` of that grid, which is no spare.  The net is that of the own stage, and outlives this.
+    /// Makes the pipeline of rank `self` of the grid, which is no spare.  `net` computes this rank's stage, and outlives this.
     Pipeline(const PipelineConfig& config, const Grid& grid, Rank self, Net& net) : config_(config), grid_(grid), self_(self), net_(net) {}
     /// Plans the rooms in which edges arrive.  The net is planned.
     void plan(Arena& arena);
@@ -145,7 +145,7 @@ private:
         return std::min((micro_batch + 1) * config_.micro_batch, static_cast<uint32_t>(blocks_.size()));
     }
     uint32_t samples_of(uint32_t index) const { return config_.block_sizes[blocks_[index]]; }
-    /// Of the transfers of a block.  What comes for it and for one rooms_ later share theirs, as do those that go from a slot.
+    /// Return a block's transfers.  Block index + rooms_ has the same incoming ones; blocks in the same slot have the same outgoing ones.
     std::span<Transfer> incoming(uint32_t index) {
         return std::span(transfers_).subspan(index % rooms_ * incoming_.size(), incoming_.size());
     }
@@ -157,7 +157,7 @@ private:
     void connect();
     void receive(uint32_t index, bool gradients);
     void send(uint32_t index, const Call& call, bool gradients);
-    /// Of a lane in an evaluation: its incoming values and outgoing ones.
+    /// Returns a lane's transfers in an evaluation: its incoming values, then its outgoing ones.
     std::span<Transfer> evaluated(uint32_t lane) {
         const size_t all = incoming_.size() + outgoing_.size();
         return std::span(transfers_).last((config_.lanes - lane) * all).first(all);
@@ -210,7 +210,7 @@ private:
 
     Context* context_ = nullptr;
     Dispatch* dispatch_ = nullptr;
-    // Of the present run().
+    // The state of the present run().
     StepId step_ = 0;
     uint32_t mark_ = 0;   // in the keys' numbers of blocks
     std::span<const uint32_t> blocks_;

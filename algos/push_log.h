@@ -30,7 +30,7 @@ public:
     /// After restore(): writes that round.
     Status catch_up(const std::string& head);
 
-    // Of the log that is repeated, after `taken` pushes of the round:
+    // These read the log that is repeated, after `taken` pushes of the round:
     bool replays() const { return !order_.empty(); }
     uint32_t worker(uint64_t taken) const { return of_round(taken).worker; }
     bool anew(uint64_t taken) const { return replays() && of_round(taken).anew; }

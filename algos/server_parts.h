@@ -11,7 +11,7 @@ struct ServerParts {
 
     uint64_t first(uint32_t s) const { return elements * s / servers; }
     uint64_t count(uint32_t s) const { return first(s + 1) - first(s); }
-    /// What server s sends or receives of a message of so many bytes before all values.
+    /// Returns the part of a message that server s sends or receives.  head_bytes come before all values, and belong to server 0.
     Buffer of_message(const Buffer& message, uint64_t head_bytes, uint32_t s) const {
         const uint64_t begin = s == 0 ? 0 : head_bytes + first(s) * sizeof(float);
         return message.part(begin, head_bytes + first(s + 1) * sizeof(float) - begin);

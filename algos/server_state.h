@@ -15,7 +15,7 @@ public:
     void keep(Context& context);
     /// With what is kept.
     void swap(Context& context);
-    /// What server s sends at the end of a round.
+    /// Returns the message that server s sends at the end of a round.
     Buffer of(const Context& context, const ServerParts& parts, uint32_t s) const;
     void pack(Context& context, const ServerParts& parts, uint32_t s) const;
     void unpack(Context& context, const ServerParts& parts, uint32_t s) const;

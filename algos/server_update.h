@@ -13,7 +13,7 @@ public:
     /// The mean is of `collect` gradients.  exact: they are quantised and summed as by an exchange, so their order does not count; then
     /// there is one server, and factors are 1.
     void plan(const AlgorithmPlan& plan, uint32_t collect, bool exact);
-    /// Of a round, at the server that has this part.
+    /// Begins a round at the server that has this part.
     void begin(const ServerParts& parts, uint32_t part);
     /// [elements] floats: the sum over a worker's mini-batch.  id: the update that they go into, and the worker.
     Status add(Context& context, BlockId id, const Buffer& gradient, double factor);

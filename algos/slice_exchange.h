@@ -34,7 +34,7 @@ public:
     /// Tickets of transfers have this bit.
     static constexpr uint64_t tickets = uint64_t{1} << 62;
 
-    /// Of a rank of a grid with several slice groups.  names: by layer; `own` says who waits, in errors.  The net is planned.
+    /// For a rank of a grid with several slice groups.  The net is planned.  names: of layers; errors name by `own` who waits.
     SliceExchange(Net& net, const Grid& grid, Rank self, std::span<const std::string> names, std::string own);
     void plan(Arena& arena, uint32_t lanes);
     /// In a new view.
@@ -59,7 +59,7 @@ public:
     /// That lanes have waited, the longest of them, since the last call of this.
     uint64_t take_waited_us();
 
-    // Of a lane.
+    // On the thread of a lane.
     enum class Call : uint8_t { forward, backward, evaluation };
     /// Before each pass: of blocks of `samples` samples in all, the first of which has the number `block` in keys.
     void call(uint32_t lane, uint32_t block, uint32_t samples, Call call);

@@ -23,7 +23,7 @@ struct PassTime {
     bool operator==(const PassTime&) const = default;
 };
 
-/// Of one step.  Trainer thread.  Does not allocate.
+/// The record of one step.  Trainer thread.  Does not allocate.
 struct StageRecord {
     static constexpr uint32_t passes_max = 128;
 

@@ -36,7 +36,7 @@ public:
     /// Blocks until all buckets of context.step are summed (Port::wait), and checks that their maxima are finite.  `into` is indexed by
     /// bucket.  First adds up the words of weights that other stages have too (TiedSums).  The only place where a round waits.
     Status wait(std::span<const Sum*> into);
-    /// Of the present step, before wait() has taken them: by bucket; null: not here yet.
+    /// Returns by bucket the sums of the present step that have come, before wait() takes them; null: not here yet.
     std::span<const Sum* const> come() const { return port_.come(); }
     /// Before the state is written.
     void keep_state() { arbiter_.keep_state(); }
@@ -54,7 +54,7 @@ private:
     void whole(Sink& sink);
     /// All words of the bucket are added.
     Status ready(uint32_t bucket);
-    /// Of weights that other stages have too: makes their buckets ready.
+    /// Sums weights that other stages have too, and makes their buckets ready.
     Status tie();
     bool needless();
     Status finite(const Sum& sum);

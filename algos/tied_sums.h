@@ -25,7 +25,7 @@ namespace gradcast {
 
 struct Context;
 
-/// Of a view at one rank.
+/// The sums of tied weights at one rank in a view.
 class TiedSums final : public Consumer {
 public:
     struct Tensor {
@@ -54,7 +54,7 @@ public:
     /// have come; then the bucket may be `ready`.  ask: is called after each completion.  Errors: deadline, peer_lost; conflict: computed
     /// from another state.
     Status add(size_t tensor, bool* whole, const std::function<void()>& ask);
-    /// Of the present parameters of all tensors.
+    /// Returns the digest of the present parameters of all tied tensors.
     uint64_t digest() const;
     /// Bytes of a step that this rank sends; as many come.
     uint64_t bytes_sent() const;
@@ -62,7 +62,7 @@ public:
     Status take(const Completion& completion) override;
 
 private:
-    /// What a rank says of its words of a tensor.  It travels as it is.  There are at least two targets: agree() sends its bounds as the
+    /// A rank's report on its words of a tensor.  It travels as it is.  There are at least two targets: agree() sends its bounds as the
     /// maxima of the second one.
     class Head {
     public:

@@ -8,7 +8,7 @@
 
 namespace gradcast {
 
-/// What a worker has done at one node in this run of the job.
+/// The work of one worker at one node in this run of the job.
 struct WorkerCounts {
     uint32_t worker = 0;
     uint64_t rounds = 0;                           // in which it has computed there

@@ -12,7 +12,7 @@ class WorkerStates {
 public:
     /// Zeros at first.  Memory: `bytes` of each own worker, or with checkpoints of each worker of the job.
     void plan(const char* what, const AlgorithmPlan& plan, uint64_t bytes);
-    /// Of the worker with that place in WorkerSum::own().
+    /// Returns the state of worker WorkerSum::own()[own].
     template <typename T>
     std::span<T> of(size_t own) {
         return std::span(buffer_.as<T>() + slot(own) * bytes_ / sizeof(T), bytes_ / sizeof(T));

@@ -32,7 +32,7 @@ public:
 
     const std::vector<uint32_t>& own() const { return config_.own; }
     std::vector<uint32_t> workers_of(Rank rank) const { return config_.placement.blocks_of(rank); }
-    /// Of own()[i], to be filled in before sum().
+    /// Returns the vector of worker own()[i].  Fill it in before sum().
     std::span<float> vector(size_t i) { return {config_.vectors.as<float>() + i * elements_, elements_}; }
     /// The workers' mean of their vectors and of `losses` [own().size()], the same at every rank.  Blocks until all ranks have come here.
     /// Errors: as Port::wait; diverged: a vector or loss has NaN or Inf; conflict: other ranks begin from another state.

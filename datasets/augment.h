@@ -15,7 +15,7 @@ struct Augment {
     uint64_t seed = 0;
     uint32_t area = 0;   // of pictures: the smallest share of a random part (share_units() in datasets/cut.h); 0: the middle is cut out.
                          // DataSet::read() does this, not augment()
-    /// Of brightness, contrast and saturation: in units of 2^-16, at most 65536, how far the factor may be from 1.
+    /// How far the factors of brightness, contrast and saturation may be from 1: in units of 2^-16, at most 65536.
     std::array<uint32_t, 3> jitter = {};
     bool jitters() const { return jitter != std::array<uint32_t, 3>{}; }
     bool any() const { return crop > 0 || flip || jitters(); }

@@ -11,7 +11,7 @@ struct Part {
 };
 /// side x side in the middle; top and left are rounded down.  Neither H nor W is below `side`.
 Part part_centre(uint32_t H, uint32_t W, uint32_t side);
-/// The share of a picture's area that a number of the job file means, in units of 2^-16; 1 .. 65536 of numbers above 0 and up to 1.
+/// Returns `share`, above 0 and at most 1, in units of 2^-16: 1 .. 65536.
 uint32_t share_units(double share);
 /// A random part, keyed by (seed, epoch, sample): RandomResizedCrop of torchvision in integers.  Its area is a uniform share of the
 /// picture's between share_min (share_units()) and 1, its ratio W / H is (4/3)^(k/32) with k uniform in -32 .. 32, its place is uniform.

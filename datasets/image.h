@@ -26,8 +26,8 @@ Status image_open(const std::string& path, ImageFile* image);
 /// The header alone: image->bytes stays empty.  Reads 256 KiB at most; *complete is false where the header does not end in them, and then
 /// nothing else is known but that the file is there.
 Status image_header(const std::string& path, ImageFile* image, bool* complete);
-/// pixels [C, H, W]: C 1 or 3.  Grey values are repeated; of RGB one plane is the luminance 0.299 R + 0.587 G + 0.114 B.  The values that
-/// the file holds, as OpenCV reads them: of 16 bits the high byte; gamma and colour profiles are not applied; transparency is dropped.
+/// pixels [C, H, W]: C 1 or 3.  Grey values are repeated; of RGB one plane is the luminance 0.299 R + 0.587 G + 0.114 B.  Pixels are as
+/// OpenCV reads them: the high byte of 16-bit values, no gamma or colour profile, no transparency.
 /// *odd: what the decoder has found wrong without harm to a pixel, as bytes between two parts of the file; "" if nothing.
 Status image_decode(const ImageFile& image, uint32_t C, uint8_t* pixels, std::string* odd);
 

@@ -27,13 +27,13 @@ Status image_picture_check(const ImageFile& image, const ImageRules& rules);
 /// image does not fit into the available memory.
 Status image_sample(const ImageFile& image, const ImageRules& rules, uint32_t C, Planes* sample, std::string* odd);
 
-/// What is odd about images that are read: of each kind how many, and the first one's path.
+/// Counts oddities of images that are read: how many images have each, and the first one's path.
 class ImageOddities {
 public:
     void add(const ImageFile& image, const ImageRules& rules, const std::string& odd);
     /// Appends a line for each kind.
     void report(std::vector<std::string>* notes) const;
-    /// What is odd; how many images are, and the first one's path.
+    /// The oddity; the number of images that have it, and the first one's path.
     using Kinds = std::map<std::string, std::pair<uint64_t, std::string>>;
     const Kinds& kinds() const { return kinds_; }
     void restore(const std::string& what, uint64_t images, const std::string& first) { kinds_[what] = {images, first}; }

@@ -28,7 +28,7 @@ struct Set {
     uint64_t count() const { return tokens > 0 ? tokens : labels.size(); }
 };
 
-/// What an importer reads into.
+/// The place where an importer puts what it reads.
 struct Import {
     ImportFiles kept;                 // of image_sets()
     Set train, test;                  // both open, but for image_sets(); test stays empty if there is none

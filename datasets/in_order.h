@@ -11,7 +11,7 @@ struct InOrder {
     uint64_t count = 0;       // items
     uint32_t threads = 1;     // that make; 1: the calling thread alone
     uint64_t bytes_max = 0;   // of all items that are being made or wait to be taken
-    /// What an item takes, the same at each call; cheap.  An item above bytes_max is made while no other one is in memory.
+    /// Returns the memory of an item, the same at each call; cheap.  An item above bytes_max is made while no other one is in memory.
     std::function<uint64_t(uint64_t item)> bytes;
     /// Any thread.  The slot is its own until take() has returned.
     std::function<void(uint64_t item, uint32_t slot)> make;

@@ -27,7 +27,7 @@ namespace gradcast::shard_format {
 
 constexpr char format_name[] = "gradcast shard";
 constexpr uint32_t format_version = 2;   // the newest that is read
-/// Of what is written: the oldest version that can hold it.
+/// Returns the version to write: the oldest that can hold these data.
 inline uint32_t format_version_of(const DataInfo& info) {
     return info.element == Element::u8 && info.targets == 0 && !info.pictures() ? 1 : 2;
 }

@@ -30,9 +30,9 @@ public:
     /// folder of both.  Without vocab.json tokens are numbered as GPT-2's: 256 bytes, the merges, <|endoftext|>.  Errors name file and
     /// line or token: a merge of tokens that no line before makes, a token that is there twice or has no number.
     static Status open(const std::string& path, Tokeniser* tokeniser);
-    /// What text() gave; `name` is for messages.
+    /// Reads a text that text() gave; `name` is for messages.
     static Status parse(std::string_view text, const std::string& name, Tokeniser* tokeniser);
-    /// The same of DataInfo::alphabet: whether it is of merges, not characters.  Characters are there once and in order.
+    /// Returns whether a text, as DataInfo::alphabet, is of merges, not characters.  Characters are there once and in order.
     static bool is_text(std::string_view alphabet) { return alphabet.starts_with("#merges\n"); }
 
     /// The merges, a pair a line, and where numbers are not GPT-2's, all tokens in their order.
@@ -42,7 +42,7 @@ public:
     void encode_word(std::string_view word, std::vector<uint32_t>* tokens);
     /// Appends the tokens of a text, which may also say <|endoftext|> in so many characters: they are not that token.
     void encode(std::string_view text, std::vector<uint32_t>* tokens);
-    /// Of a token below the vocabulary.
+    /// Returns the bytes of a token.  It must be below the vocabulary.
     const std::string& bytes(uint32_t token) const { return bytes_[token]; }
 
 private:

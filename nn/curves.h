@@ -58,7 +58,7 @@ constexpr float polynomial(const float (&coefficients)[count], float x) {
 
 GC_OF_DEVICE constexpr float size_of(float x) { return x < 0 ? -x : x; }
 
-/// Of CPUs.  Choices are between values that are both computed, so that loops are vectorised.
+/// The functions of CPUs.  Choices are between values that are both computed, so that loops are vectorised.
 struct Functions {
     static constexpr float exp(float x) { return elementary::exp(x); }
 

@@ -11,7 +11,7 @@ namespace gradcast {
 
 struct UnitTimes {
     uint32_t first, end;             // layers first .. end - 1
-    double forward, data, weights;   // seconds for one block: the fastest pass of each kind, without what takes the gradient
+    double forward, data, weights;   // Seconds of one block: the fastest of all passes.  Time in the gradient sink is not counted.
     double apply;                    // seconds for a step's sums, on one lane; 0: not measured
 };
 

@@ -19,7 +19,7 @@
 
 namespace gradcast {
 
-/// Of presets that come in sizes (preset_sized()).
+/// The size of a preset that comes in sizes (preset_sized()).
 struct PresetSize {
     uint32_t depth = 4, width = 128, heads = 4;
     bool tied_head = false;   // the head has the embedding's weights
@@ -43,8 +43,8 @@ struct GradientSink {
     /// Takes gradients on the device: a GPU's buffers have `device` alone then.  They are complete for work in the lane's codec stream
     /// (runtime/core/cuda/device.h), and valid until the work enqueued there is done.
     virtual bool on_device() const { return false; }
-    /// Of sinks that are on_device(), before a block: true if a codec of that device knows each bucket's destination
-    /// (DeviceWords::begin); quantising is then part of the block.  bucket() is called all the same.
+    /// Called before a block if the sink is on_device().  Returns true if a codec of that device knows each bucket's destination
+    /// (DeviceWords::begin).  Quantising is then part of the block, and bucket() is called all the same.
     virtual bool begin(uint32_t lane, BlockId block, Status* status) {
         (void)lane, (void)block, (void)status;
         return false;
@@ -54,8 +54,8 @@ struct GradientSink {
         (void)lane, (void)blocks, (void)bucket, (void)piece, (void)status;
         return false;
     }
-    /// Of nets with mean_over_valid() (nn/graph/layers.h), which are on CPUs: how many positions of the block's samples have a label that
-    /// counts.  Before the first bucket.
+    /// Called before the first bucket if the net has mean_over_valid() (nn/graph/layers.h), on CPUs.  Takes the number of positions in the
+    /// block's samples whose label counts.
     virtual void valid(uint32_t lane, BlockId block, uint64_t positions) { (void)lane, (void)block, (void)positions; }
     /// Whether it takes row_bound().
     virtual bool row_bounds() const { return false; }
@@ -94,7 +94,7 @@ Precision precision_of(std::string_view name);
 /// A whole step is one graph, whose size is in proportion to its blocks.
 constexpr uint32_t step_blocks_max = 64;
 
-/// Of Net::backward(): both passes layer by layer, or one of them.
+/// The passes that Net::backward() computes: both layer by layer, or one of them.
 enum class Backward : uint8_t { both, data, weights };
 
 /// The output of layer `from`, which layer `by` of another stage reads.  Numbers are those in the whole net's list.
@@ -124,7 +124,7 @@ struct NetConfig {
     bool recompute = false;
 };
 
-/// What a whole step has found (Net::step_end).  Valid until the next step_end().
+/// The results of a whole step (Net::step_end).  Valid until the next step_end().
 struct WholeStep {
     std::span<const double> losses = {};   // by block: the sum over its samples
     std::span<const float> maxima = {};    // by group of the layout: the largest |x| over all blocks, before clipping
@@ -159,15 +159,15 @@ struct Net {
     }
     // Micro-batches in flight.  A slot is memory of a lane: that of a forward pass until its backward passes are done.  A lane does one
     // call at a time; its slots take turns in any order.
-    /// Of each lane; 0: this net has no passes as calls.
+    /// Returns the number of slots of each lane; 0: this net has no passes as calls.
     virtual uint32_t slots() const { return 0; }
     /// Forward pass of up to together() blocks.  Hands in losses and statistics.  The samples are free again on return.
     virtual Status forward(uint32_t lane, uint32_t slot, std::span<const Block> all, GradientSink& sink) {
         (void)lane, (void)slot, (void)all, (void)sink;
         return fail(Code::unsupported, "this net computes whole blocks");
     }
-    /// What crosses the cuts of a stage, in the order in which layers read it.  Several layers may read one value; each of them gives a
-    /// gradient.
+    /// Returns the values that cross the cuts of a stage, in the order in which layers read them.  Several layers may read one value; each
+    /// of them gives a gradient.
     virtual std::span<const Edge> edges() const { return {}; }
     /// Size of that edge's value or gradient, for blocks of `samples` samples in all.  The net need not be ready.
     virtual uint64_t edge_bytes(size_t edge, bool gradient, uint32_t samples) {
@@ -187,12 +187,12 @@ struct Net {
         (void)lane, (void)edge, (void)samples;
         return {};
     }
-    // Of one of several slice groups (Stage::slice_groups).  The net calls the link in forward(), backward() and evaluate().
+    // For a net of one of several slice groups (Stage::slice_groups).  The net calls the link in forward(), backward() and evaluate().
     /// Before the first pass.  It must outlive the passes.
     virtual void slice_link(SliceLink* link) { (void)link; }
     virtual std::span<const SlicePoint> slice_points() const { return {}; }
-    /// What that group sends at a point, for blocks of `samples` samples in all or an evaluation of so many; 0: an evaluation does not come
-    /// there.  The net need not be ready.
+    /// Returns the bytes that the group sends at a point, for blocks of `samples` samples in all or an evaluation of so many.  Returns 0 if
+    /// an evaluation does not come there.  The net need not be ready.
     virtual uint64_t slice_bytes(size_t point, uint32_t group, uint32_t samples, bool training) {
         (void)point, (void)group, (void)samples, (void)training;
         return 0;
@@ -216,15 +216,15 @@ struct Net {
     /// thread.
     virtual void cancel(StepId step) = 0;
     static constexpr StepId no_step = ~StepId{0};
-    /// Of all blocks from now on; null: no clock is read.  Between blocks only.  Traced gradients are not offered in pieces, so that each
-    /// pass has a time of its own.
+    /// Traces every block from the next one on.  Pass null to stop.  Call it between blocks.  Traced gradients are not offered in pieces,
+    /// so that each pass has a time of its own.
     virtual void trace(NetTrace* trace) = 0;
     static constexpr uint32_t no_classes = ~0u;
     /// It computes the loss: the whole net, or the last stage.
     virtual bool has_loss() const { return true; }
-    /// evaluate() tells a class for each position of a sample (NetSpec::positions()), not one a sample.
+    /// evaluate() gives a class for each position of a sample (NetSpec::positions()), not one a sample.
     virtual bool by_position() const { return false; }
-    /// Forward only: the number of right classes (no_classes: the net tells none), the sum of losses and, where they are not null, the
+    /// Forward only: the number of right classes (no_classes: the net gives none), the sum of losses and, where they are not null, the
     /// classes [samples] or [samples, positions], and for each the outputs as the loss takes them [classes]: softmax, or those of
     /// squared_loss.  Error: unsupported, where a GPU is to give outputs.  A stage computes its layers.  It reads images if it has layer 0
     /// or, of a text, the loss, and labels if it has the loss.

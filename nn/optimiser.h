@@ -69,7 +69,7 @@ struct OptimiserMistake {
     std::string key, text;   // "nesterov", "goes with a momentum above 0"
 };
 
-/// What an optimiser computes with in one step; the host computes it.  The order is the optimiser's own: SgdStep
+/// The numbers of one step, which the host computes for every element.  The order is the optimiser's own: SgdStep
 /// (nn/optimisers/sgd.h), AdamStep (nn/kernels.h, whose kernel takes it).
 struct StepRates {
     float at[8];
@@ -87,12 +87,12 @@ struct OptimiserKind {
     std::span<const OptimiserKey* const> keys;     // beside lr; kinds that share a key list the same object
     uint32_t (*vectors)(const OptimiserConfig&);   // float32 vectors of state [elements], optimiser_vectors_max at most
     std::optional<OptimiserMistake> (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
-    /// Of that step, with the same bits on every machine.
+    /// Returns the rates of that step, with the same bits on every machine.
     StepRates (*rates)(const OptimiserConfig&, StepId);
     /// Updates `count` elements of w, and of its vectors of state; state[i] is null where there are no more.
     void (*update)(const FloatKernels&, const StepRates&, float* w, float* const* state, const float* gradient, uint64_t count);
-    /// Of optimisers that scale the step of each tensor by its norms, else null.  Adds to *norms those of w and of its step, from what
-    /// update() would get; nothing is written.
+    /// Adds to *norms the squares of w and of its step, from what update() would get; writes nothing else.  Null: the optimiser does not
+    /// scale the step of each tensor by its norms.
     void (*look)(const StepRates&, const float* w, const float* const* state, const float* gradient, uint64_t count,
                  TensorNorms* norms) = nullptr;
     void (*scale)(StepRates*, const TensorNorms&) = nullptr;   // the rates of that tensor

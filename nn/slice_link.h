@@ -36,7 +36,7 @@ struct SliceLink {
     /// this one the first bytes of its room; else empty.  Error: what has ended the wait; the pass ends with it.
     virtual Status exchange(uint32_t lane, size_t point, std::span<const uint64_t> bytes) = 0;
     Status exchange(uint32_t lane, size_t point) { return exchange(lane, point, {}); }
-    /// What that group has sent, in memory for the most that it may send; valid until the lane comes to this point again.
+    /// Returns what that group has sent, in memory for the most that it may send.  Valid until the lane comes to this point again.
     virtual Buffer received(uint32_t lane, size_t point, uint32_t group) = 0;
 };
 

@@ -23,11 +23,11 @@ constexpr Cell cell_numbered(uint32_t number, uint32_t slice_groups) { return {n
 class Grid {
 public:
     Grid() = default;
-    /// Of n ranks, n >= 1, of which rank r has the cell with the number r % cells(): ranks of a replica follow one another as the
-    /// numbers of their cells do.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it
-    /// says how many nodes that needs.
+    /// Makes the grid of n >= 1 ranks.  Rank r has the cell with the number r % cells(), so the ranks of a replica follow one another as
+    /// the numbers of their cells do.  stages and slice_groups: at least 1.  Error: n is too small for one replica; it says how many nodes
+    /// that needs.
     static Status make(uint32_t n, uint32_t stages, uint32_t slice_groups, Grid* grid);
-    /// Of ranks that have the cells with these numbers.  There may be no replica, and there are replicas_most at most.
+    /// Makes the grid of ranks that have the cells with these numbers.  It may have no replica, and has at most replicas_most.
     static Grid of(std::span<const uint32_t> cells, uint32_t stages, uint32_t slice_groups, uint32_t replicas_most = ~0u);
 
     uint32_t replicas() const { return replicas_; }
@@ -36,7 +36,7 @@ public:
     uint32_t cells() const { return stages_ * slice_groups_; }   // of a replica
     uint32_t spares() const { return static_cast<uint32_t>(numbers_.size()) - replicas_ * cells(); }
     bool is_spare(Rank rank) const { return orders_[rank] >= replicas_; }
-    /// Of ranks that are not spares.
+    /// Returns the replica of a rank.  Not for spares.
     uint32_t replica_of(Rank rank) const { return orders_[rank]; }
     Cell cell(uint32_t number) const { return cell_numbered(number, slice_groups_); }
     uint32_t number_of(const Cell& cell) const { return cell_number(cell, slice_groups_); }

@@ -18,13 +18,13 @@ std::vector<uint32_t> slice_group_counts(uint32_t slices);
 /// that repeats its tokens names fewer.  O(log tokens).
 double rows_named(uint64_t all, uint64_t own, uint64_t tokens);
 
-/// What a step takes of a node with one of the stages.
+/// The load of a step on a node with one of the stages.
 struct StageLoad {
     StageTimes block;   // seconds of a block's passes, on one lane
     // Bytes of a block that cross to other stages and from them.
     double values_sent = 0, gradients_sent = 0, edges_received = 0;
     double slices_sent = 0;   // bytes of a block to the other slice groups, of which as many come; `block` has their time
-    // Of a step's exchange of gradients; 0 with one replica.
+    // The exchange of a step's gradients; 0 with one replica.
     double words_sent = 0, words_received = 0, words_rounds = 0;   // bytes over the link; latencies that nothing hides
     double apply = 0;                                              // seconds of a step, to apply its sums
     uint64_t memory = 0;                                           // bytes

@@ -58,7 +58,7 @@ struct PipelineCost {
     std::vector<double> ends;   // by stage: of its last task
     std::vector<double> idle;   // by stage: the share of the step in which it computes nothing
 };
-/// Of a step whose stages have these times; an edge takes `edge` seconds and does not keep its stages from computing.
+/// Returns the cost of a step whose stages have these times.  An edge takes `edge` seconds, in which its stages may compute.
 PipelineCost pipeline_cost(Schedule schedule, std::span<const StageTimes> stages, uint32_t micro_batches, double edge = 0);
 
 }   // namespace gradcast

@@ -21,7 +21,7 @@ struct BenchOptions {
     Protect protect = Protect::auth;
     Quantiser quantiser = Quantiser::auto32;
     uint32_t m = 2, s = 0, r = 2, servers = 1;
-    std::vector<double> weights;   // cssgd, by rank
+    std::vector<double> weights;   // of blocks, by rank
     uint32_t segment_bytes = 0;    // 0: the link's default
     uint64_t rate = 0;             // of each node's link, bit/s; 0: unknown
     uint64_t pace = 0;             // of a node's datagrams, bit/s; 0: not limited

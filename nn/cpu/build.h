@@ -182,7 +182,7 @@ public:
     std::vector<SlicePoint> slice_points;   // of all programs
     /// The number of that point of the layer under construction.
     size_t slice_point(SliceTraffic what, uint32_t with, SliceBytes bytes);
-    /// What follows is of one of this layer's slices, or of the layer as a whole: it gets memory if it is own.
+    /// Called before each of this layer's slices, and before the layer as a whole: what is built next gets memory if it is own.
     void own_slice(bool own);
     /// Each group has its own columns of that layer's output alone, because softmax_cross_entropy is the only reader.
     bool columns_apart(uint32_t of) const;
@@ -197,7 +197,7 @@ public:
     /// Descriptors: canonical order (the last dimension moves fastest), and the order that oneDNN chooses.
     static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims, dnnl_data_type_t type = dnnl_f32);
     static dnnl_memory_desc_t any(const dnnl_memory_desc_t& like, dnnl_data_type_t type);
-    /// Of this layer's output: bf16 only where oneDNN's convolutions alone read it, perhaps behind a ReLU.
+    /// Returns the type of this layer's output: bf16 only where oneDNN's convolutions alone read it, perhaps behind a ReLU.
     dnnl_data_type_t output_type() const;
     /// 8 or 16 channels together, for own kernels; input_width(): 8 where the input comes so, else 16.
     dnnl_memory_desc_t blocked(const Shape& shape, uint32_t width) const { return tagged(shape, width == 8 ? dnnl_nChw8c : dnnl_nChw16c); }

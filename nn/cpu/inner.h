@@ -20,7 +20,7 @@ struct InnerKernels {
     /// Floats of x in the order that backward_weights() reads; fewer samples need no more.
     uint64_t (*packed)(const InnerShape& shape);
     void (*pack)(float* to, const float* x, const InnerShape& shape);
-    /// Of outputs first .. end - 1: dw has their rows alone, `apart` floats from each other.
+    /// Computes dw of outputs first .. end - 1: it has their rows alone, `apart` floats from each other.
     void (*backward_weights)(float* dw, uint64_t apart, const float* dy, const float* packed, const InnerShape& shape, uint32_t first,
                              uint32_t end);
     void (*backward_bias)(float* db, const float* dy, const InnerShape& shape);

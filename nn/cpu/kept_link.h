@@ -5,7 +5,7 @@
 
 namespace gradcast::cpu {
 
-/// Of a slot.  It passes on what evaluations and backward passes exchange.
+/// The link of a slot.  It keeps what forward passes receive, and passes on what evaluations and backward passes exchange.
 class KeptLink final : public SliceLink {
 public:
     /// Points and frame outlive this.

@@ -80,11 +80,11 @@ public:
 
 private:
     Status make(Build& build, Program& program);
-    /// What trains blocks of `samples` samples in all.
+    /// Returns the program that trains blocks of `samples` samples in all.
     Program& program_of(uint32_t samples);
     void drop_other_stages(Build& build);
     Frame& frame_of(uint32_t lane, uint32_t slot) { return frames_[lane * config_.slots + slot]; }
-    /// Of what this stage reads of the samples.
+    /// Checks what this stage reads of the samples.
     Status check(const Samples& samples) const;
     uint64_t blocks_bytes(const Program& program, uint32_t blocks) const;
     /// Copies what this stage reads of the samples to the slot.
@@ -101,7 +101,7 @@ private:
     void turn_to(Frame& frame, uint32_t block, size_t layer, uint32_t place) const;
     Buffer gradient_of(const Frame& frame, uint32_t bucket, uint32_t block) const;
     bool sample_by_sample() const;
-    /// Of a text the tokens are labels, too.
+    /// Returns whether this stage reads samples: for the first layer, or as labels of a text.
     bool reads_images() const { return stage_.has(0) || (has_loss() && spec_.vocabulary > 0); }
     void plan_gradients(Build& build);
     /// Offers the layer's gradients in pieces.

@@ -30,7 +30,7 @@ struct WideKernels {
     /// db may be null.
     void (*backward_weights)(float* dw, float* db, const float* dy, const float* x, float* scratch, const WideShape& shape);
 };
-/// Of amx for 1x1, of all others for 3x3 and 5x5.
+/// Returns the kernels of an instruction set: amx has those for 1x1, all others those for 3x3 and 5x5.
 const WideKernels& wide_kernels(Isa isa);
 
 }   // namespace gradcast

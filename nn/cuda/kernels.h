@@ -282,7 +282,7 @@ struct UpdateTask {
     uint32_t* spoiled;   // set to 1 where a parameter is not finite
     float share;         // of statistics
 };
-/// The kernels of an optimiser, in nn/cuda/KIND.cu.
+/// The kernels of an optimiser, in nn/cuda/KIND.cu.  Both are null where GPUs do not compute it.
 struct UpdateKernels {
     /// Updates `count` elements of w and of its vectors of state, which are null where there are no more.
     Status (*apply)(cudaStream_t stream, float* w, float* first, float* second, const Words& words, uint64_t count);

@@ -14,7 +14,7 @@ enum class ProductPass : uint8_t {
     weights,   // dw = dy' x, float
     data       // dx = dy w
 };
-/// What follows the product, in one kernel.
+/// The operation behind the product, in the same kernel.
 enum class Epilogue : uint8_t {
     none,
     bias,        // forward: y += bias

@@ -70,13 +70,13 @@ struct LayerKind {
     bool selects = false;      // each output vector is a row of the weights, so a slice has rows, not outputs
     /// Whether a position of the output depends on no later position of the inputs (by_position, or of attention its key); null: no.
     bool (*causal)(const Layer& layer) = nullptr;
-    /// Of outputs, or of rows where it selects: a slice has a multiple of it (nn/graph/slices.h).  0: the kind is not sliced.
+    /// A slice has a multiple of so many outputs, or rows where it selects (nn/graph/slices.h).  0: the kind is not sliced.
     uint32_t slice_unit = 0;
     /// Whether it can be trained in blocks of so many samples; null: in all.
     Status (*block)(const Layer& layer, uint32_t samples) = nullptr;
     /// Every weight begins with it; 0: weights are drawn (weights_initial()).
     float initial_weight = 0;
-    /// Of `keys`: the standard deviation of drawn weights.  Null, or of value 0: by He's rule.
+    /// The key that sets the standard deviation of drawn weights.  Null, or with the value 0: by He's rule.
     const LayerKey* initial_std = nullptr;
     OnnxOperator onnx = {};
 };
@@ -116,16 +116,16 @@ inline bool by_position(const Layer&) { return true; }
 GC_LAYER_KINDS(GC_LAYER)
 #undef GC_LAYER
 
-// Of nets that a process computes.  Model files have them, job files do not.
+// Kinds of nets that a process computes.  Model files have them, job files do not.
 extern const LayerKind tensor_kind, running_kind, process_kind;
 constexpr uint32_t tensor_axes_max = 8, tensor_alignment = 16;   // in elements
 /// A tensor of that shape.
 LayerSpec tensor_layer(const std::string& name, std::span<const uint64_t> shape);
 
-/// Those of job files.
+/// Returns the kinds of job files.
 std::span<const LayerKind* const> layer_kinds();
 std::vector<std::string> layer_kind_names();
-/// Null: there is none.
+/// Returns null if there is none.
 const LayerKind* layer_kind_find(std::string_view name);
 /// The key of that name of the first kind that has it; null: no kind has.
 const LayerKey* layer_key_find(std::string_view name);
@@ -136,11 +136,11 @@ struct LayerKeyUse {
 };
 std::vector<LayerKeyUse> layer_keys();
 
-/// Of a key of the layer's kind, which must be known: as given, or the default.
+/// Returns the value of a key of the layer's kind: as given, or the default.  The kind must be known.
 double layer_value(const LayerSpec& spec, std::string_view key);
 /// "conv", "name=conv1", "outputs=20", ... with spaces between: the values that are not the defaults, in the order of the kind's keys.
 std::string layer_text(const LayerSpec& spec);
-/// Of a text from outside.  False: it is not of that form, or a key is unknown or out of range.
+/// Reads such a text from outside.  False: it is not of that form, or a key is unknown or out of range.
 bool layer_parse(std::string_view text, LayerSpec* spec);
 /// Sets a value from outside: a number, or one of LayerKey::words.  False: no kind has the key, or the value is not one of its.
 bool layer_set(LayerSpec& spec, std::string_view key, double value);

@@ -19,7 +19,7 @@ struct Shape {   // of one sample
     bool operator==(const Shape&) const = default;
 };
 
-/// Of kinds that slide one over their input.
+/// The window that a layer slides over its input.
 struct Window {
     uint32_t kernel = 0, stride = 0, pad = 0;
     bool ceil = false;       // a last window that is partly outside counts too
@@ -58,7 +58,7 @@ struct Layer {
     uint64_t parameters() const { return tied == none ? weights + biases : 0; }
     /// It has a gradient, of its own parameters or of those that it takes.
     bool learns() const { return weights + biases > 0; }
-    /// Of weight_shape: of a tensor without the padding that `weights` counts.
+    /// Returns the number of elements in weight_shape, without the padding that `weights` counts.
     uint64_t weight_elements() const {
         uint64_t product = 1;
         for (const uint64_t size : weight_shape) product *= size;
@@ -67,7 +67,7 @@ struct Layer {
     /// A convolution whose outputs read all channels of windows without gaps.
     bool whole_windows() const { return groups == 1 && window.dilation == 1; }
     bool is(const LayerKind& which) const { return kind == &which; }
-    /// Of a key of its kind: as given, or the default.
+    /// Returns the value of a key of its kind: as given, or the default.
     double value(std::string_view key) const { return layer_value(spec, key); }
 };
 std::string shape_text(const Shape& shape);   // "3x32x32"
@@ -87,10 +87,10 @@ Status computed_check(const std::vector<Layer>& layers);
 /// Whether all layers can be trained in blocks of so many samples.
 Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 
-/// Of that stage: a group for each layer with parameters, then one for each with statistics; a sliced layer has a group for each slice's
-/// weights, then one for each slice's biases.  A bucket has whole layers and is closed when it has at least bucket_bytes, from the end of
-/// the vector.  Where there are statistics, bucket 0 has all of them and nothing else.  With several slice groups a bucket has sliced
-/// layers, or others.  Weights that several layers take have a bucket of their own; a block has a gradient of it from each of them.
+/// Returns the layout of that stage.  Each layer with parameters has a group, then each layer with statistics; a sliced layer has a group
+/// for each slice's weights, then one for each slice's biases.  A bucket has whole layers and is closed when it has at least bucket_bytes,
+/// from the end of the vector.  Where there are statistics, bucket 0 has all of them and nothing else.  With several slice groups a bucket
+/// has sliced layers, or others.  Weights that several layers take have a bucket of their own; a block has a gradient of it from each.
 /// A stage has the weights that its layers take.  Where several stages have the same weights, the stage of the layer that owns them stands
 /// for them, and their group is shared in the other stages.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
@@ -102,10 +102,10 @@ struct SharedWeights {
     uint32_t layer;                 // that owns them
     std::vector<uint32_t> stages;   // that have a layer which takes them, ascending
 };
-/// Of a net whose stages begin at these layers.
+/// Finds them in a net whose stages begin at these layers.
 std::vector<SharedWeights> weights_shared(const std::vector<Layer>& layers, std::span<const uint32_t> begins);
 
-/// What a stage has of a layer's parameters, or of those that it takes: the place of the first one, and how many.
+/// A stage's share of the parameters that a layer has or takes: the place of the first one, and how many.
 struct OwnParameters {
     uint64_t first, count;
 };

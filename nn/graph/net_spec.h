@@ -50,7 +50,7 @@ struct Stage {
     uint32_t first = 0, end = ~0u;
     uint32_t slice_group = 0, slice_groups = 1;
     bool has(uint32_t layer) const { return layer >= first && layer < end; }
-    /// Of a layer in it that has so many slices: the first one, and how many.
+    /// Return the first slice, and the number of slices, that the stage has of a layer with so many slices.
     uint32_t slices_begin(uint32_t slices) const { return slices / slice_groups * slice_group; }
     uint32_t slices_count(uint32_t slices) const { return slices / slice_groups; }
     bool has_slice(uint32_t t, uint32_t slices) const { return t / slices_count(slices) == slice_group; }

@@ -15,7 +15,7 @@ namespace gradcast {
 /// weights in the orders of kernels.
 enum class Place : uint8_t { kept, slot, even, odd, scratch, beside, tickets, gradient, parameters, copies };
 constexpr uint32_t place_count = 10;
-/// What a job's table of memory calls a lane's memory; null: all lanes share it.
+/// The names of a lane's memory in a job's table of memory; null: all lanes share the place.
 constexpr std::array<const char*, place_count> place_purposes = {
     "activations",    "activations",    "activation gradients", "activation gradients",
     "kernel scratch", "kernel scratch", "kernel scratch",       "gradients",

@@ -24,16 +24,16 @@ struct Constant {
 constexpr uint64_t constant_bytes_max = uint64_t{4} << 30;
 /// As safetensors names them: "F32", "I64", "BOOL".
 std::vector<std::string> constant_dtypes();
-/// Of a value; 0: there is no such dtype.
+/// Returns the bytes of a value; 0: there is no such dtype.
 uint32_t dtype_bytes(std::string_view dtype);
 /// Error: which member is impossible, with its name.
 Status constant_check(const Constant& constant);
-/// Of a checked constant, and back; of a layer of constant_kind.
+/// Make a layer of constant_kind from a checked constant, and a constant from such a layer.
 LayerSpec constant_layer(const Constant& constant);
 Constant constant_of(const LayerSpec& layer);
 LayerSpec alias_layer(const std::string& name, const std::string& of);
 
-/// Of two nets the first constant that both have, by name, and that is not the same; empty: there is none.
+/// Returns the first constant, by name, that both nets have and that is not the same; empty: there is none.
 std::string constant_difference(const NetSpec& a, const NetSpec& b);
 
 }   // namespace gradcast

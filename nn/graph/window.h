@@ -19,7 +19,7 @@ inline constexpr LayerKey pad_key{.name = "pad",
                                   .max = 1024,
                                   .help = "zeros added on each side; of conv_transposed: what its output loses there"};
 
-/// Of convolutions, and of group_norm.
+/// The key `groups` of convolutions and of group_norm.
 inline constexpr LayerKey groups_key{.name = "groups",
                                      .type = LayerKey::Type::integer,
                                      .value = 1,

@@ -6,7 +6,7 @@ namespace gradcast {
 
 extern const OptimiserKey beta1_key, beta2_key, epsilon_key;
 
-/// What the moments after a step are divided by: 1 - beta^t.
+/// The divisors of the moments after a step: 1 - beta^t.
 struct MomentShares {
     double first, second;
 };

@@ -82,7 +82,7 @@ public:
     Status seal();
     uint64_t device_bytes() const { return device_bytes_; }
     Buffer whole() const { return {nullptr, device_, device_bytes_}; }
-    /// Of the device's memory and, where there is any, of the host's.
+    /// Returns the uses of the device's memory and, where there is any, of the host's.
     std::vector<MemoryUse> memory(const std::string& place) const;
 
 private:

@@ -10,7 +10,7 @@
 
 namespace gradcast {
 
-/// What a job may ask for, see Computer::open().
+/// The devices that a job may ask for, see Computer::open().
 inline constexpr std::array device_names = {"cpu", "cuda", "auto"};
 
 struct DeviceConfig {

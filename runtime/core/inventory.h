@@ -16,7 +16,7 @@ constexpr size_t inventory_bytes_max = 256 << 10;   // of the text
 /// A line an item: kind, name and value with tabs between.  The text ends where the next item does not fit into inventory_bytes_max bytes,
 /// and says so.
 std::string inventory_write(const std::vector<InventoryItem>& items);
-/// Of a text from outside.  Lines that are no item are left out.
+/// Reads a text from outside.  Lines that are no item are left out.
 std::vector<InventoryItem> inventory_parse(std::string_view text);
 
 /// A text from outside, and how messages name whose it is.

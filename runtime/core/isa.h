@@ -13,7 +13,7 @@ namespace gradcast {
 
 enum class Isa : uint8_t { portable, common, avx2, avx512, avx512_bf16, amx };
 
-/// What messages call the setting of a daemon's instruction set, where no launcher has started it with an option
+/// The name in messages of a daemon's setting of the instruction set, if no launcher has started it with an option
 /// (DaemonConfig::setting_in).
 constexpr char isa_setting_in_file[] = "`isa` in gradcastd.toml";
 

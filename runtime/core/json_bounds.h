@@ -7,8 +7,8 @@
 
 namespace gradcast {
 
-/// Of a text from outside, which need not be JSON.  O(letters), no memory.  Error: Code::invalid, a part of a sentence: "it is nested
-/// deeper than 16 levels".
+/// Checks a text from outside, which need not be JSON.  O(letters), no memory.  Error: Code::invalid, a part of a sentence: "it is
+/// nested deeper than 16 levels".
 Status json_bounds(std::string_view text, size_t depth_max, size_t values_max);
 
 }   // namespace gradcast

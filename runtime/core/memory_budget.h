@@ -12,7 +12,7 @@ class MemoryBudget {
 public:
     /// limit: in bytes; 0: there is none.  `setting`: what messages call it.
     MemoryBudget(uint64_t limit, std::string setting) : limit_(limit), setting_(std::move(setting)) {}
-    /// What is not taken; UINT64_MAX without a limit.
+    /// Returns the bytes that are not taken; UINT64_MAX without a limit.
     uint64_t left() const {
         std::lock_guard lock(mutex_);
         return limit_ == 0 ? UINT64_MAX : limit_ - taken_;
@@ -30,7 +30,7 @@ public:
             std::lock_guard lock(budget_->mutex_);
             budget_->taken_ -= bytes_;
         }
-        /// Once.  False: less is left.  `budget` outlives this.
+        /// Once.  False: less remains.  `budget` outlives this.
         bool take(MemoryBudget& budget, uint64_t bytes) {
             std::lock_guard lock(budget.mutex_);
             if (budget.limit_ > 0 && bytes > budget.limit_ - budget.taken_) return false;

@@ -101,7 +101,7 @@ public:
     void add(Metric metric, uint64_t more, size_t label = 0) {
         if (std::atomic<uint64_t>* value = at(metric, label)) value->fetch_add(more, std::memory_order_relaxed);   // relaxed: a statistic
     }
-    /// Of a counter that is kept elsewhere.
+    /// Sets a counter that is kept elsewhere.
     void set(Metric metric, uint64_t now, size_t label = 0) {
         if (std::atomic<uint64_t>* value = at(metric, label)) value->store(now, std::memory_order_relaxed);
     }

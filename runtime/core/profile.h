@@ -12,8 +12,8 @@
 
 namespace gradcast {
 
-/// Of a step.  load and quantise are the lanes' and lie within compute; encode, send, decode and add are the network thread's, beside it.
-/// edges is a stage's wait for other stages, a part of wait.
+/// The phases of a step.  load and quantise are the lanes', within compute; encode, send, decode and add are the network thread's, beside
+/// it.  edges is a stage's wait for other stages, a part of wait.
 enum class StepPhase : uint8_t { load, compute, quantise, encode, send, wait, edges, decode, add, apply };
 constexpr size_t step_phases = 10;
 const char* step_phase_name(StepPhase phase);
@@ -37,7 +37,7 @@ public:
     const uint64_t step;   // whose events are recorded
     // relaxed: times of one step may count in the next
     void time(StepPhase phase, uint64_t ns) { times_[static_cast<size_t>(phase)].fetch_add(ns, std::memory_order_relaxed); }
-    /// What was added since the last call.
+    /// Returns the time that was added since the last call.
     uint64_t take_ns(StepPhase phase) { return times_[static_cast<size_t>(phase)].exchange(0, std::memory_order_relaxed); }
     bool on() const { return on_.load(std::memory_order_relaxed); }   // relaxed: orders nothing
     void on(bool is) { on_.store(is, std::memory_order_relaxed); }

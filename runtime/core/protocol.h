@@ -60,7 +60,7 @@ enum class Landing : uint8_t {
     foreign,   // a multicast whose Send::to does not have this rank: drop, and keep or report nothing about it
 };
 
-/// What has happened.
+/// An event for a protocol.
 struct Event {
     struct Received {   // a packet, valid until on() returns
         const Packet* packet = nullptr;
@@ -89,7 +89,7 @@ struct Event {
         Rank rank = 0;
         Status status = {};
     };
-    /// What a protocol's handle orders of the protocol: a value of a type that the protocol defines, copied.  It takes no memory and no
+    /// An order of a protocol's handle to the protocol: the copy of a value whose type the protocol defines.  It takes no memory and no
     /// lock.
     class Command {
     public:

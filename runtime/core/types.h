@@ -92,7 +92,7 @@ struct Layout {
     struct Run {
         uint64_t offset, count, place;
     };
-    /// Of all elements, or of those that this node stands for, ascending.
+    /// Returns the runs of all elements, or of those that this node stands for, ascending.
     std::vector<Run> runs(bool owned = true) const {
         std::vector<Run> all;
         for (const Group& group : groups)

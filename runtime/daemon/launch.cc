@@ -251,7 +251,7 @@ int Launch::run() {
     return follow();
 }
 
-/// A rank has the record of WORK's job: it is done, by this very job file, and its model is where the record says.
+/// Returns whether this rank has done WORK's job: its record says done, its job file is the same text, and its model exists.
 bool Launch::done_before(const std::string& rank_folder, JobDetail* run) const {
     std::string id, text;
     if (!file_read(job_path(), &id).ok()) return false;

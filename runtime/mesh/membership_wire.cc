@@ -96,7 +96,7 @@ void Membership::message(Rank from, Kind kind, std::span<const std::byte> bytes,
         if (reader.whole() && deadline_us <= deadline_us_max) ready(at, rank, std::move(with), deadline_us, actions);
     } else if (kind == Kind::refused && session.self == 0 && prepares) {
         std::string why = reader.text(reason_max), code = reader.text(reason_max);
-        // What is wrong with the job itself is so at every node, whoever says it first.
+        // Code::invalid is a fault of the job, the same at every node, so it stays Code::invalid, not peer_refused.
         if (reader.whole())
             give_up(at,
                     fail(code == code_name(Code::invalid)     ? Code::invalid

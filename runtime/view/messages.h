@@ -41,7 +41,7 @@ struct ViewAction {
     bool operator==(const ViewAction&) const = default;
 };
 
-/// What is agreed on.
+/// The view on which the nodes agree.
 struct AgreedView {
     uint32_t number = 0, parent = 0;   // parent: the view that has chosen it; 0: none, the job's first
     uint64_t deadline_us = 0;          // D

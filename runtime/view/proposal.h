@@ -8,7 +8,7 @@ namespace gradcast {
 
 constexpr uint32_t patience_max = 8;
 
-/// What one node knows of another of the job, whatever its incarnation.
+/// The knowledge of one node about another node of the job, of any incarnation.
 struct ViewNode {
     uint64_t newest = 0;                     // newest incarnation known
     uint64_t dead = 0;                       // this incarnation and all before it are proven dead

@@ -30,7 +30,7 @@ public:
     void on(std::span<const Event> events, Actions& actions) override;
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place) override;
 
-    /// What has come since the last call.  Any thread.
+    /// Returns the news since the last call.  Any thread.
     std::vector<ViewNews> take();
 
     // Any thread.

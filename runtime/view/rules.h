@@ -14,7 +14,7 @@ enum class ViewMutant : uint8_t { none, no_ballots, no_freeze, lowest_step, any_
 /// More than half of the members that vote; or exactly half of them with rank 0.  The first `voters` ranks vote, all where that is 0.
 bool view_quorum(const std::vector<bool>& ranks, uint32_t voters, ViewMutant mutant = ViewMutant::none);
 
-/// What a node has said about itself in a proposal.
+/// The answers of a node in a proposal.
 struct ViewVote {
     bool promised = false, accepted = false;
     bool member = false;   // of the view that chooses, with this incarnation

@@ -77,7 +77,7 @@ TEST(ClippedGrids, TermsThatDifferEndTheJob) {
     std::unique_ptr<LyingProtocol> lying;
     job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
         if (rank != 2 || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
-        lying = std::make_unique<LyingProtocol>(*protocol, cells_tags | 2, 64);   // the lowest bits of the second step's first term
+        lying = std::make_unique<LyingProtocol>(*protocol, cells_tags | 2, 80);   // the lowest bits of the second step's first term
         return lying.get();
     };
     EXPECT_EQ(job.run().code, Code::conflict);

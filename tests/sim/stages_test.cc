@@ -386,7 +386,7 @@ TEST(Stages, ReplicasThatDifferEndTheJob) {
         uint64_t tag;
         size_t byte;
         const char* what;
-    } rows[] = {{cells_tags, 8, "sums"}, {cells_tags, 16, "sums"}, {cells_tags | 3, 0, "state"}};   // clipped, loss, digest
+    } rows[] = {{cells_tags, 16, "sums"}, {cells_tags, 24, "sums"}, {cells_tags | 3, 0, "state"}};   // clipped, loss, digest
     for (const auto& row : rows) {
         StagesJob job;
         job.parallel = "stages = 2\n";

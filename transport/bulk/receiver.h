@@ -20,7 +20,7 @@ public:
 
     Landing land(const Packet& packet, uint64_t bytes, Buffer* place);
     static constexpr uint32_t given_max = block_segments;   // packets that one packet, or one block in emit(), can complete
-    /// Of type words, record or parity.  New packets are appended to *given; the user must see them while this packet's payload is valid.
+    /// Takes words, record or parity.  Appends new packets to *given; the user must see them while this packet's payload is valid.
     void take(const Packet& packet, uint64_t now_us, std::vector<Packet>* given);
     /// True: the sending end must handle it.
     bool feedback(const Packet& packet, uint64_t now_us);

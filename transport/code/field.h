@@ -28,7 +28,7 @@ struct CyclicCode {
     Status check() const;                        // must be ok before the other functions are called
     /// The super-blocks of a rank in the order of its weights: rank-d+1 .. rank (mod n), k = 0 .. d-1.
     uint32_t held(Rank rank, uint32_t k) const { return (rank + n - d() + 1 + k) % n; }
-    /// What `rank` sends is the sum over k < d, u < m of weights[k m + u] times segment u of super-block held(rank, k).
+    /// Fills weights [d m].  `rank` sends the sum over k < d, u < m of weights[k m + u] times segment u of super-block held(rank, k).
     /// Allocates; O(d n (d + m)): once for a view.
     void encode_weights(Rank rank, std::span<uint32_t> weights) const;
     /// Segment u of the sum is the sum over i < n-s of weights[u (n-s) + i] times what ranks[i] sent.  `ranks` are senders() different

@@ -18,7 +18,7 @@ struct QuantiseResult {
     float maximum;      // max |x| before clipping; NaN or Inf when the input holds one
     uint64_t clipped;   // elements outside the limits
 };
-/// What quantise_i16 rounds with: element i draws from (seed, step, block, first + i).
+/// The random numbers with which quantise_i16 rounds: element i draws from (seed, step, block, first + i).
 struct Rounding {
     uint64_t seed;
     uint32_t step, block;

@@ -229,7 +229,7 @@ private:
     static Status abandoned_by(Rank rank, const EdgeKey& key) {
         return fail(Code::cancelled, "step {}, block {} was abandoned by rank {}", key.step, key.block, rank);
     }
-    /// Why a transfer with this rank cannot begin.
+    /// Returns why a transfer with this rank cannot begin; ok if it can.
     Status refused(Rank rank, const EdgeKey& key) const {
         GC_ASSERT(rank < ranks_ && rank != self_);
         if (abandoned_.has(key)) return abandoned_by(self_, key);
@@ -331,7 +331,7 @@ private:
         if (peer.asks.size() < edges_receives(ranks_) && !abandoned_.has(ask.key)) peer.asks.push_back(ask);
     }
 
-    /// To the link, if the rank has asked for as many bytes.
+    /// Gives the send to the link if the receiver asked for exactly as many bytes; else tells both ends that the sizes differ.
     void hand_out(Rank to, const Waiting& send, uint32_t asked, Actions& actions) {
         const auto& [key, value, ticket] = send;
         if (value.bytes != asked) {

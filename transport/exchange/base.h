@@ -79,7 +79,7 @@ protected:
     virtual void timer(uint64_t id, Actions& actions) { (void)id, (void)actions; }
     /// All buckets of the step are complete here.
     virtual void all_complete(uint32_t slot, Actions& actions) { (void)actions, not_needed(slot); }
-    /// What this rank has not computed of the step is not needed any more.
+    /// Notes that the exchange needs nothing more of the step from this rank.
     void not_needed(uint32_t slot) { summed_[slot].store(slots_[slot].step + 1, std::memory_order_release); }
 
     uint32_t n() const { return view_.n(); }

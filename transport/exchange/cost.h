@@ -33,7 +33,7 @@ struct Cost {
     double bound() const { return words_sent > words_received + words_foreign ? words_sent : words_received + words_foreign; }
 };
 
-/// Of rank config.self of n.  `exchange` is a name of exchange_kinds(); install() must accept the configuration.
+/// Returns the cost of rank config.self of n.  `exchange` is a name of exchange_kinds(); install() must accept the configuration.
 Cost cost_of_rank(std::string_view exchange, const ExchangeConfig& config, uint32_t n, const CostWire& wire);
 /// The largest figure of any rank.
 Cost cost_of(std::string_view exchange, const ExchangeConfig& config, uint32_t n, const CostWire& wire);

@@ -11,7 +11,7 @@ namespace gradcast {
 
 inline double ceil_of(double a, double b) { return std::ceil(a / b); }
 
-/// Of rank config.self of n.
+/// Adds up the cost of rank config.self of n.
 struct Counting {
     const ExchangeConfig& config;
     const uint32_t n;

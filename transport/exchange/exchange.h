@@ -84,8 +84,8 @@ struct Exchange : Protocol {
     virtual void release(StepId step) = 0;   // the step is stable
     /// Any thread: the number of packets of words and records received.
     virtual uint64_t arrivals() const { return 0; }
-    /// Any thread: whose packet was the last one that a step had waited for, of the newest step that is summed; this rank: it waited for
-    /// none.
+    /// Any thread.
+    /// Returns the rank whose packet completed the newest summed step.  Returns this rank if the step waited for nobody.
     virtual Rank waited_for() const { return 0; }
     /// After a completion of Code::conflict: the ranks, if they are known.  Valid until release(step).
     virtual const Conflict* conflict(StepId step) const { return (void)step, nullptr; }
@@ -93,7 +93,7 @@ struct Exchange : Protocol {
     virtual uint32_t losses_tolerated() const { return 0; }
 };
 
-/// What an exchange is ordered, as a command_event.
+/// An order to an exchange, sent as a command_event.
 struct ExchangeCommand {
     /// All buckets of the step are complete, and ready or abandoned.  Comes before Ready of step + step_slots.
     struct Release {
@@ -131,10 +131,10 @@ struct ExchangeKind {
     bool serves = false;      // takes servers
     bool weighs = false;      // takes weights
     bool balances = false;    // its weights may follow the measured speed of the ranks
-    /// What rank config.self of n sends, receives and computes; install() accepts the configuration.  See cost.h.
+    /// Returns what rank config.self of n sends, receives and computes.  install() must accept the configuration.  See cost.h.
     Cost (*cost)(const ExchangeConfig& config, uint32_t n, const CostWire& wire);
-    /// What `auto` may choose for n ranks with a quantiser that the exchange allows, in place of the job's m, s, r and servers; null:
-    /// nothing.
+    /// Returns the configurations that `auto` may choose for n ranks, in place of the job's m, s, r and servers.  The quantiser is one that
+    /// the exchange allows.  Null: `auto` never chooses the exchange.
     std::vector<ExchangeConfig> (*candidates)(const ExchangeConfig& job, uint32_t n) = nullptr;
 };
 /// To add an exchange, write its file, which ends with its row, and list the row in exchange.cc.

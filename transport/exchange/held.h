@@ -53,7 +53,7 @@ private:
         Rank holder;   // none: no record yet
         uint64_t digest, loss, valid;
         uint32_t clipped, diverged;
-        /// Of one super-block at different holders.
+        /// Returns whether two holders of one super-block have found the same.
         bool agrees(const First& other) const {
             return digest == other.digest && loss == other.loss && valid == other.valid && clipped == other.clipped &&
                    diverged == other.diverged;

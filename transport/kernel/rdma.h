@@ -65,7 +65,7 @@ public:
 /// The largest payload of a datagram on such a device.
 constexpr uint32_t rdma_segment(uint32_t mtu) { return (mtu - 40) / 8 * 8; }
 
-/// What libgradcast_rdma.so offers.
+/// The functions that libgradcast_rdma.so offers.
 struct RdmaModule {
     const char* version;
     Status (*devices)(std::vector<RdmaDevice>* found);

@@ -23,7 +23,7 @@ struct ssl_st;
 
 namespace gradcast {
 
-/// Of everything that nodes send each other, packets and messages of jobs included: it rises whenever one of these changes.
+/// The version of everything that nodes send each other, packets and messages of jobs included.  Raise it with any change of these.
 constexpr uint16_t link_version_min = 5, link_version_max = 5;
 constexpr uint32_t rank_any = 0xffffffff;
 

@@ -15,7 +15,7 @@ namespace gradcast {
 ssl_ctx_st* psk_context();
 /// Makes it the accepting side.
 void psk_accept(ssl_st* ssl);
-/// What a PSK callback returns for `secret`.
+/// Makes the session that a PSK callback returns for `secret`.
 ssl_session_st* psk_session(ssl_st* ssl, const std::array<uint8_t, 32>& secret);
 
 }   // namespace gradcast

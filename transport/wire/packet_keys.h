@@ -6,7 +6,7 @@
 
 namespace gradcast {
 
-/// Of one channel or direction.  The channels of a sealer of datagrams share a key: with up to four of them it stays below 2^28 packets.
+/// Packets of one channel or direction under a key.  Up to four channels of a datagram sealer share a key, so it seals at most 2^28.
 constexpr uint64_t packets_per_key_default = uint64_t{1} << 26;
 
 /// One direction.  Not thread-safe.  Deriving a key costs about 2 us and allocates, once an epoch.

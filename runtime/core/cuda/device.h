@@ -13,7 +13,7 @@ namespace gradcast::cuda {
 using Cudnn = std::unique_ptr<cudnnContext, Closer<&cudnnDestroy>>;
 using Cublas = std::unique_ptr<cublasLtContext, Closer<&cublasLtDestroy>>;
 
-/// Of each Worker, for cuBLAS.  NVIDIA's recommendation for Hopper; the same for all GPUs, because it may select kernels.
+/// The workspace of each Worker for cuBLAS.  NVIDIA's recommendation for Hopper; the same for all GPUs, because it may select kernels.
 constexpr size_t cublas_workspace_bytes = 32 << 20;
 
 class CudaDevice final : public Device {
@@ -51,7 +51,7 @@ public:
         uint64_t first;   // word
         int32_t radix;    // not 0: three digits an element, [digit][element], lowest first
     };
-    /// What a whole step has found in its gradients.
+    /// The findings of a whole step in its gradients.
     struct StepFound {
         std::span<const float> maxima = {};   // [group]
         uint64_t clipped = 0;

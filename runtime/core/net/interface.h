@@ -17,11 +17,11 @@ struct NetworkInterface {
 /// Finds an interface by name ("eth0") or by one of its addresses (also "fe80::1%eth0").  family: of the wanted address; 0: of the given
 /// address, else IPv4 if the interface has one.  Prefers global IPv6 addresses to link-local ones.  The error lists the interfaces.
 Status interface_find(const std::string& wanted, NetworkInterface* found, int family = 0);
-/// Of a list "eth0,eth1".
+/// Splits a list "eth0,eth1".
 std::vector<std::string> names_split(const std::string& list);
 /// The present MTU; 0 if the interface is gone.
 uint32_t interface_mtu(const std::string& name);
-/// What its driver says that it sends, bit/s; 0: it does not say, or the interface is gone.
+/// Returns the rate that its driver states, bit/s; 0: it states none, or the interface is gone.
 uint64_t interface_rate(const std::string& name);
 /// A rate in bit/s, as tc writes it: "100mbit", "2.5gbit".
 Status rate_parse(const std::string& text, uint64_t* bits_per_s);

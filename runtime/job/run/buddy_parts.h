@@ -47,7 +47,7 @@ public:
     std::vector<KeptStage*> kept();
     /// Their states.  owned: also weights for which another stage stands (Group::shared).
     std::vector<StateMemory> kept_memory(const JobParts& parts, bool owned = true);
-    /// Of the node's longest run: elements, values of the optimiser and scales are the most that it computes with.
+    /// Returns the computer of the node's longest run, which has the most elements, values of the optimiser and scales.
     const Computer& longest(const JobParts& parts) const;
 
 private:

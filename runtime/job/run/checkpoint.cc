@@ -129,7 +129,7 @@ void Checkpoints::regrouped(uint64_t steps) {
     copies_.confirm(steps - 1);
 }
 
-/// A snapshot of a state before `steps`, if it is not settled yet.
+/// Settles the snapshot under way if it is open and was taken before `steps`.
 void Checkpoints::settle(uint64_t steps, Fate fate) {
     {
         std::lock_guard lock(mutex_);

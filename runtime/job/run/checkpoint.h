@@ -43,9 +43,9 @@ public:
     void applied(uint64_t steps);
     /// Number of the checkpoint after so many steps; 0: there is none.
     uint64_t number(uint64_t steps) const { return keep_ > 0 ? plan_.number(steps) : 0; }
-    /// Of the present state.  Never waits for the disk: where the one before is still being written this one is skipped, with a warning.
+    /// Takes the present state.  Never waits for the disk: if the one before is still being written, skips this one with a warning.
     void snapshot(const Model& model, std::span<const std::byte> algorithm);
-    // Of a net in stages.
+    // For a net in stages:
     /// A session is open, in which copies travel.
     void join(Host& host, Dispatch& dispatch) { copies_.join(host, dispatch); }
     CheckpointNews news();
@@ -58,7 +58,7 @@ public:
     void regrouped(uint64_t steps);
     /// All ranks have reported these with the last state.
     void reported(const std::function<CheckpointNews(Rank)>& of);
-    /// What this rank keeps of another cell.
+    /// A part of another cell that this rank keeps.
     struct Kept {
         uint32_t cell;    // in the present view
         uint64_t state;   // digest
@@ -105,7 +105,7 @@ private:
     std::vector<std::byte> algorithm_;
     Model model_;   // of the snapshot
     PartCopies copies_;
-    // Of the snapshot's part of a checkpoint.
+    // The part of a checkpoint that the snapshot is:
     uint32_t cell_ = 0, cells_ = 1;
     StateRuns runs_;
     StateSizes has_ = {};

@@ -25,9 +25,9 @@ public:
     virtual const char* kernels() const = 0;   // its name, as Net::kernels()
     virtual const std::string& data_digest() const = 0;
     virtual bool data_compared() const = 0;   // as JobParts
-    /// Of the file that parameters begin from, and of the sources of a program of net.command; empty: neither.
+    /// Returns the digest of the file from which parameters begin and of the sources of net.command's program; empty: neither.
     virtual const std::string& start_digest() const = 0;
-    /// What the program of net.command is (runtime/core/inventory.h); empty: there is none.
+    /// Returns the inventory of net.command's program (runtime/core/inventory.h); empty: there is none.
     virtual const std::string& inventory() const = 0;
     /// A line for the job's log.  Any thread.
     virtual void note(const std::string& text) = 0;

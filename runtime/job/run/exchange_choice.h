@@ -13,12 +13,12 @@ namespace gradcast {
 
 class ExchangeChoice {
 public:
-    /// What the job file asks for, over these nodes.  `parts` are planned and outlive the exchange.
+    /// Takes what the job file asks for, over these nodes.  `parts` are planned and outlive the exchange.
     Status open(const EngineConfig& config, const JobParts& parts, Report& report);
     const Alternative& first() const { return alternatives_.front(); }
-    /// Of one rank alone.
+    /// Gives the alternative of one rank alone.
     Status alone(Alternative* alternative) const;
-    /// What the job may have, the first one before the others.
+    /// Returns all that the job may have, the first one before the others.
     std::span<const Alternative> all() const { return alternatives_; }
     /// The most targets that an exchange of the job may have; `first`: what that has which the job starts with.
     uint32_t targets_most(uint32_t first) const;
@@ -39,7 +39,7 @@ public:
     Status for_view(const ViewExchange& exchange, uint32_t n, StepId step, Alternative* alternative);
 
 private:
-    // Of a window the first step warms caches and streams up, those after it are measured.  Where fewer steps remain, none are tried.
+    // The first step of a window warms caches and streams up; those after it are measured.  If fewer steps remain, none are tried.
     static constexpr StepId measured_first = 1, measured_end = 6, tried_least = 24, balance_every = 100;
     static constexpr double balance_gain = 1.1;   // of the slowest rank's time, for which the session changes
 

@@ -20,7 +20,7 @@ struct GridPlanOptions {
     bool times = true;     // layers are run here, each on one thread; false: steps are not predicted, and cuts follow counted work
 };
 
-/// What memory is for, as people ask.  `words` are those of the exchange.
+/// The uses of memory by which people ask.  `words` are those of the exchange.
 enum class MemoryFor : uint8_t { parameters, optimiser, activations, gradients, edges, words, evaluation, rest };
 constexpr std::array memory_for_names = {"parameters", "optimiser", "activations", "gradients", "edges", "words", "evaluation", "rest"};
 using MemoryByUse = std::array<uint64_t, memory_for_names.size()>;

@@ -38,7 +38,7 @@
 
 namespace gradcast {
 
-/// What the trainer orders on Channel::job, beside WrongRank.
+/// An order of the trainer on Channel::job, beside WrongRank.
 struct JobCommand {
     struct Begin {
         uint64_t state = 0;   // digest of the initial state

@@ -16,8 +16,8 @@ MemoryRoom job_room(const EngineConfig& config, uint64_t taken);
 /// number of stages; of net.command smaller blocks.
 Status memory_check(const EngineConfig& config, const std::vector<MemoryUse>& planned, uint64_t taken, MemoryBudget::Share* share);
 
-/// Of a job that needs more than `memory` bytes a node: "; parallel.stages = 4 would need 213.4 MiB a node", with the fewest stages that
-/// fit over its nodes, or that none fits.  Empty where stages are not possible.
+/// Returns advice for a job that needs more than `memory` bytes a node: "; parallel.stages = 4 would need 213.4 MiB a node", with the
+/// fewest stages that fit over its nodes, or that none fits.  Empty where stages are not possible.
 std::string stages_that_fit(const EngineConfig& config, uint64_t memory);
 
 }   // namespace gradcast

@@ -9,7 +9,7 @@
 
 namespace gradcast {
 
-/// Of the part of one cell.
+/// The holders of one cell's part.
 struct PartHolders {
     std::vector<Rank> writers;     // ranks of the cell: each writes the part from its own state
     std::vector<Rank> receivers;   // ranks of other cells: each writes the copy that writers[0] sends it

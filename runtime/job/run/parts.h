@@ -20,7 +20,7 @@
 
 namespace gradcast {
 
-/// What a lane's thread does first: it yields to the network thread, and is pinned where cpus are given.
+/// Called first on a lane's thread: it then yields to the network thread, and is pinned where cpus are given.
 void lane_start(uint32_t lane, const std::vector<uint32_t>& cpus);
 
 /// The vectors of a state, to be written; not that of the algorithm.
@@ -47,13 +47,13 @@ struct JobParts {
     Status ready(const EngineConfig& config, Report& report);
     /// How long all workers of a node may compute, in deadlines: each of their mini-batches in less than one.
     uint64_t deadlines_of_round() const { return 1 + block_sizes.size() * local->config().steps; }
-    /// Of the state before the first step (Context::digest()).
+    /// Returns the digest of the state before the first step (Context::digest()).
     uint64_t model_digest() const { return compute.net->digest() + compute.optimiser->digest(compute.net->layout().whole()); }
-    /// What the next step begins from, with this of the algorithm; valid until it changes.
+    /// Returns the state from which the next step begins, with these bytes of the algorithm's; valid until the state changes.
     ModelState state(std::span<const std::byte> of_algorithm) const;
     /// The same vectors, to be written; not that of the algorithm.  Then refresh().
     PerVector<std::span<std::byte>> writable_state() { return gradcast::writable_state(compute); }
-    /// What this node has of a state; kept stages behind the own part.
+    /// Returns the memory of this node's parts of a state: the own part, then those of kept stages.
     std::vector<StateMemory> state_memory();
     /// Another state in its place, of the same sizes; not that of the algorithm.
     void restore(const ModelState& state);
@@ -64,31 +64,31 @@ struct JobParts {
     /// Tells the algorithm what computes in the present view.
     void give(Context& context) const;
 
-    /// Of the optimiser's state; it has none before the memory is taken.
+    /// Returns the number of vectors of the optimiser's state, also before their memory is taken.
     uint32_t optimiser_vectors() const { return gradcast::optimiser_vectors(schedule); }
-    /// What the nodes of a cell of the present view stand for of a state: each element is one cell's.
+    /// Returns the elements of a state for which the nodes of a cell of the present view stand: each element is one cell's.
     StateRuns state_runs_of(uint32_t cell) const { return runs_of(pipeline->cell(cell), false); }
-    /// What the nodes have that compute a run of stages of `cut`, of sliced layers the slices of one slice group.  Not `owned`: what they
-    /// stand for.
+    /// Returns the elements of a state that nodes have if they compute this run of stages of `cut`, and this slice group of sliced layers.
+    /// Not `owned`: those for which they stand.
     StateRuns state_runs_of(const StageRun& of, uint32_t slice_group = 0, bool owned = true) const;
-    /// Of the whole state; not that of the algorithm.  They are ready.
+    /// Returns the sizes of the whole state without that of the algorithm.  For parts that are ready.
     StateSizes state_sizes() const;
     uint64_t optimiser_values() const { return optimiser_vectors() * compute.net->layout().elements; }
-    /// What computes the largest part that this node may have of a state.
+    /// Returns the computer of the largest part of a state that this node may have.
     const Computer& largest() const { return buddies ? buddies->longest(*this) : compute; }
-    /// Of a copy of that part.
+    /// Returns the bytes of a copy of that part.
     uint64_t state_bytes() const {
         const uint64_t elements = largest().net->layout().elements;
         return (1 + optimiser_vectors()) * elements * sizeof(float) + largest().codec->exponents().size_bytes();
     }
-    /// Of the algorithm, as they are taken.
+    /// Returns the settings of the algorithm as they are taken: name and value.
     std::vector<std::pair<std::string, std::string>> settings(const JobConfig& job) const;
 
     /// The kernel set is that of net_measure(), of synchronous SGD on CPUs, or of NetProcesses::measure(); else of the probe block.
     bool kernels_measured() const { return processes || (!local && !compute.device); }
     /// Each node's processes have values of their own to begin with.
     bool initial_values_differ() const { return processes && start_digest.empty(); }
-    /// What the result depends on; of the kernels and net.start once they are ready.
+    /// Returns the facts on which the result depends; those of the kernels and of net.start are there once these are ready.
     Facts facts(const JobConfig& job) const;
 
     static bool exact(const JobConfig& job) { return job.settings.solver == "exact"; }
@@ -115,12 +115,12 @@ struct JobParts {
     Progress progress;
     Lanes lanes;
 
-    /// What examine() looks at, as a key of the job file: "data.train", "net.layers[2]".  It stays where examine() fails; an error that
+    /// The key of the job file that examine() looks at: "data.train", "net.layers[2]".  It stays if examine() fails; an error that
     /// begins with another key is about that one.
     std::string about;
     NetSpec spec;
     std::vector<Layer> layers;
-    // Of a net that is cut into stages, or whose slices nodes share.
+    // For a net that is cut into stages, or whose slices nodes share:
     std::optional<PipelineConfig> cut;        // where, while no node is lost
     std::optional<PipelineConfig> pipeline;   // the same in the present view: a rank may compute several of those stages as one
     StageRun run;                             // of `cut`, that this node computes
@@ -144,7 +144,7 @@ struct JobParts {
 private:
     bool exact_ = false;   // local problems are solved in double, whose means take two sums
     Status open_data(const EngineConfig& config, bool verify, Report& report);
-    /// Of the blocks that the net computes.
+    /// Returns the sizes of the blocks that the net computes.
     std::vector<uint32_t> sizes_computed() const { return local ? local->block_sizes() : block_sizes; }
     Status check_net(const EngineConfig& config, Report& report);
     Status start_processes(const EngineConfig& config, Report& report);

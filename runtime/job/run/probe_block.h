@@ -14,7 +14,7 @@ namespace gradcast {
 std::string gpu_kernel_set(const Net& net, uint64_t gradient);
 /// A kernel set that depends on something else, too, as on a decoder: the first 8 digits are replaced.
 std::string kernel_set_with(std::string_view kernel_set, std::string_view other);
-/// What was trained with one set goes on, or is computed again, with the bits of the other.  A gradient that is not known is not compared.
+/// Returns whether a training with one set can go on, or be repeated, with the bits of the other.  An unknown gradient is not compared.
 bool kernel_sets_agree(std::string_view a, std::string_view b);
 
 /// Its samples.
@@ -34,7 +34,7 @@ private:
     Samples samples_;
 };
 
-/// What a job takes from its gradient, which is never kept as a whole.
+/// Collects what a job takes from its gradient, which is never kept as a whole.
 struct ProbeSink final : GradientSink {
     ProbeSink(const Layout& l, const EngineConfig& c) : layout(l), config(c), maxima(l.groups.size()), bounds(l.groups.size()) {}
     Status bucket(uint32_t lane, BlockId block, uint32_t bucket, Buffer from) override;

@@ -8,7 +8,7 @@
 
 namespace gradcast {
 
-/// What a run knows of the one before, beside the state itself; alike at all ranks.
+/// The progress that a run takes over from the one before, beside the state itself; alike at all ranks.
 struct Standing {
     uint64_t steps = 0, state = 0;   // that are done; digest of the state after them
     uint64_t evaluated = 0;          // the step of the last evaluation; 0: none
@@ -16,7 +16,7 @@ struct Standing {
     uint64_t algorithm_bytes = 0;
 };
 
-/// What a job's folder has of checkpoints that are whole, for Found: the newest whole state, in one file (final.h5 among them) or in parts,
+/// Finds the whole checkpoints in a job's folder, for Found: the newest whole state, in one file (final.h5 among them) or in parts,
 /// and parts of newer ones.
 /// *newest: the newest of them.  *notes gets a line for each newer file that is damaged.  Error: Code::data, there is none.  Reads whole
 /// files.
@@ -36,7 +36,7 @@ Status resume_load(const EngineConfig& config, JobParts& parts, Algorithm& algor
 /// receive it in place of what they have.  `standing` is of it; where receiving fails, what came is torn.
 Status state_send(Context& context, Session& session, const RankSet& to, JobParts& parts, Algorithm& algorithm, Standing* standing);
 Status state_receive(Context& context, Session& session, Rank from, JobParts& parts, Algorithm& algorithm, Standing* standing);
-/// What belongs to the state beside vectors of the net, from one rank to all others.
+/// Moves what belongs to the state beside vectors of the net from one rank to all others.
 Status standing_move(Context& context, Session& session, Rank from, Algorithm& algorithm, Standing* standing);
 /// At all ranks, in a session that has begun: each receives what it owns from the holders, and the digest of all of it is compared.
 Status resume_spread(const EngineConfig& config, Context& context, Session& session, JobParts& parts, Algorithm& algorithm,

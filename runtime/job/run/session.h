@@ -61,7 +61,7 @@ public:
     Status end();
     /// Closes the view at once, with whatever is under way.
     Status leave();
-    /// What this rank has found goes to all, and all end with one status, which is the return value.
+    /// Ends the session at all ranks with what this rank has found.  All end with one status, which is the return value.
     Status abort(Status found);
     /// The job is done, with this SHA-256 of the parameters in hex: blocks until all ranks are, with the same.
     Status finish(const std::string& digest);
@@ -84,7 +84,7 @@ public:
     uint32_t targets() const { return exchange_->targets(); }
     uint32_t losses_tolerated() const;                                                // ranks, or of a net in stages replicas
     uint32_t ranks_tolerated() const { return losses_tolerated() * grid_.cells(); }   // the most that may be lost
-    /// Of the words that a step takes from this rank: by the exchange's formula, for its buddy, and for stages with the same weights.
+    /// Returns the bytes of words that a step takes from this rank: by the exchange's formula, for its buddy, and for tied weights.
     uint64_t bytes_bound() const;
     uint64_t edge_bytes() const { return pipeline_ ? pipeline_->bytes_sent(own_blocks_) : 0; }   // that a step takes from this rank
     const KeptStages* kept() const { return kept_.get(); }                                       // null: this rank has no buddy
@@ -102,20 +102,20 @@ public:
     void keep_none() { kept_messages_.clear(); }
 
     bool is_open() const { return open_; }
-    /// What all ranks have agreed that the job ends with; ok while it goes on, and where the session was never open.
+    /// Returns the status with which all ranks have agreed to end the job; ok while it goes on, and if the session was never open.
     Status ended() const { return dispatch_ ? dispatch_->ended() : Status{}; }
     // While it is open.
     Dispatch& dispatch() const { return *dispatch_; }
     std::vector<NodeId> lost() const;
     Rank lowest() const;   // of the ranks that are not lost
-    /// Of the ranks that are not lost, in turn, that with this number or one of the `count` from it on is this one.
+    /// Ranks that are not lost take turns, by number.  Returns whether one of the turns number .. number + count - 1 is this rank's.
     bool turn(uint64_t number, uint32_t count = 1) const;
-    /// Of a net in stages: who holds the parts of the checkpoint with this number, of which there are to be so many copies.
+    /// For a net in stages: returns who holds the parts of the checkpoint with this number, of which there are to be `copies` copies.
     std::vector<PartHolders> part_holders(uint64_t number, uint32_t copies) const;
     /// This rank computes wrongly, and the job goes on without it.
     bool outvoted() const { return synchronous_ && synchronous_->outvoted(); }
     Status evaluate(BatchResult* sum) { return evaluation_.run(*context_, parts_, first_step_us(), sum); }
-    /// Of a net in stages, before its first step: block 0 passes all stages, and its gradients are the first scales.  A rank of a replica
+    /// For a net in stages, before its first step: block 0 passes all stages, and its gradients are the first scales.  A rank of a replica
     /// that breaks meanwhile gets them from another replica.
     Status probe();
     uint64_t first_step_us() const { return timeouts_of(parts_.deadline_us).first_step_us; }
@@ -172,7 +172,7 @@ private:
     std::unique_ptr<Mailbox> mailbox_;
     std::unique_ptr<SynchronousStep> synchronous_;
     std::unique_ptr<WorkerSum> workers_;   // one of the two
-    // Of a net in stages.
+    // For a net in stages:
     std::unique_ptr<Pipeline> pipeline_;
     std::unique_ptr<KeptStages> kept_;
     std::unique_ptr<TiedSums> tied_;

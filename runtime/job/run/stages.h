@@ -16,7 +16,7 @@ constexpr Cell cell_of_node(NodeId node, uint32_t stages, uint32_t slice_groups 
 
 /// Which ranks of a view compute the stages that the net is cut into, and which keep them.
 struct ViewStages {
-    /// Of a view with these nodes, by rank.  buddy: without it each stage is a run of its own; with it there is one slice group.
+    /// For a view with these nodes, by rank.  Without `buddy` each stage is a run of its own; with it there is one slice group.
     ViewStages(std::span<const NodeId> nodes, uint32_t stages, bool buddy, uint32_t slice_groups = 1);
     ViewStages() = default;
 
@@ -42,7 +42,7 @@ struct ViewStages {
 /// `cut` where the rank of stage cut.own_stage computes this run, and all other stages are apart.
 PipelineConfig pipeline_of_run(const PipelineConfig& cut, const StageRun& run);
 
-/// Of a job with stages or slice groups, which n nodes begin.  *about becomes the key that an error is about.  Errors: more
+/// Plans a job with stages or slice groups, which n nodes begin.  *about becomes the key that an error is about.  Errors: more
 /// stages than the net has, a layer that cannot begin one, nodes that the stages do not fill.
 Status stages_plan(const JobConfig& job, const NetSpec& spec, uint32_t n, NodeId self, uint32_t lanes, PipelineConfig* config,
                    std::string* about);

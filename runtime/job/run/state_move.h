@@ -24,7 +24,7 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
                   const std::function<bool(Rank, uint32_t stage)>& receives,
                   const std::function<Status(StateVector, uint64_t place, std::span<std::byte> to)>& read);
 
-/// Of a net in stages: from the ranks that compute a stage to the one that keeps it.
+/// For a net in stages: moves the state of a stage from the ranks that compute it to the rank that keeps it.
 Status state_to_buddies(Context& context, Session& session, JobParts& parts);
 
 }   // namespace gradcast

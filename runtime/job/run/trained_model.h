@@ -22,8 +22,8 @@ public:
     void describe();
     /// The description of the present state.
     const Model& of(const Context& context, const Standing& standing);
-    /// Of this rank's part of the state after so many steps, of a net in stages.  After an error these may be one more than the context's:
-    /// all ranks had the sums of that step.  part: Context::part() of it.
+    /// Describes this rank's part of the state of a net in stages after so many steps.  After an error these may be one more than the
+    /// context's: all ranks had the sums of that step.  part: Context::part() of it.
     const Model& part_of(const Context& context, const Standing& standing, StepId steps, uint64_t part);
     const Model& described() const { return model_; }
     /// Takes room on the disk.  Error: there is none.
