@@ -431,9 +431,9 @@ Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohma
 
 // The fewest blocks that the placement allows: cssgd cuts a mini-batch in C(n, r), the others in n.  Weights need more to distribute.
 uint32_t blocks_of(const ExchangeKind& kind, const BenchOptions& options, uint32_t n) {
-    if (!kind.shares) return n;
-    const auto least = static_cast<uint32_t>(std::clamp<uint64_t>(binomial(n, options.r), 1, blocks_max));   // r > n: install() refuses it
-    return options.weights.empty() ? least : std::min(blocks_max, least * 8);
+    const uint64_t shared = kind.shares ? binomial(n, options.r) : n;   // r > n: install() refuses it
+    const auto least = static_cast<uint32_t>(std::clamp<uint64_t>(shared, 1, blocks_max));
+    return options.weights.empty() || !kind.weighs ? least : std::min(blocks_max, least * 8);
 }
 
 View view_of(uint32_t n) {

@@ -31,20 +31,28 @@ Status size_parse(const std::string& text, std::string_view word, uint64_t* byte
     return {};
 }
 
-/// BenchOptions that none of the exchanges uses are mistakes.
+/// Returns an error if an option is given that none of the exchanges takes.
 Status idle_check(const CLI::App& command, const std::vector<std::string>& exchanges) {
-    const std::vector<std::string> coded{"coded", "coded-rs"}, cssgd{"cssgd"}, ps{"ps"};
-    std::vector<std::string> cuts = coded;
-    if (command.get_name() == "simulate") cuts.push_back("grouped");
-    for (const auto& [name, users] : {std::pair<const char*, const std::vector<std::string>*>{"-m", &cuts},
-                                      {"-s", &coded},
-                                      {"-r", &cssgd},
-                                      {"--weights", &cssgd},
-                                      {"--servers", &ps}}) {
+    struct OptionUse {
+        const char* option;
+        bool ExchangeKind::*trait;
+        const char* simulated = "";   // an exchange of `simulate` alone that takes it, too
+    };
+    for (const auto& [name, trait, simulated] : {OptionUse{"-m", &ExchangeKind::codes, "grouped"},
+                                                 {"-s", &ExchangeKind::codes},
+                                                 {"-r", &ExchangeKind::shares},
+                                                 {"--weights", &ExchangeKind::weighs},
+                                                 {"--servers", &ExchangeKind::serves}}) {
         const CLI::Option* option = command.get_option_no_throw(name);
-        if (option && option->count() > 0 && std::ranges::find_first_of(exchanges, *users) == exchanges.end())
-            return fail(Code::invalid, "{} is for {}, and --exchange {} is none of it", name, fmt::join(*users, ", "),
-                        fmt::join(exchanges, ","));
+        if (!option || option->count() == 0) continue;
+        const std::string more = command.get_name() == "simulate" ? simulated : "";
+        auto takes = [&](const std::string& exchange) {
+            const auto kind = std::ranges::find(exchange_kinds(), exchange, &ExchangeKind::name);
+            return kind != exchange_kinds().end() ? *kind.*trait : exchange == more;
+        };
+        if (std::ranges::none_of(exchanges, takes))
+            return fail(Code::invalid, "{} is for {}{}, and --exchange {} is none of these", name, exchange_names(trait),
+                        more.empty() ? "" : " or " + more, fmt::join(exchanges, ","));
     }
     return {};
 }
@@ -132,7 +140,9 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Benc
     };
     auto add_sum = [&](CLI::App* command) {
         command->add_option("--quantiser", quantiser, "auto32, auto16 or fixed")->capture_default_str();
-        command->add_option("--servers", result.servers, "ps: how many ranks sum up")->check(CLI::Range(1, 64))->capture_default_str();
+        command->add_option("--servers", result.servers, exchange_names(&ExchangeKind::serves) + ": how many ranks sum up")
+            ->check(CLI::Range(1, 64))
+            ->capture_default_str();
     };
     CLI::App* allreduce = add("allreduce", "sum float32 vectors over all ranks: quantise, encode, exchange, decode");
     allreduce->add_option("--exchange", result.exchanges, "one or more, with commas; 'gradcast-bench exchanges' lists them")
@@ -147,14 +157,20 @@ std::optional<int> options_parse(const std::vector<std::string>& arguments, Benc
         ->check(CLI::Range(0.001, 1e6));
     add_sum(allreduce);
     auto add_code = [&](CLI::App* command) {
-        command->add_option("-m", result.m, "coded, coded-rs: parts a gradient is cut in")->check(CLI::Range(1, 64))->capture_default_str();
-        command->add_option("-s", result.s, "coded, coded-rs: ranks that may be late or lost")
+        command->add_option("-m", result.m, exchange_names(&ExchangeKind::codes) + ": parts a gradient is cut in")
+            ->check(CLI::Range(1, 64))
+            ->capture_default_str();
+        command->add_option("-s", result.s, exchange_names(&ExchangeKind::codes) + ": ranks that may be late or lost")
             ->check(CLI::Range(0, 63))
             ->capture_default_str();
-        command->add_option("-r", result.r, "cssgd: ranks that share a block")->check(CLI::Range(1, 64))->capture_default_str();
+        command->add_option("-r", result.r, exchange_names(&ExchangeKind::shares) + ": ranks that share a block")
+            ->check(CLI::Range(1, 64))
+            ->capture_default_str();
     };
     add_code(allreduce);
-    allreduce->add_option("--weights", result.weights, "cssgd: of the blocks that each rank computes, as 1,2,1; none: all alike")
+    allreduce
+        ->add_option("--weights", result.weights,
+                     exchange_names(&ExchangeKind::weighs) + ": shares of the blocks by rank, as 1,2,1; none: all alike")
         ->delimiter(',');
     add_sum(add("ps", "the same by parameter servers, and what these see"));
     CLI::App* multicast = add("multicast", "a buffer to all others: goodput, loss at each receiver, repairs");

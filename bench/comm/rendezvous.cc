@@ -175,7 +175,7 @@ Status Rendezvous::check() {
 
 void Rendezvous::leave(const Status& status) {
     if (from_server_) return;
-    (void)connection_.send(status.ok() ? nlohmann::json{{"left", true}} : nlohmann::json{{"error", status.what}});
+    (void)connection_.send(status.ok() ? nlohmann::json{{"departed", true}} : nlohmann::json{{"error", status.what}});
 }
 
 // ---- the server ----------------------------------------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ Status collect(std::vector<std::unique_ptr<Guest>>& guests, uint64_t patience_us
             if (word.contains("error")) return fail(Code::peer_lost, "{}: {}", guests[i]->label, word["error"].get<std::string>());
             waiting[i].fd = -1;
             --missing;
-            departed += word.contains("left");
-            if (word.contains("left")) continue;
+            departed += word.contains("departed");
+            if (word.contains("departed")) continue;
             words[i] = std::move(word["mine"]);
             *next_us = std::max<uint64_t>(*next_us, word["next_us"]);
         }

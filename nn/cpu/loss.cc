@@ -197,7 +197,7 @@ float tree(std::span<const float> sums) {
     return sums.size() == 1 ? sums[0] : tree(sums.first(sums.size() / 2)) + tree(sums.last(sums.size() / 2));
 }
 
-/// A softmax of which each slice group has some columns.  They tell each other the largest of them and that of the label, then their sums
+/// A softmax of which each slice group has some columns.  They exchange the largest of them and that of the label, then their sums
 /// of exponentials, and each writes its columns of the gradient (and of the outputs).  A row is a sample, or of masks and texts a position.
 class SoftmaxApart {
 public:
@@ -218,18 +218,18 @@ public:
     Status operator()(Frame& frame) const {
         const uint32_t classes = slices_.outputs, first = begin(own_), end = begin(own_ + 1), slices = slices_.count / groups_;
         float *const rows = frame.at(x_.value), *const drows = x_.learns ? frame.at(x_.gradient) : nullptr;
-        Buffer told, sums;
-        GC_TRY(frame.link->room(frame.lane, largest_point_, &told));
+        Buffer own, sums;
+        GC_TRY(frame.link->room(frame.lane, largest_point_, &own));
         each(frame, [&](uint64_t n, uint32_t, uint32_t label) {
             const float* row = rows + n * classes;
             const uint32_t best = largest(row, first, end);
-            told.as<Largest>()[n] = {row[best], best, label >= first && label < end ? row[label] : 0};
+            own.as<Largest>()[n] = {row[best], best, label >= first && label < end ? row[label] : 0};
         });
         GC_TRY(frame.link->exchange(frame.lane, largest_point_));
         const auto of_all = [&](uint64_t n, uint32_t label) {
             Largest all{};
             for (uint32_t group = 0; group < groups_; ++group) {
-                const Buffer from = group == own_ ? told : frame.link->received(frame.lane, largest_point_, group);
+                const Buffer from = group == own_ ? own : frame.link->received(frame.lane, largest_point_, group);
                 const Largest& its = from.as<Largest>()[n];
                 if (group == 0 || larger(its.value, all.value)) all.value = its.value, all.at = its.at;
                 if (label >= begin(group) && label < begin(group + 1)) all.label = its.label;

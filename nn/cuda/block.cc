@@ -88,8 +88,8 @@ Status CudaNet::start(Program& program, uint32_t number, const Samples& samples,
     GC_CUDA(cudaEventRecord(lane.done.get(), stream));
     const cudaStream_t codec = device_.lanes()[number].codec.get();
     GC_CUDA(cudaStreamWaitEvent(codec, lane.lost.get(), 0));
-    GC_CUDA(cudaEventRecord(lane.heard.get(), codec));
-    return wait(lane.heard);
+    GC_CUDA(cudaEventRecord(lane.loss_read.get(), codec));
+    return wait(lane.loss_read);
 }
 
 Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, GradientSink& sink) {

@@ -141,9 +141,11 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
 
 Status CudaNet::plan(const OptimiserConfig& config, std::unique_ptr<Optimiser>* optimiser) {
     GC_TRY(optimiser_check(config));
-    if (!config.ranges.empty() || config.clip_norm > 0 || config.ema > 0 || optimiser_find(config.kind)->look)   // not yet
+    if (!update_kernels_of(*optimiser_find(config.kind)).apply)
+        return fail(Code::unsupported, "optimiser: GPUs do not compute {} in this version: take device cpu", config.kind);
+    if (!config.ranges.empty() || config.clip_norm > 0 || config.ema > 0)   // not yet
         return fail(Code::unsupported,
-                    "optimiser: GPUs do not compute lamb, decay_exempt, freeze, clip_norm and ema in this version: take device cpu");
+                    "optimiser: GPUs do not compute decay_exempt, freeze, clip_norm and ema in this version: take device cpu");
     auto made = std::make_unique<CudaOptimiser>(config, layout_, device_);
     optimiser_ = made.get();
     *optimiser = std::move(made);
@@ -189,7 +191,7 @@ Status CudaNet::ready_lane(uint32_t number) {
     }
     for (Event* event : {&lane.lost, &lane.done, &lane.taken, &lane.forked, &lane.joined, &lane.complete, &lane.followed, &lane.stepped})
         GC_TRY(cuda::make(event));
-    for (Event* event : {&lane.heard, &lane.passed}) GC_TRY(cuda::make(event, true));
+    for (Event* event : {&lane.loss_read, &lane.passed}) GC_TRY(cuda::make(event, true));
     lane.buckets.resize(layout_.buckets.size());
     lane.copied.resize(layout_.buckets.size());
     for (Event& event : lane.buckets) GC_TRY(cuda::make(&event));

@@ -84,7 +84,7 @@ private:
         Buffer results;               // LossResult and best classes, page-locked: kernels write there
         Buffer gradient;              // on the host, for sinks that read it there
         Event lost, done, taken;      // the loss is complete; the block is complete; its gradient has been read
-        Event heard;                  // like `lost`, recorded outside of the graph: the host waits for it
+        Event loss_read;              // like `lost`, recorded outside of the graph: the host waits for it
         Event forked, joined;         // `beside` may begin; has ended
         Event complete, followed;     // a bucket's gradient; the codec's work on all buckets
         Event stepped;                // the lane's blocks of a whole step
@@ -118,7 +118,7 @@ private:
     };
     Status make(Build& build, Program& program);
     Status ready_lane(uint32_t number);
-    /// Of what this stage reads of the samples.
+    /// Checks what this stage reads of the samples.
     Status check_samples(const Samples& samples) const;
     void write_input(std::byte* to, const Samples& samples, BlockId id, uint32_t size);
     void write_labels(std::byte* to, const Samples& samples, uint32_t size) const;
@@ -128,7 +128,7 @@ private:
     ImageShape image_shape(const Program& program) const { return {program.samples, spec_.C, spec_.H, spec_.W, spec_.pad, spec_.element}; }
     /// Labels of a sample, or targets of a regression: 4 bytes each.
     uint32_t sample_labels() const { return spec_.by_position() || spec_.targets == 0 ? spec_.positions() : spec_.targets; }
-    /// Of a block: LossResult and best classes.
+    /// Returns the bytes of a block's results: LossResult and best classes.
     uint64_t result_bytes(uint64_t samples) const { return sizeof(LossResult) + samples * spec_.positions() * sizeof(int32_t); }
     struct Enqueue {
         const Program& program;

@@ -36,9 +36,9 @@ Status DeviceDigest::start(uint64_t first) {
     return check(cudaGraphLaunch(graph_.get(), gpu_->stream.get()), "cudaGraphLaunch");
 }
 
-extern const UpdateKernels lamb_kernels{};   // not yet: CudaNet::plan() refuses it
+extern const UpdateKernels lamb_kernels{};   // not yet
 
-static const UpdateKernels& kernels_of(const OptimiserKind& kind) {
+const UpdateKernels& update_kernels_of(const OptimiserKind& kind) {
 #define GC_OPTIMISER(which) \
     if (&kind == &which##_optimiser) return which##_kernels;
     GC_OPTIMISERS(GC_OPTIMISER)
@@ -59,7 +59,7 @@ static std::vector<Layout::Run> runs_of_state(const Layout& layout, uint32_t vec
 CudaOptimiser::CudaOptimiser(const OptimiserConfig& config, const Layout& layout, CudaDevice& device)
     : config_(config),
       kind_(*optimiser_find(config.kind)),
-      kernels_(kernels_of(kind_)),
+      kernels_(update_kernels_of(kind_)),
       vectors_(kind_.vectors(config)),
       elements_(layout.elements),
       device_(device),

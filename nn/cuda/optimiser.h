@@ -6,6 +6,9 @@
 
 namespace gradcast::cuda {
 
+/// Returns the kernels of the optimiser; UpdateKernels::apply is null where GPUs do not compute it in this version.
+const UpdateKernels& update_kernels_of(const OptimiserKind& kind);
+
 /// digest64 of words on a GPU by their places, as a graph.
 class DeviceDigest {
 public:

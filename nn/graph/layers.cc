@@ -162,7 +162,7 @@ Status layers_check(const NetSpec& spec, std::vector<Layer>* layers, size_t* wro
                 return fail(Code::invalid, "two layers have the name {}: layers without one are named by kind and number", layer.spec.name);
         GC_TRY(keys_check(*kind, each, layer.spec.name));
         GC_TRY(inputs(spec, result, layer));
-        if (kind->computed && spec.vocabulary > 0 && layer.input == Layer::none && !layer.is(embedding_kind))
+        if (kind->computed && spec.vocabulary > 0 && layer.input == Layer::none && !kind->selects)
             return fail(Code::invalid, "layer {}: the data are a text, so the first layer must be an embedding", layer.spec.name);
         if (layer.in.elements() > layer_elements_max)
             return fail(Code::invalid, "layer {}: its input {} is too large", layer.spec.name, shape_text(layer.in));

@@ -90,6 +90,24 @@ TEST(SystemBench, AllreduceOfANetsBucketsIsExactAndTouchesNoNewMemory) {
     EXPECT_EQ(run("gradcast-bench allreduce --layout mlp --size 4K 2>/dev/null").code, 2);
 }
 
+TEST(SystemBench, ExchangesTakeWeightsThatWeigh) {
+    for (const char* exchange : {"ring", "ps --servers 2"}) {
+        nlohmann::json report = report_of(fmt::format("allreduce --nodes 3 --exchange {} --size 4K --weights 1,2,1", exchange), 0);
+        ASSERT_FALSE(report.is_discarded()) << exchange;
+        EXPECT_EQ(report["rows"][0]["blocks"], 24) << exchange;   // 8 for each rank
+        EXPECT_EQ(report["rows"][0]["wrong_elements"], 0) << exchange;
+    }
+    for (auto [flags, says] :
+         {std::pair{"allreduce --exchange coded --weights 1,2,1,1", "--weights is for ring, "},
+          {"allreduce --exchange ring,unicast -m 2", "-m is for coded-rs or coded, and --exchange ring,unicast is none"},
+          {"simulate --exchange ring -m 2", "-m is for coded-rs or coded or grouped, and --exchange ring is none"},
+          {"simulate --exchange grouped -s 1", "-s is for coded-rs or coded, and"}}) {
+        const Result result = run(fmt::format("gradcast-bench {} 2>&1", flags));
+        EXPECT_EQ(result.code, 2) << flags;
+        EXPECT_NE(result.out.find(says), std::string::npos) << result.out;
+    }
+}
+
 TEST(SystemBench, CssgdTakesItsSubsetsAndWeights) {
     nlohmann::json report = report_of("allreduce --nodes 3 --exchange cssgd -r 2 --size 4K --weights 1,2,1", 0);
     ASSERT_FALSE(report.is_discarded());

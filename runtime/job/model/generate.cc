@@ -31,7 +31,7 @@ Status causal_check(const std::string& path, const std::vector<Layer>& layers) {
     for (const Layer& layer : layers) {
         if (layer.kind->causal && layer.kind->causal(layer)) continue;
         return fail(Code::data, "the model {} cannot continue a text: its layer {} ({}) sees later tokens{}", path, layer.spec.name,
-                    layer.spec.kind, layer.is(attention_kind) ? "; train it with causal = true" : "");
+                    layer.spec.kind, layer.kind->causal ? "; train it with causal = true" : "");
     }
     return {};
 }

@@ -16,7 +16,7 @@ constexpr size_t digest_bytes = 64;   // of the text
 
 /// Of a rank to all others: what it knows of a writer, in one of the rounds in which they ask.
 struct WriterWord {
-    uint64_t told = 0;   // 1: it has written all, with this digest
+    uint64_t announced = 0;   // 1: it has written all, with this digest
     std::array<char, digest_bytes> digest = {};
 };
 uint64_t word_tag(Rank writer, uint32_t round) { return model_tags | uint64_t{1} << 32 | uint64_t{round} << 16 | writer; }
@@ -61,7 +61,7 @@ Rank GatheredModel::owner(const Session& session, const Piece& piece) const {
     return session.self();   // the job is about to end
 }
 
-/// Sends the writer what this rank owns, until the writer tells the digest or is lost.
+/// Sends the writer what this rank owns, until the writer announces the digest or is lost.
 Status GatheredModel::send(Mailbox& mail, Session& session, std::span<const Piece> all, Rank writer, uint64_t us, Buffer digest) {
     const uint64_t digest_ticket = all.size() + 1;
     mail.begin(digest_ticket);
@@ -81,10 +81,10 @@ Status GatheredModel::send(Mailbox& mail, Session& session, std::span<const Piec
     return {};
 }
 
-/// The writer has told this rank the digest: in this round and all later ones, the others need not wait for its word.
-void GatheredModel::tell(Mailbox& mail, Session& session, Rank writer, uint32_t round, Buffer digest) {
+/// Announces the writer's digest in this round and all later ones, so the others need not wait for the writer.
+void GatheredModel::announce(Mailbox& mail, Session& session, Rank writer, uint32_t round, Buffer digest) {
     const std::span<std::byte> bytes = session.keep(sizeof(WriterWord));
-    WriterWord word{.told = 1};
+    WriterWord word{.announced = 1};
     std::memcpy(word.digest.data(), digest.host, digest_bytes);
     std::memcpy(bytes.data(), &word, sizeof word);
     const uint32_t rounds = rounds_of(session);
@@ -92,10 +92,10 @@ void GatheredModel::tell(Mailbox& mail, Session& session, Rank writer, uint32_t 
     for (; round < rounds; ++round) mail.send(session.others(), word_tag(writer, round), {bytes.data(), nullptr, bytes.size()}, round + 1);
 }
 
-/// The writer is lost.  All other ranks tell each other whether it has told them the digest, so that all go on alike.  A rank that learns
-/// it passes it on in the rounds that are left.  If only ranks that die learnt it in time, each of them did in a round of its own, and
-/// there are more rounds than such ranks.
-Status GatheredModel::ask(Mailbox& mail, Session& session, Rank writer, uint64_t us, Buffer digest, bool* told) {
+/// The writer is lost.  All other ranks report to each other whether it has announced the digest to them, so that all go on alike.  A rank
+/// that learns the digest passes it on in the remaining rounds.  If only ranks that die learnt it in time, each of them did in a round of
+/// its own, and there are more rounds than such ranks.
+Status GatheredModel::ask(Mailbox& mail, Session& session, Rank writer, uint64_t us, Buffer digest, bool* announced) {
     const uint32_t ranks = session.view().n();
     const std::span<std::byte> bytes = session.keep(ranks * sizeof(WriterWord));   // the own one stays 0
     auto* words = reinterpret_cast<WriterWord*>(bytes.data());
@@ -107,13 +107,13 @@ Status GatheredModel::ask(Mailbox& mail, Session& session, Rank writer, uint64_t
                 mail.receive(rank, word_tag(writer, round), place(rank), rank + 1);
         mail.send(session.others(), word_tag(writer, round), place(session.self()), ranks + 1);
         GC_TRY(mail.wait(1, ranks, us, "word about the rank that was to write the model"));
-        for (Rank rank = 0; rank < ranks && !*told; ++rank) {
-            if (mail.lost(rank + 1) || words[rank].told != 1) continue;
+        for (Rank rank = 0; rank < ranks && !*announced; ++rank) {
+            if (mail.lost(rank + 1) || words[rank].announced != 1) continue;
             std::memcpy(digest.host, words[rank].digest.data(), digest_bytes);
-            *told = true;
+            *announced = true;
         }
-        if (!*told) continue;
-        tell(mail, session, writer, round + 1, digest);
+        if (!*announced) continue;
+        announce(mail, session, writer, round + 1, digest);
         break;
     }
     return {};
@@ -152,17 +152,17 @@ Status GatheredModel::write(Context& context, Session& session, const std::strin
     const bool words = session.losses_tolerated() > 0;   // else a loss ends the session
     const std::span<std::byte> text = session.keep(digest_bytes);
     const Buffer text_buffer{text.data(), nullptr, text.size()};
-    bool told = false;
-    // All ranks pass the ranks before theirs one after the other, those that are lost too: each of them may have told somebody.
-    for (Rank writer = 0; !told && writer < session.self(); ++writer) {
+    bool announced = false;
+    // All ranks pass the ranks before theirs one after the other, lost ones too: each of them may have announced its digest to somebody.
+    for (Rank writer = 0; !announced && writer < session.self(); ++writer) {
         if (!session.dispatch().lost(writer)) {
             GC_TRY(send(mail, session, all, writer, us, text_buffer));
-            told = mail.done(all.size() + 1);
-            if (told && words) tell(mail, session, writer, 0, text_buffer);   // who has not been told reads it if the writer is lost
+            announced = mail.done(all.size() + 1);
+            if (announced && words) announce(mail, session, writer, 0, text_buffer);   // for ranks without it, if the writer is lost
         }
-        if (!told && words) GC_TRY(ask(mail, session, writer, us, text_buffer, &told));
+        if (!announced && words) GC_TRY(ask(mail, session, writer, us, text_buffer, &announced));
     }
-    if (!told) {
+    if (!announced) {
         if (!*wrote || digest->empty()) {
             ModelWriter writer;
             GC_TRY(writer.open(path, parts_.state_sizes()));

@@ -417,7 +417,7 @@ ViewRecord ViewSwitch::record(const Context& context, const SessionConfig& now) 
             why.push_back(fmt::format("{} {}", name, known != departed_.end() ? known->second : why_unreachable));
         }
     for (const std::string& each : record.joined) why.push_back(fmt::format("{} joins", each));
-    record.why = why.empty() ? "no node left or joined" : fmt::format("{}", fmt::join(why, ", "));
+    record.why = why.empty() ? "no node departed or joined" : fmt::format("{}", fmt::join(why, ", "));
     return record;
 }
 
