@@ -34,8 +34,8 @@ void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, st
     samples = size;
     training = backward;
     activation = other = {};
-    memory.begin();
-    elsewhere.begin();
+    memory.begin(!training);
+    elsewhere.begin(!training);
     all->resize(layers.size());
     all_ = all;
     edges_ = edges;
@@ -61,7 +61,8 @@ bool Build::part(uint32_t from, uint32_t by, Activation* given) {
     const auto before = std::ranges::find_if(*edges_, [&](const EdgeTensors& each) { return each.edge.from == from; });
     Tensor sent = given->value;
     if (crosses && before != edges_->end()) sent = before->sent;
-    else if (crosses && (comes || shares())) sent = kept_by_slot(sent.desc);
+    else if (comes) sent = received(sent.desc);
+    else if (crosses && shares()) sent = kept_by_slot(sent.desc);
     if (comes) given->value = sent;
     if (given->learns) given->gradient = comes ? kept_by_slot(given->gradient.desc) : kept(given->gradient.desc);
     if (crosses) edges_->push_back({{from, by, ours, given->learns}, given->value, given->gradient, sent});

@@ -55,6 +55,7 @@ struct Frame {
     bool training = false;                          // blocks, not an evaluation
     int32_t* predicted = nullptr;                   // results of the loss layer
     float* outputs = nullptr;                       // the same, of an evaluation
+    double loss_before = 0;                         // of an evaluation: the sum over the samples before these
     std::array<double, together_most> loss{};       // by block
     std::array<uint32_t, together_most> begins{};   // by block: its first sample
     uint32_t right = 0;
@@ -193,6 +194,8 @@ public:
     bool parts(uint32_t from, uint32_t by) const { return alone(from, by) || stage.has(from) != stage.has(by); }
     bool part(uint32_t from, uint32_t by, Activation* given);
     void add_up(uint32_t layer, const Activation& output, std::vector<Tensor> parts);
+    bool ours(uint32_t of) const { return stage.has(of); }
+    static const Tensor& value(const Activation& of) { return of.value; }
 
     /// Descriptors: canonical order (the last dimension moves fastest), and the order that oneDNN chooses.
     static dnnl_memory_desc_t plain(std::initializer_list<uint64_t> dims, dnnl_data_type_t type = dnnl_f32);
@@ -218,10 +221,15 @@ public:
     Status primitive(const Pd& pd, std::vector<std::pair<int, Tensor>> tensors, std::vector<Operation>& list);
     Status reorder(const Tensor& from, const Tensor& to, std::vector<Operation>& list);
 
-    /// Memory that lives until the backward pass.
+    /// Memory that lives until the backward pass; in a program that is forward only, a layer's output until its last reader, and all else
+    /// until the layer ends.
     Tensor kept(const dnnl_memory_desc_t& desc) { return append(Place::kept, desc); }
     /// The same where passes of other slots may come in between.
     Tensor kept_by_slot(const dnnl_memory_desc_t& desc) { return append(shares() ? Place::slot : Place::kept, desc); }
+    /// The same of what another stage sends: it may come before the program begins.
+    Tensor received(const dnnl_memory_desc_t& desc) {
+        return shares() ? kept_by_slot(desc) : Tensor{desc, Place::kept, plan().append_own(Tensor{desc}.bytes())};
+    }
     /// A layer's output, with a gradient if `learns`.
     Activation flows(const dnnl_memory_desc_t& desc, bool learns);
     /// For a layer that works in place: its input, if that has the order `desc` and no other reader; else a copy, whose gradient `after`

@@ -6,10 +6,22 @@
 #include <algorithm>
 #include <cstring>
 
+#include "nn/evaluation.h"
+
 namespace gradcast::cpu {
 namespace {
 
 constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
+
+Samples samples_part(const Samples& all, uint32_t first, uint32_t count, const NetSpec& spec) {
+    Samples part = all;
+    part.count = count;
+    if (all.images) part.images += first * spec.sample_bytes();
+    if (all.labels) part.labels += first;
+    if (all.targets) part.targets += first * spec.targets_bytes();
+    if (all.places) part.places += first;
+    return part;
+}
 
 }   // namespace
 
@@ -28,6 +40,7 @@ Status CpuNet::layers_forward(Frame& frame, StepId step) {
     computed_[frame.lane] = ~0u;
     GC_TRY(run(frame.program->input, frame, 0, Pass::input));
     frame.loss.fill(0);
+    frame.loss[0] = frame.loss_before;
     frame.valid.fill(0);
     frame.right = 0;
     for (uint32_t i = 0, first = 0; i < frame.blocks.size(); first += frame.blocks[i++].samples.count) frame.begins[i] = first;
@@ -144,6 +157,7 @@ Status CpuNet::forward(uint32_t lane, uint32_t slot, std::span<const Block> all,
     frame.predicted = nullptr;
     frame.outputs = nullptr;
     frame.training = true;
+    frame.loss_before = 0;
     frame.samples = 0;
     frame.program = &all_;
     const StepId step = all[0].id.step;
@@ -238,24 +252,47 @@ uint64_t CpuNet::slice_bytes_most(size_t point, uint32_t group) const {
     return most;
 }
 
-Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) {
+Status CpuNet::evaluate_piece(Frame& frame, const Program& program, const Samples& samples) {
+    frame.own[0] = {{}, samples};
+    frame.blocks = std::span(frame.own).first(1);
+    frame.program = &program;
+    frame.samples = program.samples;
+    return layers_forward(frame, no_step - 1);   // a step that is never cancelled
+}
+
+Status CpuNet::evaluate(uint32_t lane, const Samples& samples, uint32_t program_samples, double loss_before, uint32_t* right, double* loss,
+                        int32_t* predicted, float* outputs) {
     OneThread one;
     GC_ASSERT(lane < memory_.size());
     GC_TRY(check(samples));
-    Program* program = nullptr;
-    GC_TRY(program_find(programs_, samples.count, false, &program));
     Frame& frame = frame_of(lane, 0);
-    frame.own[0] = {{}, samples};
-    frame.blocks = std::span(frame.own).first(1);
-    frame.program = program;
-    frame.samples = program->samples;
-    frame.predicted = predicted;
-    frame.outputs = outputs;
     frame.training = false;
-    GC_TRY(layers_forward(frame, no_step - 1));   // a step that is never cancelled
-    *right = frame.right;
-    *loss = frame.loss[0];
+    frame.loss_before = loss_before;
+    uint32_t all_right = 0;
+    // What crosses cuts, or goes to other slice groups, is that of one piece: others see to it that there is one.
+    const bool alone = edges_.empty() && stage_.slice_groups == 1;
+    const uint32_t most = alone ? config_.samples_max : samples.count;
+    Program* program = nullptr;
+    GC_TRY(program_find(programs_, alone ? std::min(program_samples, most) : program_samples, false, &program));
+    const uint64_t predictions = spec_.positions(), values = predictions * layers_.back().in.C;
+    for (uint32_t first = 0; first < samples.count; first += most) {
+        frame.predicted = predicted ? predicted + first * predictions : nullptr;
+        frame.outputs = outputs ? outputs + first * values : nullptr;
+        GC_TRY(evaluate_piece(frame, *program, samples_part(samples, first, std::min(most, samples.count - first), spec_)));
+        frame.loss_before = frame.loss[0];
+        all_right += frame.right;
+    }
+    *right = all_right;
+    *loss = frame.loss_before;
     return {};
 }
 
 }   // namespace gradcast::cpu
+
+namespace gradcast {
+
+Status net_cpu_evaluate_further(Net& net, uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
+    return static_cast<cpu::CpuNet&>(net).evaluate_further(lane, samples, right, loss, predicted);
+}
+
+}   // namespace gradcast

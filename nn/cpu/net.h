@@ -75,7 +75,17 @@ public:
     std::vector<uint32_t> stage_begins() const override { return stage_begins_; }
     void cancel(StepId step) override { cancelled_.store(step, std::memory_order_relaxed); }   // a flag: it orders nothing
     void trace(NetTrace* trace) override { trace_ = trace; }
-    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override;
+    Status evaluate(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted, float* outputs) override {
+        return evaluate(lane, samples, samples.count, 0, right, loss, predicted, outputs);
+    }
+    /// In pieces of NetConfig::samples_max samples, with the program of `program_samples` samples or, if these are more, of a piece.
+    /// loss_before: the sum over samples before these, behind which their losses are added.
+    Status evaluate(uint32_t lane, const Samples& samples, uint32_t program_samples, double loss_before, uint32_t* right, double* loss,
+                    int32_t* predicted, float* outputs);
+    /// net_cpu_evaluate_further()
+    Status evaluate_further(uint32_t lane, const Samples& samples, uint32_t* right, double* loss, int32_t* predicted) {
+        return evaluate(lane, samples, config_.samples_max, *loss, right, loss, predicted, nullptr);
+    }
     Status apply(Lanes& lanes, Optimiser& optimiser, std::span<const BucketSum> sums, uint64_t* digest) override;
 
 private:
@@ -94,6 +104,8 @@ private:
     /// Fills the input and runs all layers forward.
     Status layers_forward(Frame& frame, StepId step);
     Status computed_again(Frame& frame, StepId step);
+    /// Of at most as many samples as the largest program has.
+    Status evaluate_piece(Frame& frame, const Program& program, const Samples& samples);
     /// Computes and hands in the layer's gradients of weights, block by block.
     Status weights(Frame& frame, size_t layer, GradientSink& sink);
     Status run(const std::vector<Operation>& list, Frame& frame, size_t layer, Pass pass);

@@ -30,8 +30,8 @@ void Build::begin(uint32_t size, bool backward, std::vector<Operations>* all, st
     samples = size;
     training = backward;
     activation = other = {};
-    memory.begin();
-    elsewhere.begin();
+    memory.begin(!training);
+    elsewhere.begin(!training);
     all->resize(layers.size());
     all_ = all;
     edges_ = edges;
@@ -52,7 +52,7 @@ bool Build::part(uint32_t from, uint32_t by, Activation* given) {
     const bool ours = stage.has(by), crosses = ours != stage.has(from), made = given->learns && training;
     const auto before = std::ranges::find_if(*edges_, [&](const EdgeTensors& each) { return each.edge.from == from; });
     inside_ = ours || stage.has(from);
-    if (crosses && ours) given->value = before != edges_->end() ? before->value : kept(bytes);
+    if (crosses && ours) given->value = before != edges_->end() ? before->value : Tensor{Place::kept, plan().append_own(bytes)};
     if (made) given->gradient = kept(bytes);
     const auto first = static_cast<size_t>(before - edges_->begin());
     if (crosses) edges_->push_back({{from, by, ours, given->learns}, given->value, given->gradient, bytes, first});

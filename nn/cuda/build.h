@@ -131,6 +131,8 @@ public:
     bool parts(uint32_t from, uint32_t by) const { return layers[from].takers > 1 || config.stage.has(from) != config.stage.has(by); }
     bool part(uint32_t from, uint32_t by, Activation* given);
     void add_up(uint32_t layer, const Activation& output, std::vector<Tensor> parts);
+    bool ours(uint32_t of) const { return config.stage.has(of); }
+    static Tensor value(const Activation& of) { return of.value; }
 
     uint64_t value_bytes() const { return bf16 ? 2 : 4; }
     uint64_t rows(const Shape& shape) const { return uint64_t{samples} * shape.H * shape.W; }

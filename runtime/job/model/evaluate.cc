@@ -4,6 +4,7 @@
 #include <array>
 
 #include "algos/pipeline.h"
+#include "nn/evaluation.h"
 #include "nn/graph/layers.h"
 
 namespace gradcast {
@@ -30,11 +31,11 @@ void Evaluator::count(uint32_t label, int32_t predicted) {
     if (!confusion.empty()) ++confusion[uint64_t{label} * data_.info().classes + found];
 }
 
-Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result) {
+Status Evaluator::part(uint32_t lane, uint32_t number, uint32_t first, uint32_t count, Net& net, BatchResult* result) {
     const DataInfo& info = data_.info();
     const Room& room = rooms_[lane];
-    uint64_t begin = uint64_t{number} * evaluation_batch;
-    const uint32_t count = batch_size(number);
+    if (first == 0) *result = {};
+    const uint64_t begin = uint64_t{number} * evaluation_batch + first;
     std::array<uint64_t, evaluation_batch> indices;
     for (uint32_t i = 0; i < count; ++i) indices[i] = begin + i;
     auto* images = room.images.as<uint8_t>();
@@ -46,14 +47,13 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
     samples.mean = mean_.data(), samples.std = std_.data();
     if (data_.of_program()) samples.places = places.data();
     uint32_t right = 0;
-    GC_TRY(net.evaluate(lane, samples, &right, &result->loss, predicted, ranks_ ? room.outputs.as<float>() : nullptr));
+    if (first > 0) GC_TRY(net_cpu_evaluate_further(net, lane, samples, &right, &result->loss, predicted));
+    else GC_TRY(net.evaluate(lane, samples, &right, &result->loss, predicted, ranks_ ? room.outputs.as<float>() : nullptr));
     if (info.regression() || !net.has_loss()) return {};
-    if (right == Net::no_classes) return result->untold = count, Status();
-    result->right = right;
-    result->counted = count;
+    if (right == Net::no_classes) return result->untold += count, Status();
+    result->right += right;
     if (net.by_position()) {
         const PositionLabels wanted(net.spec());
-        result->counted = 0;
         std::unique_lock lock(mutex_, std::defer_lock);
         if (counts()) lock.lock();
         for (uint32_t i = 0; i < count; ++i)
@@ -65,6 +65,7 @@ Status Evaluator::batch(uint32_t lane, uint32_t number, Net& net, BatchResult* r
             }
         return {};
     }
+    result->counted += count;
     if (!counts() || info.masks() || info.vocabulary > 0 || data_.of_program()) return {};
     std::lock_guard lock(mutex_);
     for (uint32_t i = 0; i < count; ++i) {
@@ -94,7 +95,8 @@ Status Evaluator::run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, s
     begin(results.size());
     lanes.run(static_cast<uint32_t>(results.size()), [&](uint32_t lane, uint32_t item) {
         if (failed.load(std::memory_order_relaxed)) return;
-        Status status = batch(lane, first + item * stride, net, &results[item]);
+        const uint32_t number = first + item * stride;
+        Status status = part(lane, number, 0, batch_size(number), net, &results[item]);
         ended(progress);
         if (status.ok()) return;
         std::lock_guard lock(mutex_);
@@ -104,14 +106,32 @@ Status Evaluator::run(Net& net, Lanes& lanes, uint32_t first, uint32_t stride, s
 }
 
 Status Evaluator::run(Net& net, Pipeline& pipeline, uint32_t first, uint32_t stride, std::span<BatchResult> results, Progress& progress) {
-    std::vector<EvaluationBatch> batches;
-    for (uint32_t item = 0; item < results.size(); ++item) batches.push_back({first + item * stride, batch_size(first + item * stride)});
-    begin(batches.size());
-    return pipeline.evaluate(batches, [&](uint32_t lane, uint32_t item) {
-        const Status status = batch(lane, batches[item].number, net, &results[item]);
-        ended(progress);
-        return status;
-    });
+    const uint32_t pieces = (evaluation_batch + piece_ - 1) / piece_;
+    begin(results.size());
+    // A pipeline computes several batches at a time, so the pieces of a batch, whose losses are added in order, come one call after the
+    // other.
+    for (uint32_t piece = 0; piece < pieces; ++piece) {
+        const uint32_t from = piece * piece_;
+        std::vector<EvaluationBatch> batches;
+        std::vector<uint32_t> items;
+        for (uint32_t item = 0; item < results.size(); ++item) {
+            const uint32_t number = first + item * stride;
+            if (from >= batch_size(number)) continue;
+            batches.push_back({number * pieces + piece, piece > 0 ? piece_ : std::min(piece_, batch_size(number))});
+            items.push_back(item);
+        }
+        const auto evaluate = [&](uint32_t lane, uint32_t index) {
+            const uint32_t item = items[index], number = first + item * stride, count = std::min(piece_, batch_size(number) - from);
+            const Status status = part(lane, number, from, count, net, &results[item]);
+            if (from + count == batch_size(number)) ended(progress);
+            else progress.advance();
+            return status;
+        };
+        if (piece > 0 && batches.empty()) break;
+        GC_TRY(pipeline.evaluate(batches, evaluate));
+        if (pipeline.ended_early()) break;
+    }
+    return {};
 }
 
 }   // namespace gradcast

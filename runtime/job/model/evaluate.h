@@ -52,8 +52,10 @@ Status samples_alike(const A& a, const B& b, std::string_view of_a, std::string_
 
 class Evaluator {
 public:
-    /// mean and std [C] are those of the data the net was trained on.  All outlive the evaluator.
-    Evaluator(const DataSet& data, const std::vector<float>& mean, const std::vector<float>& std) : data_(data), mean_(mean), std_(std) {}
+    /// mean and std [C] are those of the data the net was trained on.  All outlive the evaluator.  piece: the samples that a net in stages
+    /// computes at a time, the same at all its nodes; below evaluation_batch: of nets on CPUs.
+    Evaluator(const DataSet& data, const std::vector<float>& mean, const std::vector<float>& std, uint32_t piece = evaluation_batch)
+        : data_(data), mean_(mean), std_(std), piece_(piece) {}
     void plan(uint32_t lanes, Arena& arena);
     uint32_t batches() const { return static_cast<uint32_t>((data_.info().count + evaluation_batch - 1) / evaluation_batch); }
     /// Evaluates batches first, first + stride, … into results[0], results[1], …  Trainer thread.
@@ -90,7 +92,8 @@ private:
     uint32_t batch_size(uint32_t number) const {
         return static_cast<uint32_t>(std::min<uint64_t>(evaluation_batch, data_.info().count - uint64_t{number} * evaluation_batch));
     }
-    Status batch(uint32_t lane, uint32_t number, Net& net, BatchResult* result);
+    /// Evaluates `count` samples of the batch from sample `first` on, and adds them to what the samples before them gave.
+    Status part(uint32_t lane, uint32_t number, uint32_t first, uint32_t count, Net& net, BatchResult* result);
     bool counts() const { return !count_of_class.empty(); }
     void count(uint32_t label, int32_t predicted);
     bool ranks_ = false;
@@ -98,6 +101,7 @@ private:
     void ended(Progress& progress);
     const DataSet& data_;
     const std::vector<float>&mean_, &std_;
+    const uint32_t piece_;
     std::vector<Room> rooms_;                              // by lane
     std::mutex mutex_;                                     // of the counts by class, and of the first error
     std::atomic<uint32_t> run_batches_{0}, run_done_{0};   // counters for share(), so relaxed

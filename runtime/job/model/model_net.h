@@ -18,8 +18,9 @@ struct ModelNet {
     ModelNet& operator=(const ModelNet&) = delete;
 
     /// Reads final.h5, a checkpoint, or a file written by safetensors_write() whose name ends in .safetensors.  Plans its net for batches
-    /// of `samples` samples, in bf16 if the job was in bf16 and this CPU supports it, else in float32.  The caller may plan more
-    /// memory in `arena` until ready().  averaged: with the averaged weights (model_averaged()), which a file of tensors does not have.
+    /// of `samples` samples, which it computes in pieces (evaluation_piece()), in bf16 if the job was in bf16 and this CPU supports it,
+    /// else in float32.  The caller may plan more memory in `arena` until ready().  averaged: with the averaged weights (model_averaged()),
+    /// which a file of tensors does not have.
     Status open(const std::string& path, uint32_t threads, uint32_t samples = evaluation_batch, bool averaged = false);
     /// Takes the memory, fills in the parameters and starts the lanes.
     Status ready();

@@ -11,6 +11,7 @@
 #include "datasets/resident.h"
 #include "datasets/verified.h"
 #include "nn/averaged.h"
+#include "nn/evaluation.h"
 #include "nn/frozen.h"
 #include "nn/graph/slices.h"
 #include "nn/measure.h"
@@ -444,8 +445,11 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
     if (!why.empty()) report.warn(why);
     if (compute.device) lane_count = compute.device->lane_count();
     if (pipeline) pipeline->lanes = cut->lanes = lane_count;
+    // Programs of processes and GPUs, whose memory is not that of the nodes, evaluate whole batches.
+    const bool whole = compute.device || processes;
+    const uint32_t piece = whole ? evaluation_batch : evaluation_piece(spec, *distinct.rbegin(), evaluation_batch);
     NetConfig net{.lanes = lane_count,
-                  .samples_max = test || algorithm->gathers ? evaluation_batch : *distinct.rbegin(),
+                  .samples_max = test || algorithm->gathers ? piece : *distinct.rbegin(),
                   .block_sizes = {distinct.begin(), distinct.end()},
                   .seed = job.seed,
                   .precision = job.precision,
@@ -477,7 +481,7 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
         GC_TRY(plan_loader(config, augment, lane_count, report));
     }
     if (test) {
-        evaluator = std::make_unique<Evaluator>(*test, info.mean, info.std);
+        evaluator = std::make_unique<Evaluator>(*test, info.mean, info.std, piece);
         evaluator->plan(lane_count, arena);
     }
     report.update([this](JobStatus& status) {
