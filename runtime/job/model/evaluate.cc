@@ -117,6 +117,7 @@ Status Evaluator::run(Net& net, Pipeline& pipeline, uint32_t first, uint32_t str
         for (uint32_t item = 0; item < results.size(); ++item) {
             const uint32_t number = first + item * stride;
             if (from >= batch_size(number)) continue;
+            // Further pieces are computed by the program of a whole one, also where they have fewer samples.
             batches.push_back({number * pieces + piece, piece > 0 ? piece_ : std::min(piece_, batch_size(number))});
             items.push_back(item);
         }
