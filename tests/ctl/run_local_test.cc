@@ -1,5 +1,6 @@
 // run --local: real daemons on this machine; nothing of them remains.
 #include <httplib.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <map>
@@ -43,6 +44,14 @@ struct SystemLocal : CtlData {
     }
 };
 
+/// Waits until a verification records the file, which must have rested.
+void wait_for_rest(const std::string& path) {
+    struct stat file {};
+    ASSERT_EQ(::stat(path.c_str(), &file), 0);
+    const uint64_t changed_ns = static_cast<uint64_t>(file.st_ctim.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(file.st_ctim.tv_nsec);
+    while (unix_ns() < changed_ns + verified_age_ns) ::usleep(20'000);
+}
+
 // The state folders of the daemons go with them, the record of the user stays.
 TEST_F(SystemLocal, ShardsAreVerifiedOnce) {
     import();
@@ -51,7 +60,7 @@ TEST_F(SystemLocal, ShardsAreVerifiedOnce) {
         const std::string text = read("cache/gradcast/verified");
         return std::count(text.begin(), text.end(), '\n');
     };
-    std::this_thread::sleep_for(std::chrono::nanoseconds(verified_age_ns + 100'000'000));
+    for (const char* name : {"/train.h5", "/test.h5"}) wait_for_rest(folder + name);
     Outcome outcome = run("run job.toml --local 2 --set job.steps=1 --keep kept");
     ASSERT_EQ(outcome.exit, 0) << outcome.err;
     EXPECT_EQ(recorded(), 3);
@@ -61,7 +70,7 @@ TEST_F(SystemLocal, ShardsAreVerifiedOnce) {
     EXPECT_EQ(run("run job.toml --local 1 --set job.steps=1").exit, 0);
     EXPECT_EQ(read("cache/gradcast/verified"), before);
     fs::copy_file(folder + "/test.h5", folder + "/other.h5");
-    std::this_thread::sleep_for(std::chrono::nanoseconds(verified_age_ns + 100'000'000));
+    wait_for_rest(folder + "/other.h5");
     EXPECT_EQ(run("evaluate kept/final.h5 --data other.h5").exit, 0);
     EXPECT_EQ(recorded(), 4);
     // A shard that has changed is refused, whatever the record says.
