@@ -131,7 +131,7 @@ TEST(Ends, ACancelledJobGoesOnFromItsNewestStep) {
         whole_run(each.optimiser, steps_most);   // its folder is that of rank 0
         uint32_t resumed = 0;
         const uint64_t whole_us = quiet_us(each, 1);
-        for_seeds(60, [&](uint64_t seed) {
+        for_seeds(20, [&](uint64_t seed) {
             const uint64_t at_us = 3'000 + splitmix64(seed + 17) % whole_us;
             SCOPED_TRACE(fmt::format("{}, cancelled at {} us", each.name, at_us));
             Ended job(each.ranks, seed);
@@ -140,7 +140,7 @@ TEST(Ends, ACancelledJobGoesOnFromItsNewestStep) {
             job.run();
             resumed += goes_on(job);
         });
-        EXPECT_GT(resumed, 30u) << each.name;
+        EXPECT_GT(resumed, 10u) << each.name;
         if (HasFailure()) return;
     }
 }
@@ -150,7 +150,7 @@ TEST(Ends, AJobWhoseNodesAllLeaveGoesOnFromItsNewestStep) {
     for (const Case& each : cases) {
         whole_run(each.optimiser, steps_many);
         uint32_t resumed = 0;
-        for_seeds(40, [&](uint64_t seed) {
+        for_seeds(14, [&](uint64_t seed) {
             const uint64_t at_us = 3'000 + splitmix64(seed + 17) % 300'000;
             SCOPED_TRACE(fmt::format("{}, left from {} us on", each.name, at_us));
             Ended job(each.ranks, seed);
@@ -167,7 +167,7 @@ TEST(Ends, AJobWhoseNodesAllLeaveGoesOnFromItsNewestStep) {
             EXPECT_LT(job.sim->now_us(), at_us + 2 * D);
             if (!HasFailure()) resumed += goes_on(job);
         });
-        EXPECT_GT(resumed, 20u) << each.name;
+        EXPECT_GT(resumed, 7u) << each.name;
         if (HasFailure()) return;
     }
 }

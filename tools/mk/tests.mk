@@ -93,6 +93,7 @@ nightly: deps
 	GC_SEEDS=$$(($$GC_SEEDS / 100)) $(BUILD)/tests/sim --gtest_filter='SlowExchangeSim.*'
 	$(BUILD)/tests/sim --gtest_filter='StagesViews.OneNodeByChance:StagesBuddies.NodesByChance'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/sim --gtest_filter='*Views.*NodesByChance:*Views.TwoNodes*:StagesShapes.*'
+	GC_SEEDS=$$(($$GC_SEEDS / 50)) $(BUILD)/tests/sim --gtest_filter='Ends.*'
 	GC_SEEDS=4 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
 	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrids.*'
 	GC_WIDTH=2100 GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemMemory.*'
