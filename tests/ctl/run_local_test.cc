@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <map>
+#include <regex>
 
 #include "datasets/verified.h"
 #include "runtime/job/model/model_file.h"
@@ -376,6 +377,11 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     const size_t at = outcome.err.find(says), end = outcome.err.find(on);
     ASSERT_TRUE(at != std::string::npos && end != std::string::npos) << outcome.err;
     const std::string checkpoint = outcome.err.substr(at + says.size(), end - at - says.size());
+    std::smatch steps;   // the line names one state
+    EXPECT_TRUE(
+        std::regex_search(outcome.err, steps, std::regex("interrupted after step ([0-9]+) of 4000: its state after ([0-9]+) steps")))
+        << outcome.err;
+    EXPECT_EQ(steps[1], steps[2]) << outcome.err;
     EXPECT_EQ(run("run --local 2").exit, 2);
     outcome = run("run --resume kept/job.toml --local 2");
     EXPECT_EQ(outcome.exit, 2);
@@ -399,6 +405,45 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     EXPECT_EQ(outcome.exit, 1);
     EXPECT_TRUE(outcome.says("of another training: optimiser.lr was 0.05 and is 0.06 now")) << outcome.err;
     expect_nothing_remains();
+}
+
+// With `survive` some daemons leave the job, and the last ones, which it cannot go on without, end it.
+TEST_F(SystemLocal, CtrlCEndsAJobThatSurvivesWithItsNewestState) {
+    import();
+    struct Case {
+        uint32_t nodes;
+        const char* grid;
+    };
+    for (const auto& [nodes, grid] : {Case{2, ""}, Case{3, ""}, Case{4, ""}, Case{3, "[parallel]\nstages = 3\nbuddy = true\n"},
+                                      Case{4, "[parallel]\nstages = 4\nbuddy = true\n"}, Case{4, "[parallel]\nstages = 2\n"}}) {
+        SCOPED_TRACE(fmt::format("{} nodes {}", nodes, grid));
+        std::string job = good_job;
+        job.replace(job.find("steps = 6"), 9,
+                    "steps = 100000\nevaluate = 100000\ncheckpoint_every = 100000\ndeadline = \"8s\"\nsurvive = true");
+        write("job.toml", job + grid);
+        for (const char* file : {"err", "kept"}) fs::remove_all(folder + "/" + file);
+        const pid_t pid = start(fmt::format("run job.toml --local {} --keep kept", nodes));
+        EXPECT_TRUE(shown("step ")) << read("err");
+        const uint64_t begin_us = clock_us();
+        ::kill(pid, SIGINT);
+        const Outcome outcome = wait(pid, 30);
+        EXPECT_LT(clock_us() - begin_us, 5'000'000u);
+        EXPECT_EQ(outcome.exit, 1) << outcome.err;
+        std::smatch found;
+        EXPECT_TRUE(std::regex_search(outcome.err, found, std::regex("its state after ([0-9]+) steps is kept"))) << outcome.err;
+        const uint64_t steps = found.empty() ? 0 : std::stoull(found[1]);
+        expect_nothing_remains();
+        if (HasFailure()) return;
+        // What is kept has the bits of a run that nobody ended.
+        const std::string after = outcome.err.substr(outcome.err.find("--resume ") + 9), checkpoint = after.substr(0, after.find(' '));
+        const std::string alone = fmt::format("run job.toml --local 1 --set job.survive=false --set job.steps={} {} -o json", steps + 2,
+                                              *grid ? "--set parallel.stages=1 --set parallel.buddy=false" : "");
+        const Outcome on = run(alone + " --keep on --resume " + checkpoint), whole = run(alone);
+        fs::remove_all(folder + "/on");
+        EXPECT_EQ(on.exit, 0) << on.err;
+        EXPECT_EQ(whole.exit, 0) << whole.err;
+        EXPECT_EQ(on.json()["status"]["digest"], whole.json()["status"]["digest"]);
+    }
 }
 
 TEST_F(SystemLocal, AFolderHoldsOneTraining) {

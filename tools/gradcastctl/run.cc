@@ -70,8 +70,8 @@ const std::vector<std::string> results_of_a_job = {"job.toml",     "job.json",  
                                                    constants_file, sources_file,      sources_folder};
 
 /// Keeps the newest checkpoint of an unfinished job, and the folder of a node that has it or its first part.  Returns how it goes on, for
-/// people; "": there is no checkpoint.
-std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const std::string& folder) {
+/// people; "": there is no checkpoint.  *kept: its steps; unchanged where nothing is.
+std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const std::string& folder, uint64_t* kept = nullptr) {
     std::map<std::pair<uint64_t, uint32_t>, std::map<uint32_t, std::string>> all;   // by steps and cells: by cell, a node's folder
     for (uint32_t i = 0; i < cluster.count(); ++i)
         for (const CheckpointName& name : checkpoint_files(cluster.job_folder(i, id)))
@@ -86,6 +86,7 @@ std::string keep_checkpoint(const Cluster& cluster, const std::string& id, const
     for (const auto& [cell, from] : parts)
         if (status.ok()) status = keep_results(from, folder, {file(cell)});
     if (!status.ok()) return status.what;
+    if (kept) *kept = steps;
     return fmt::format("its state after {} steps is kept: gradcastctl run --resume {}/{} --local {} goes on", steps, folder, file(0),
                        cluster.count());
 }
@@ -262,9 +263,10 @@ int train(const Options& options, const JobConfig& config, const std::string& pa
     }
     bar.end();
     if (!interrupted.ok()) {
-        cluster.halt();   // each daemon writes a checkpoint
-        const std::string goes_on = keep_checkpoint(cluster, id, keep);
-        return complain(exit_failed, "interrupted after step {} of {}: {}", job.summary.status.step, job.summary.status.steps,
+        cluster.halt();                             // each daemon writes a checkpoint
+        uint64_t steps = job.summary.status.step;   // as last seen here; the nodes have gone on to those of the checkpoint
+        const std::string goes_on = keep_checkpoint(cluster, id, keep, &steps);
+        return complain(exit_failed, "interrupted after step {} of {}: {}", steps, job.summary.status.steps,
                         goes_on.empty() ? "the training is lost" : goes_on);
     }
     if (reply.exit != exit_done) return lost(dead.ok() ? fail(Code::peer_lost, "{}", reply.error) : dead);
