@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -119,22 +120,43 @@ struct LlmC {
 };
 constexpr LlmC llm_c[] = {{20240520, 1, Element::u16}, {20240801, 7, Element::u32}};
 
-/// *skip: bytes of a header.  *element: of the tokens.
-Status tokens_format(const std::string& path, const ImportConfig& config, Element* element, uint64_t* skip) {
+struct TokensFormat {
+    Element element = Element::u16;
+    uint64_t skip = 0;                     // bytes of a header
+    std::optional<uint32_t> tokens = {};   // as a header says
+    Status check(const std::string& path, uint64_t bytes) const;
+};
+
+Status tokens_format(const std::string& path, const ImportConfig& config, TokensFormat* format) {
     Source source;
     GC_TRY(source.open(path));
     uint32_t head[3] = {};
-    *skip = 0;
-    *element = config.wide_tokens ? Element::u32 : Element::u16;
+    format->element = config.wide_tokens ? Element::u32 : Element::u16;
     if (source.read(reinterpret_cast<uint8_t*>(head), sizeof head) < sizeof head) return {};
     for (const LlmC& each : llm_c) {
         if (head[0] != each.magic) continue;
         if (head[1] != each.version)
             return fail(Code::data, "{}: a header of llm.c of version {}, of which only {} is known", path, head[1], each.version);
-        *element = each.element;
-        *skip = llm_c_header;
+        format->element = each.element;
+        format->skip = llm_c_header;
+        format->tokens = head[2];
     }
     return {};
+}
+
+/// Of a file that has so many bytes.
+Status TokensFormat::check(const std::string& path, uint64_t bytes) const {
+    const uint64_t width = element_bytes(element), found = bytes > skip ? (bytes - skip) / width : 0;
+    if (tokens && bytes < skip)
+        return fail(Code::data, "{}: truncated: its header of llm.c ends after {} of {} bytes: fetch or write the file again", path, bytes,
+                    skip);
+    if (tokens && found < *tokens)
+        return fail(Code::data, "{}: truncated: its header says {} tokens, it has {}: fetch or write the file again", path, *tokens, found);
+    if (tokens && found > *tokens)
+        return fail(Code::data, "{}: its header says {} tokens, but it has {}: fetch or write the file again", path, *tokens, found);
+    if (bytes > skip && (bytes - skip) % width == 0) return {};
+    return fail(Code::data, "{}: truncated: {} bytes are not whole tokens of {} bytes{}", path, bytes, width,
+                width == 2 && !tokens ? " (--wide: they have 4)" : "");
 }
 
 /// The vocabulary of --vocabulary FILE, if there is one.
@@ -222,12 +244,13 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
         for (const bool tested : {false, true}) {
             const std::string& path = tested ? test : train;
             if (path.empty()) continue;
-            Element its = Element::u16;
-            uint64_t skip = 0;
-            GC_TRY(tokens_format(path, config, &its, &skip));
-            if (tested && its != element)
-                return fail(Code::data, "{}: tokens are {}, but those of {} {}", path, element_name(its), train, element_name(element));
-            element = its;
+            TokensFormat format;
+            GC_TRY(tokens_format(path, config, &format));
+            if (tested && format.element != element)
+                return fail(Code::data, "{}: tokens are {}, but those of {} {}", path, element_name(format.element), train,
+                            element_name(element));
+            element = format.element;
+            const uint64_t skip = format.skip;
             const uint32_t width = element_bytes(element);
             uint64_t bytes = 0;
             uint32_t token = 0;
@@ -240,7 +263,7 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
                     if (place + 1 < width) continue;
                     if (vocabulary > 0 && token >= vocabulary)
                         return fail(Code::data, "{}: token {} is {}, not below --vocabulary {}", path, (at + i - skip) / width, token,
-                                    config.vocabulary_file.empty() ? fmt::format("{}", vocabulary)
+                                    config.vocabulary_file.empty() ? fmt::format("{}: give a larger --vocabulary", vocabulary)
                                                                    : fmt::format("{}, which has {}: it is not that of these tokens",
                                                                                  config.vocabulary_file, vocabulary));
                     largest = std::max(largest, token);
@@ -250,9 +273,7 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
                 return {};
             });
             GC_TRY(status);
-            if (bytes <= skip || (bytes - skip) % width != 0)
-                return fail(Code::data, "{}: truncated: {} bytes are not whole tokens of {} bytes{}", path, bytes, width,
-                            width == 2 ? " (--wide: they have 4)" : "");
+            GC_TRY(format.check(path, bytes));
         }
         if (!second) import->train.tokens = train_count;
     }

@@ -4,8 +4,15 @@
 #include <vector>
 
 namespace gradcast {
+namespace {
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+}   // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> names) {
+    for (const std::string& name : names)
+        if (std::ranges::equal(name, word, {}, lower, lower)) return name;
     std::string best;
     size_t least = std::max<size_t>(2, word.size() / 3) + 1;
     for (const std::string& name : names) {

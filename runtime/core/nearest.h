@@ -6,7 +6,7 @@
 
 namespace gradcast {
 
-/// The name with the smallest edit distance to `word`, if that is at most max(2, length / 3); else "".  O(names * letters^2).
+/// The name equal to `word` but for case; else the nearest by edit distance, at most max(2, length / 3); else "".  O(names * letters^2).
 std::string nearest(std::string_view word, std::span<const std::string> names);
 /// Untrusted text for a message: its first 60 bytes, without control characters.
 std::string one_line(std::string_view text);

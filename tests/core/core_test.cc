@@ -170,6 +170,11 @@ TEST(Nearest, FindsTheSlipOfTheFinger) {
     EXPECT_EQ(nearest("node", names), "nodes");
     EXPECT_EQ(nearest("lcoal", names), "local");
     EXPECT_EQ(nearest("elephant", names), "");
+    names = {"adam", "adamw", "lamb", "SGD", "N"};
+    EXPECT_EQ(nearest("adamW", names), "adamw");   // another case is no other name
+    EXPECT_EQ(nearest("ADAM", names), "adam");
+    EXPECT_EQ(nearest("sgd", names), "SGD");
+    EXPECT_EQ(nearest("n", names), "N");
     EXPECT_EQ(nearest("", {}), "");
 }
 

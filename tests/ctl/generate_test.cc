@@ -129,6 +129,10 @@ TEST_F(SystemText, Mistakes) {
     };
     fails("generate one/final.h5 --prompt 'the X'", "the prompt has the character \"X\", which is not among the 11 of the model");
     fails("generate one/final.h5 --prompt-tokens 3,99", "token 99 is not below the vocabulary of 11");
+    EXPECT_EQ(run("generate one/final.h5 --prompt-tokens 3,99").out, "");   // nothing of the prompt either
+    std::string early = "99";                                               // before what the net sees
+    for (int i = 0; i < 40; ++i) early += ",3";
+    fails("generate one/final.h5 --prompt-tokens " + early, "token 99 is not below the vocabulary of 11");
     fails("predict one/final.h5 text.txt", "takes samples of u16, not images");
     fails("run job.toml --local 1 --set net.heads=3", "3 heads (net.heads) do not divide a width of 16 (net.width)");
     fails("run job.toml --local 1 --set data.context=9999", "too few for a context of 9999");

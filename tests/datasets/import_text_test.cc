@@ -185,10 +185,27 @@ TEST_F(ImportText, ErrorsNameFilePlaceAndWayOut) {
     config.kind = "tokens";
     expect_error(import("abc"), {"t.txt: truncated: 3 bytes are not whole tokens of 2 bytes (--wide: they have 4)"});
     config.vocabulary = 10;
-    expect_error(import(little({1, 2, 10}, 2)), {"t.txt: token 2 is 10, not below --vocabulary 10"});
+    expect_error(import(little({1, 2, 10}, 2)), {"t.txt: token 2 is 10, not below --vocabulary 10: give a larger --vocabulary"});
+    config.vocabulary = 0;
     std::vector<uint32_t> header(256);
     header[0] = 20240520, header[1] = 2;
     expect_error(import(little(header, 4)), {"a header of llm.c of version 2, of which only 1 is known"});
+    for (const auto& [magic, version, width] : {std::tuple{20240520u, 1u, 2u}, {20240801u, 7u, 4u}}) {
+        header[0] = magic, header[1] = version, header[2] = 3;
+        const std::string all = little(header, 4) + little({1, 2, 3}, width);
+        ASSERT_TRUE(import(all).ok());
+        expect_error(import(all.substr(0, all.size() - width)),
+                     {"t.txt: truncated: its header says 3 tokens, it has 2: fetch or write the file again"});
+        expect_error(import(all.substr(0, all.size() - 1)), {"t.txt: truncated: its header says 3 tokens, it has 2"});
+        expect_error(import(all + std::string(width, '\1')),
+                     {"t.txt: its header says 3 tokens, but it has 4: fetch or write the file again"});
+        expect_error(import(all + '\1'),
+                     {fmt::format("t.txt: truncated: {} bytes are not whole tokens of {} bytes", all.size() + 1, width)});
+        expect_error(import(all.substr(0, 1024)), {"t.txt: truncated: its header says 3 tokens, it has 0"});
+        for (const size_t bytes : {12, 1023})
+            expect_error(import(all.substr(0, bytes)),
+                         {fmt::format("t.txt: truncated: its header of llm.c ends after {} of 1024 bytes: fetch or write", bytes)});
+    }
     config.from = folder.path;
     expect_error(data_import(config, &result), {"/train.bin[.gz, .xz] is missing"});
     config.from = from;

@@ -2,6 +2,7 @@
 // accuracy of the uncut net on one rank.
 #include "algos/grid/grid.h"
 #include "algos/grid/schedule.h"
+#include "nn/evaluation.h"
 #include "nn/net.h"
 #include "runtime/core/channel.h"
 #include "runtime/job/run/job_check.h"
@@ -293,6 +294,32 @@ void any_cut(uint64_t seed) {
 // No bit depends on where a net is cut.  GC_SEEDS=4 tries every cut of the large nets, one seed a fourth of them.
 TEST(SlowStages, AnyAllowedCut) {
     for_seeds(1, [](uint64_t seed) { any_cut(seed); });
+}
+
+// A net of large samples computes fewer than 100 at a time, and adds their losses in order.
+TEST(Stages, EvaluateInPieces) {
+    StagesJob job, alone;
+    for (StagesJob* each : {&job, &alone}) each->preset = "resnet9", each->steps = 2, each->blocks = 3, each->batch = 5;
+    job.parallel = "stages = 2\n";
+    job.sim.ranks = 2, alone.sim.ranks = 1;
+    job.lanes = 2;
+    JobConfig config;
+    ASSERT_TRUE(job.parse(&config).ok());
+    NetSpec spec{.C = 3, .H = 32, .W = 32};
+    ASSERT_TRUE(preset_layers("resnet9", {}, &spec).ok());
+    const uint32_t piece = evaluation_piece(spec, 2, 100);
+    EXPECT_GE(piece, 2u);
+    EXPECT_LT(piece, 23u);   // three pieces or more, of 46 samples
+    for (StagesJob* each : {&job, &alone}) {
+        const Status status = each->run();
+        ASSERT_TRUE(status.ok()) << status.what;
+    }
+    const JobStatus wanted = alone.engines[0]->status();
+    EXPECT_GT(wanted.test_loss, 0);
+    for (const auto& engine : job.engines) {
+        EXPECT_EQ(engine->status().test_loss, wanted.test_loss);
+        EXPECT_EQ(engine->status().accuracy, wanted.accuracy);
+    }
 }
 
 TEST(Stages, CutsThatCannotBeAreNamed) {

@@ -99,7 +99,8 @@ static int command_import(const Options& options, ImportConfig config, const std
         return exit_done;
     }
     for (const char* half : {"train", "test"}) print_paths(result.paths, half);
-    fmt::print("{} samples to train on, {} to test on\n", result.train, result.test);
+    const bool text = config.kind == "text" || config.kind == "tokens";
+    fmt::print("{} {} to train on, {} to test on\n", result.train, text ? "tokens" : "samples", result.test);
     return exit_done;
 }
 

@@ -33,6 +33,7 @@ int command_generate(const Options& options, const Flags& flags) {
     Status status = generator.open(path, flags.averaged);
     if (status.ok() && !flags.vocabulary.empty()) status = generator.vocabulary(flags.vocabulary);
     if (status.ok() && tokens.empty()) status = generator.tokens(flags.prompt, &tokens);
+    if (status.ok()) status = generator.check(tokens);
     const size_t given = tokens.size();
     std::string text;
     const bool terminal = ::isatty(STDOUT_FILENO) == 1;
@@ -45,8 +46,7 @@ int command_generate(const Options& options, const Flags& flags) {
         fmt::print("{}", shown);
         std::fflush(stdout);
     };
-    for (size_t i = 0; status.ok() && i < given; ++i)
-        if (tokens[i] < generator.model().net.vocabulary) say(tokens[i]);   // next() refuses others
+    for (size_t i = 0; status.ok() && i < given; ++i) say(tokens[i]);
     for (uint32_t i = 0; status.ok() && i < flags.count; ++i) {
         uint32_t next = 0;
         status = generator.next(tokens, flags.sampling, &next);

@@ -131,14 +131,19 @@ std::string Generator::text(uint32_t token) const {
     return fmt::format("{} ", token);
 }
 
+Status Generator::check(std::span<const uint32_t> tokens) const {
+    const uint32_t vocabulary = net_.model.net.vocabulary;
+    const auto other = std::ranges::find_if(tokens, [&](uint32_t token) { return token >= vocabulary; });
+    if (other == tokens.end()) return {};
+    return fail(Code::invalid, "token {} is not below the vocabulary of {} of the model {}", *other, vocabulary, path_);
+}
+
 Status Generator::next(std::span<const uint32_t> tokens, const Sampling& sampling, uint32_t* next) {
     const NetSpec& spec = net_.model.net;
     const uint32_t context = spec.positions();
     GC_ASSERT(!tokens.empty());
     const std::span<const uint32_t> seen = tokens.last(std::min<size_t>(tokens.size(), context));
-    for (const uint32_t token : seen)
-        if (token >= spec.vocabulary)
-            return fail(Code::invalid, "token {} is not below the vocabulary of {} of the model {}", token, spec.vocabulary, path_);
+    GC_TRY(check(seen));
     std::vector<uint8_t> window(spec.sample_bytes());   // behind the prompt zeros, which no position before sees
     const uint32_t width = element_bytes(spec.element);
     for (size_t i = 0; i < seen.size(); ++i) std::memcpy(&window[i * width], &seen[i], width);   // the low bytes

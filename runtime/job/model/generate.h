@@ -29,6 +29,8 @@ public:
     Status vocabulary(const std::string& path);
     /// As UTF-8 (of bytes and merges: bytes, which may be a part of a character); of other vocabularies the number and a space.
     std::string text(uint32_t token) const;
+    /// Error: names a token that the model does not have.
+    Status check(std::span<const uint32_t> tokens) const;
     /// Draws what follows the last `context` of these tokens; at least one.  Cost: one forward pass of the context.
     Status next(std::span<const uint32_t> tokens, const Sampling& sampling, uint32_t* next);
     const Model& model() const { return net_.model; }
