@@ -152,7 +152,8 @@ TEST(Stages, ComputeActivationsAgain) {
             expect_wanted(job);
             for (const auto& engine : job.engines) bytes[recompute].push_back(activation_bytes(*engine));
         }
-        for (Rank rank = 0; rank < each.ranks && gpipe; ++rank) EXPECT_LT(bytes[true][rank], bytes[false][rank] / 4) << "rank " << rank;
+        // Of 8 blocks one has its activations, and each what has come from other stages.
+        for (Rank rank = 0; rank < each.ranks && gpipe; ++rank) EXPECT_LT(bytes[true][rank], bytes[false][rank] / 3) << "rank " << rank;
     }
 }
 
