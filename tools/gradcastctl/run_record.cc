@@ -325,7 +325,8 @@ int describe_folder(const Options& options, const std::string& folder) {
     if (run.job) {   // of the node that reported the run
         const JobStatus& status = run.job->summary.status;
         if (status.edge_bytes > 0)
-            line("by formula", fmt::format("{} of words and {} of edges sent", text_bytes(status.bytes_bound), text_bytes(status.edge_bytes)));
+            line("by formula",
+                 fmt::format("{} of words and {} of edges sent", text_bytes(status.bytes_bound), text_bytes(status.edge_bytes)));
         if (status.pipeline) print_pipeline(*status.pipeline);
         line("memory", words_of(memory_text(status.memory)));
         line("stage", status.stage);
