@@ -38,10 +38,10 @@ struct Algorithm {
     virtual Status round(Context& context) = 0;
     /// Between rounds: what the next round needs besides parameters, optimiser state and scales, for checkpoints.  Input of restore().
     virtual std::span<const std::byte> state() { return {}; }
-    /// After a round of a net in stages that ended before this rank had applied it: applies the sums, which another rank has applied.
-    /// False: this rank has not reported that it holds them.  Memory of the session in which the round began still exists.
-    /// factor: Context::factor_of() that step, of the rank that has applied it; this rank may lack what others know of it.  Nothing: no
-    /// rank says it; false also: this rank does not know it either.
+    /// After a round of a net in stages that ended before this rank had applied it: applies the sums.  Memory of the session in which the
+    /// round began still exists.  factor: Context::factor_of() that step, of a rank that has applied it.  Nothing: this rank finds it from
+    /// the reports that have come.  Returns false, and applies nothing, if this rank has not reported that it holds the sums, or if it
+    /// cannot find the factor.
     virtual bool finish(Context& context, std::optional<double> factor, Status* status) {
         return (void)context, (void)factor, (void)status, false;
     }

@@ -2,7 +2,7 @@
 // the state, and how far their checkpoints are.  With optimiser.clip_norm also the terms of the gradient's norm (nn/clip.h): a rank
 // computes those of its own groups, and each rank adds those of all cells in the order of the whole net's groups.
 //
-// Bytes by mail, to each other rank and step: two reports of 72, and 8 for each group whose term this rank reports.  A report of more than
+// Bytes by mail, to each other rank and step: two reports of 80, and 8 for each group whose term this rank reports.  A report of more than
 // mail_early_bytes leaves once its receiver has asked for it, which it does before its passes.
 //
 // Where `spare` replicas may be late or lost, the reports of all others suffice.  So a rank may be some steps ahead of a late one, and the

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nn/graph/layers.h"
+#include "nn/graph/planner.h"
 
 namespace gradcast {
 namespace {
@@ -15,12 +16,7 @@ uint32_t evaluation_piece(const NetSpec& spec, uint32_t block, uint32_t most) {
     std::vector<Layer> layers;
     if (!layers_check(spec, &layers).ok()) return most;
     const auto count = static_cast<uint32_t>(layers.size());
-    std::vector<uint32_t> last(count);   // by layer: the last one that reads its output
-    for (uint32_t i = 0; i < count; ++i) {
-        last[i] = i;
-        for (const uint32_t read : {layers[i].input, layers[i].other})
-            if (read != Layer::none) last[read] = i;
-    }
+    const std::vector<uint32_t> last = last_readers(layers);
     // Floats of a sample: all that a training block keeps, and the most that an evaluation keeps at a time.
     uint64_t all = layers[0].in.elements(), least = 0;
     for (uint32_t i = 0; i < count; ++i) {

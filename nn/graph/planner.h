@@ -38,15 +38,11 @@ public:
     /// Returns the offset of `bytes` bytes behind all that the program has appended to the place, or all programs to the copies.  Kept
     /// memory of a program that is forward only takes the first gap between what is live.
     uint64_t append(Place place, uint64_t bytes) {
-        if (place == Place::kept && forward_only_) return append_live(aligned(bytes));
-        const uint64_t offset = used_[index(place)];
-        reserve(place, bytes, offset);
-        used_[index(place)] = offset + aligned(bytes);
-        return offset;
+        return place == Place::kept && forward_only_ ? append_live(aligned(bytes)) : append_behind(place, bytes);
     }
     /// Kept memory that nothing else of the program uses, before this call or after it: something outside the program fills it.
     uint64_t append_own(uint64_t bytes) {
-        const uint64_t offset = append_behind(bytes);
+        const uint64_t offset = append_behind(Place::kept, bytes);
         if (forward_only_) live_.push_back({offset, aligned(bytes), true});
         return offset;
     }
@@ -78,11 +74,10 @@ private:
         bool own;   // until the program ends
     };
     static size_t index(Place place) { return static_cast<size_t>(place); }
-    uint64_t append_behind(uint64_t bytes) {
-        uint64_t& used = used_[index(Place::kept)];
-        const uint64_t offset = used;
-        reserve(Place::kept, bytes, offset);
-        used += aligned(bytes);
+    uint64_t append_behind(Place place, uint64_t bytes) {
+        const uint64_t offset = used_[index(place)];
+        reserve(place, bytes, offset);
+        used_[index(place)] = offset + aligned(bytes);
         return offset;
     }
     uint64_t append_live(uint64_t bytes) {
@@ -100,6 +95,17 @@ private:
     bool odd_ = false, forward_only_ = false;
     std::vector<Live> live_;   // ascending offsets, of a program that is forward only
 };
+
+/// By layer: the last layer that reads its output; itself where none does.
+inline std::vector<uint32_t> last_readers(const std::vector<Layer>& layers) {
+    std::vector<uint32_t> last(layers.size());
+    for (uint32_t i = 0; i < layers.size(); ++i) {
+        last[i] = i;
+        for (const uint32_t read : {layers[i].input, layers[i].other})
+            if (read != Layer::none) last[read] = i;
+    }
+    return last;
+}
 
 /// Builds the layers of a program in their order, each from the outputs that it reads.
 ///
@@ -123,12 +129,7 @@ Status layers_build(Build& b, const std::vector<Layer>& layers, const Activation
         if (b.part(from, by, &given)) parts[from].push_back(given.gradient);
         return given;
     };
-    std::vector<uint32_t> last(layers.size());   // by layer: the last one that reads its output
-    for (uint32_t i = 0; i < layers.size(); ++i) {
-        last[i] = i;
-        for (const uint32_t read : {layers[i].input, layers[i].other})
-            if (read != Layer::none) last[read] = i;
-    }
+    const std::vector<uint32_t> last = last_readers(layers);
     const auto keep_live = [&](MemoryPlan& plan, bool ours) {
         std::vector<uint64_t> live;
         for (uint32_t i = 0; i < outputs.size(); ++i)

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <span>
 
 #include "runtime/core/amount.h"
 #include "runtime/core/cpu_room.h"
@@ -407,19 +408,20 @@ Status DaemonConfig::command_check() const {
         name);
 }
 
+/// How many of these members have that host.
+static uint32_t at_host(std::span<const NodeAddress> members, const std::string& host) {
+    return static_cast<uint32_t>(std::ranges::count(members, host, &NodeAddress::host));
+}
+
 uint32_t DaemonConfig::sharers() const {
     const size_t own = self();
-    if (own == members.size()) return 1;
-    return static_cast<uint32_t>(
-        std::count_if(members.begin(), members.end(), [&](const NodeAddress& each) { return each.host() == members[own].host(); }));
+    return own == members.size() ? 1 : at_host(members, members[own].host());
 }
 
 std::vector<uint32_t> DaemonConfig::gpus_used(const std::string& root) const {
     const size_t own = self();
     if (!gpus.empty() || own == members.size()) return gpus;
-    const auto before = std::count_if(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(own),
-                                      [&](const NodeAddress& each) { return each.host() == members[own].host(); });
-    return gpus_shared_out(gpu_count(root), static_cast<uint32_t>(before), sharers());
+    return gpus_shared_out(gpu_count(root), at_host(std::span(members).first(own), members[own].host()), sharers());
 }
 
 uint64_t DaemonConfig::memory_most(const std::string& root) const {

@@ -14,7 +14,7 @@ constexpr uint64_t timeout_least_us = 1000, timeout_first_us = 5000;
 Sender::Sender(const BulkConfig& config, Arena& arena, BulkCounters* counters)
     : config_(config),
       counters_(counters),
-      words_((config.ranks + 63) / 64),
+      words_(bit_words(config.ranks)),
       parity_(config.segment_bytes, arena),
       pieces_(slots_max),
       remaining_(slots_max * words_),

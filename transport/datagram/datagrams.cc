@@ -231,7 +231,7 @@ Datagrams::Burst* Datagrams::next_burst() {
     }
     if (burst.to.bits && multicast_ && !burst.to_group && !burst.copies) {
         uint32_t receivers = 0;
-        for (size_t word = 0; word < (mates_.size() + 63) / 64; ++word)
+        for (size_t word = 0; word < bit_words(mates_.size()); ++word)
             receivers += static_cast<uint32_t>(std::popcount(burst.to.bits[word]));
         burst.to_group = receivers > 1;
     }

@@ -200,7 +200,7 @@ private:
         for (uint32_t q = 0, own = 0, other = targets_; q < place_of_.size(); ++q)
             place_of_[q] = own < targets_ && held[config_.self][own] == q ? own++ : other++;
 
-        const uint32_t words = (n() + 63) / 64;
+        const size_t words = bit_words(n());
         part_.clear();
         ranks_.clear();
         self_at_.clear();
@@ -331,7 +331,7 @@ private:
             if (++work.term == r_) {
                 work.term = 0;
                 const uint32_t set = work.encoded++;
-                const RankSet to{0, &to_[size_t{set} * ((n() + 63) / 64)]};
+                const RankSet to{0, &to_[set * bit_words(n())]};
                 send(s, PacketType::words, Phase::reduce, {b, part_[set], 0}, coded(s, b, set), to, actions);
             }
         } else if (work.summed < targets_) {

@@ -20,6 +20,7 @@
 #include <mutex>
 #include <queue>
 
+#include "runtime/core/bits.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/thread.h"
 #include "transport/wire/packet.h"
@@ -294,7 +295,7 @@ private:
             if (to.rank < nodes_.size()) each(to.rank);
             return;
         }
-        for (size_t word = 0; word < (nodes_.size() + 63) / 64; ++word)
+        for (size_t word = 0; word < bit_words(nodes_.size()); ++word)
             for (uint64_t bits = to.bits[word]; bits != 0; bits &= bits - 1)
                 each(static_cast<Rank>(word * 64 + static_cast<unsigned>(std::countr_zero(bits))));
     }

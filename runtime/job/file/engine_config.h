@@ -28,7 +28,7 @@ struct Resume {
 /// In a job's folder: the parameters that a net of net.command began with.
 constexpr char start_file[] = "start.safetensors";
 
-struct KernelsMemo;   // runtime/job/run/kernels_memo.h
+class KernelsMemo;   // runtime/job/run/kernels_memo.h
 
 struct EngineConfig {
     JobId id{};

@@ -141,7 +141,7 @@ private:
         gradients_.resize(order_.names.size());
         std::vector<uint64_t> outputs(weights_.size());
         for (const Layer& layer : whole.layers) {
-            const auto at = static_cast<size_t>(std::ranges::find(order_.names, layer.spec.name) - order_.names.begin());
+            const uint32_t at = place_of(layer);
             weights_[at] = static_cast<double>(layer.parameters());
             gradients_[at] = static_cast<double>(layer.weights + layer.biases);   // also where it takes another layer's weights
             outputs[at] = layer.out.elements();
@@ -163,25 +163,24 @@ private:
         return {};
     }
 
+    /// The layer's place in the order of the units.
+    uint32_t place_of(const Layer& layer) const {
+        return static_cast<uint32_t>(std::ranges::find(order_.names, layer.spec.name) - order_.names.begin());
+    }
+
     /// A unit that has a layer with the weights of another unit's layer updates these weights, too.
     void find_tied(const JobParts& whole) {
-        std::vector<uint32_t> numbers;   // of the layers in the order of the units
-        for (const std::string& name : order_.names)
-            numbers.push_back(static_cast<uint32_t>(
-                std::ranges::find(whole.layers, name, [](const Layer& layer) { return layer.spec.name; }) - whole.layers.begin()));
-        for (uint32_t owner = 0; owner < whole.layers.size(); ++owner) {
-            const Layer& layer = whole.layers[owner];
-            if (layer.uses == 1) continue;
+        for (const Layer& owner : whole.layers) {
+            if (owner.uses == 1) continue;
+            std::vector<uint32_t> takers;   // places of the layers that take its weights
+            for (const Layer& layer : whole.layers)
+                if (layer.number == owner.number || layer.tied == owner.number) takers.push_back(place_of(layer));
             std::vector<TiedUpdate> updates;
             for (const UnitTimes& unit : units_) {
-                bool has = false;
-                for (uint32_t i = unit.first; i < unit.end; ++i) {
-                    const uint32_t layer = numbers[i];
-                    has = has || layer == owner || whole.layers[layer].tied == owner;
-                }
-                if (!has) continue;
+                const auto takes = [&](uint32_t place) { return place >= unit.first && place < unit.end; };
+                if (std::ranges::none_of(takers, takes)) continue;
                 const auto all = static_cast<double>(layers_layout(whole.layers, 0, {unit.first, unit.end}).elements);
-                updates.push_back({unit.first, unit.apply * static_cast<double>(layer.weights + layer.biases) / all});
+                updates.push_back({unit.first, unit.apply * static_cast<double>(owner.weights + owner.biases) / all});
             }
             if (updates.size() > 1) tied_.push_back(std::move(updates));
         }
@@ -205,8 +204,7 @@ private:
         GC_TRY(optimiser_ranges(whole.layers, &optimiser));
         const uint32_t frozen = layers_frozen(whole.layers, optimiser);
         frozen_ = static_cast<uint32_t>(order_.names.size());
-        if (frozen < whole.layers.size())
-            frozen_ = static_cast<uint32_t>(std::ranges::find(order_.names, whole.layers[frozen].spec.name) - order_.names.begin());
+        if (frozen < whole.layers.size()) frozen_ = place_of(whole.layers[frozen]);
         return {};
     }
 

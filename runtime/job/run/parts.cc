@@ -591,12 +591,8 @@ Status JobParts::measure_kernels(const EngineConfig& config) {
     if (processes || !kernels_measured()) return {};
     KernelsMemo* const memo = config.kernels_memo;
     const std::string net_text = memo ? measured_text(*this, config.job.precision) : "";
-    KernelsMemo::Known known;
-    if (memo) {
-        std::scoped_lock lock(memo->mutex);
-        known = memo->nets[net_text];
-    }
-    if (known.digest == 0) {
+    std::optional<KernelsMemo::Known> known = memo ? memo->find(net_text) : std::nullopt;
+    if (!known) {
         NetMeasure measured;
         const NetConfig net{
             .samples_max = *std::ranges::max_element(block_sizes), .block_sizes = block_sizes, .precision = config.job.precision};
@@ -604,13 +600,10 @@ Status JobParts::measure_kernels(const EngineConfig& config) {
         double seconds = 0;
         for (const UnitTimes& unit : measured.units) seconds += unit.forward + unit.data + unit.weights;
         known = {measured.digest, static_cast<uint64_t>(seconds * 1e6)};
+        if (memo) memo->keep(net_text, *known);
     }
-    if (memo) {
-        std::scoped_lock lock(memo->mutex);
-        memo->nets[net_text] = known;
-    }
-    name_kernels(fmt::format("{:016x}", known.digest));
-    block_us_ = known.block_us;
+    name_kernels(fmt::format("{:016x}", known->digest));
+    block_us_ = known->block_us;
     return {};
 }
 
