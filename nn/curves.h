@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "nn/graph/curves.h"
 #include "runtime/core/elementary.h"
 #include "runtime/core/isa.h"
 
@@ -25,16 +26,13 @@
 
 namespace gradcast {
 
-enum class Curve : uint8_t { gelu, gelu_tanh, silu, sigmoid, tanh };
-constexpr uint32_t curve_count = 5;
-
 namespace curves {
 
 /// The normal distribution at x: the share below x, and the density.
 struct Normal {
     float share, density;
 };
-constexpr float root_2_by_pi = 0x1.988454p-1f, density_at_0 = 0x1.988454p-2f;
+constexpr float density_at_0 = 0x1.988454p-2f;
 
 // Coefficients, the highest power first.
 // (tanh(x) - x) / x^3 in x^2

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nn/graph/net_order.h"
 #include "nn/graph/net_spec.h"
 #include "nn/slice_link.h"
 #include "runtime/core/arena.h"
@@ -265,17 +266,8 @@ inline uint32_t together_of(const Net& net, uint32_t blocks, uint32_t lanes) {
 Status net_cpu_plan(const NetSpec& spec, const NetConfig& config, Arena& arena, std::unique_ptr<Net>* net);
 Status net_cpu_ready(Net& net, bool initial = true);
 
-/// What a cut of a net goes by.  Layers are numbered in the order in which they are computed, which is that of Stage and Edge.
-struct NetOrder {
-    std::vector<std::string> names;   // by layer
-    std::vector<double> work;         // by layer: multiplications and additions of a sample's forward and backward passes, about
-    std::vector<bool> learns;         // by layer: it has parameters
-    std::vector<uint32_t> begins;     // layers that may begin a stage, ascending
-    std::vector<std::pair<uint32_t, uint32_t>> reads;   // each layer with each one whose output it takes: {from, by}, in the order of `by`
-};
-/// Of the net on CPUs; on GPUs, which compute other layers as one.  Error: as layers_check().
+/// Finds the order of the net on CPUs.  Error: as layers_check().
 Status net_cpu_order(const NetSpec& spec, NetOrder* order);
-Status net_gpu_order(const NetSpec& spec, NetOrder* order);
 
 /// Fixes the instruction set of this process's kernels, once and before the first net is planned: bits differ between levels.  In float
 /// avx512_bf16 has the bits of avx512, and so has amx in layers that it does not multiply (nn/cpu/README.md).  common computes in float and
@@ -283,9 +275,5 @@ Status net_gpu_order(const NetSpec& spec, NetOrder* order);
 Status nn_isa(Isa isa);
 /// As it was fixed, or the best that this CPU has.
 Isa nn_isa();
-
-/// He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer, i)
-/// alone.  Batch norm begins with weight 1, mean 0 and second moment 1.
-void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters);
 
 }   // namespace gradcast

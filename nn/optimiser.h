@@ -87,6 +87,7 @@ struct OptimiserKind {
     std::span<const OptimiserKey* const> keys;     // beside lr; kinds that share a key list the same object
     uint32_t (*vectors)(const OptimiserConfig&);   // float32 vectors of state [elements], optimiser_vectors_max at most
     std::optional<OptimiserMistake> (*check)(const OptimiserConfig&) = nullptr;   // of several keys together
+    bool decay_apart = false;   // w decays beside the step, by lr weight_decay w, so weight_decay is no term of the loss's gradient
     /// Returns the rates of that step, with the same bits on every machine.
     StepRates (*rates)(const OptimiserConfig&, StepId);
     /// Updates `count` elements of w, and of its vectors of state; state[i] is null where there are no more.

@@ -1,9 +1,8 @@
-// Shared by the nets of all devices: kernels are made for a few sizes of blocks, and each size builds its layers one after the other.
+// Shared by the nets of all devices: kernels are made for a few sizes of blocks, and each size builds its layers (nn/graph/planner.h).
 #pragma once
 #include <algorithm>
 #include <set>
 
-#include "nn/graph/layers.h"
 #include "nn/net.h"
 
 namespace gradcast {
@@ -40,17 +39,6 @@ Status program_find(std::vector<Program>& programs, uint32_t samples, bool train
     for (const Program& each : programs)
         if (each.training) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", each.samples);
     return fail(Code::invalid, "a block of {} samples, but the net was planned for blocks of {}", samples, sizes);
-}
-
-/// The builder of the layer's kind, in the namespace of the device's Build.
-template <typename Build>
-Status layer_build(Build& b) {
-#define GC_LAYER(which) \
-    if (b.layer->is(which##_kind)) return which(b);
-    GC_LAYER_KINDS(GC_LAYER)
-#undef GC_LAYER
-    GC_ASSERT(false);
-    return {};
 }
 
 }   // namespace gradcast

@@ -25,7 +25,7 @@ double flops(const Layer& layer, Pass pass) {
         return (pass == Pass::forward ? 2 : pass == Pass::backward_data ? 5 : 0) * 2.0 * layer.out.C * pairs;
     }
     if (!layer.kind->multiplies) return 0;
-    const Shape& at = layer.is(conv_transposed_kind) ? layer.in : layer.out;   // where each weight is used once
+    const Shape& at = layer.multiplied();
     return 2.0 * static_cast<double>(layer.weights) * at.H * at.W;
 }
 

@@ -15,6 +15,7 @@
 
 #include "nn/graph/planner.h"
 #include "nn/kernels.h"
+#include "nn/programs.h"
 #include "runtime/core/arena.h"
 #include "runtime/core/isa.h"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nn/cpu/build.h"
+#include "nn/curves.h"
 
 namespace gradcast::cpu {
 namespace {

@@ -11,6 +11,7 @@
 #include "nn/cuda/kernels.h"
 #include "nn/graph/fusions.h"
 #include "nn/graph/planner.h"
+#include "nn/programs.h"
 #include "runtime/core/cuda/device.h"
 
 namespace gradcast::cuda {

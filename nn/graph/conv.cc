@@ -65,6 +65,7 @@ const LayerKind conv_transposed_kind{.name = "conv_transposed",
                                      .keys = transposed_keys,
                                      .shape = transposed_shape,
                                      .multiplies = true,
+                                     .spreads = true,
                                      .onnx = {.type = "ConvTranspose", .form = OnnxOperator::Form::planes, .windowed = true}};
 
 }   // namespace gradcast

@@ -1,6 +1,7 @@
 // gelu, silu, sigmoid and tanh: functions of each element (nn/curves.h).
 #include "nn/graph/curves.h"
 
+#include "nn/graph/layers.h"
 #include "nn/graph/onnx_nodes.h"
 
 namespace gradcast {

@@ -1,11 +1,17 @@
-// Layers that apply a function of nn/curves.h to each element.
+// Layers that apply a function of one number to each element.  nn/curves.h computes these functions, also on GPUs.
 #pragma once
-#include "nn/curves.h"
-#include "nn/graph/layers.h"
+#include <cstdint>
 
 namespace gradcast {
 
-/// Of a layer of a kind in nn/graph/curves.cc.
+struct Layer;
+
+enum class Curve : uint8_t { gelu, gelu_tanh, silu, sigmoid, tanh };
+constexpr uint32_t curve_count = 5;
+namespace curves {
+constexpr float root_2_by_pi = 0x1.988454p-1f;   // sqrt(2 / pi), of gelu_tanh
+}
+/// Returns the function of a layer whose kind is in nn/graph/curves.cc.
 Curve curve_of(const Layer& layer);
 
 }   // namespace gradcast

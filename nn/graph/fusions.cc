@@ -87,7 +87,7 @@ NetOrder net_order(std::span<const Layer> layers, const std::vector<bool>& fused
     for (const Layer& layer : layers) {
         order.names.push_back(layer.spec.name);
         order.learns.push_back(layer.learns());
-        const Shape& multiplied = layer.is(conv_transposed_kind) ? layer.in : layer.out;   // whose positions meet each weight once
+        const Shape& multiplied = layer.multiplied();
         const auto positions = static_cast<double>(uint64_t{multiplied.H} * multiplied.W), weights = static_cast<double>(layer.weights);
         for (const uint32_t from : {layer.input, layer.other})
             if (from != Layer::none) order.reads.emplace_back(from, order.names.size() - 1);

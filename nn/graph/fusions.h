@@ -1,7 +1,7 @@
 // Layers that a device computes as one, and the cuts of a net that this allows.
 #pragma once
 #include "nn/graph/layers.h"
-#include "nn/net.h"
+#include "nn/graph/net_order.h"
 
 namespace gradcast {
 

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "nn/graph/layers.h"
-#include "nn/net.h"
 #include "runtime/core/rng.h"
 
 namespace gradcast {

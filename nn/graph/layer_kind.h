@@ -64,6 +64,7 @@ struct LayerKind {
     bool kinks = false;        // its slope jumps, so finite differences are a test of the gradient only away from the jumps
     bool draws = false;        // draws random numbers in each step of training (dropout_mixed())
     bool multiplies = false;   // weights by inputs: most of a net's work
+    bool spreads = false;      // multiplies: each position of the input, not of the output, meets every weight once
     bool computed = true;      // by gradcast; false: of a net that a process computes (nn/graph/process.cc)
     bool tensor = false;       // its parameters are one tensor with the layer's name
     bool ties = false;         // it can take an earlier layer's weights of the same shape (LayerSpec::weights_of)

@@ -69,6 +69,8 @@ struct Layer {
     bool is(const LayerKind& which) const { return kind == &which; }
     /// Returns the value of a key of its kind: as given, or the default.
     double value(std::string_view key) const { return layer_value(spec, key); }
+    /// Returns the shape whose positions each meet every weight once, of a kind that multiplies.
+    const Shape& multiplied() const { return kind->spreads ? in : out; }
 };
 std::string shape_text(const Shape& shape);   // "3x32x32"
 /// LayerKind::shape of kinds whose output has the shape of the input.
@@ -94,6 +96,9 @@ Status blocks_check(const std::vector<Layer>& layers, uint32_t samples);
 /// A stage has the weights that its layers take.  Where several stages have the same weights, the stage of the layer that owns them stands
 /// for them, and their group is shared in the other stages.
 Layout layers_layout(const std::vector<Layer>& layers, uint64_t bucket_bytes, const Stage& stage = {});
+/// Draws He-normal initial weights, std = sqrt(2 / fan-in) (biases 0), from the counter-based generator: element i depends on (seed, layer,
+/// i) alone.  Batch norm begins with weight 1, mean 0 and second moment 1.
+void weights_initial(const NetSpec& spec, const Layout& layout, uint64_t seed, std::span<float> parameters);
 /// By bucket: how many gradients a block has of it in that stage.  Of tied weights one for each layer of the stage that takes them.
 std::vector<uint32_t> gradients_of_buckets(const std::vector<Layer>& layers, const Layout& layout, const Stage& stage);
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "nn/programs.h"
+#include "nn/graph/layers.h"
 
 namespace gradcast {
 
@@ -105,6 +105,17 @@ inline std::vector<uint32_t> last_readers(const std::vector<Layer>& layers) {
             if (read != Layer::none) last[read] = i;
     }
     return last;
+}
+
+/// The builder of the layer's kind, in the namespace of the device's Build.
+template <typename Build>
+Status layer_build(Build& b) {
+#define GC_LAYER(which) \
+    if (b.layer->is(which##_kind)) return which(b);
+    GC_LAYER_KINDS(GC_LAYER)
+#undef GC_LAYER
+    GC_ASSERT(false);
+    return {};
 }
 
 /// Builds the layers of a program in their order, each from the outputs that it reads.

@@ -63,6 +63,7 @@ void update_apart(const FloatKernels& kernels, const StepRates& rates, float* w,
 }   // namespace
 
 const OptimiserKind adam_optimiser{.name = "adam", .keys = keys, .vectors = vectors, .rates = rates, .update = update};
-const OptimiserKind adamw_optimiser{.name = "adamw", .keys = keys, .vectors = vectors, .rates = rates_apart, .update = update_apart};
+const OptimiserKind adamw_optimiser{
+    .name = "adamw", .keys = keys, .vectors = vectors, .decay_apart = true, .rates = rates_apart, .update = update_apart};
 
 }   // namespace gradcast
