@@ -59,7 +59,7 @@ uint64_t Cells::us() const { return context_.stage_wait_us(context_.blocks); }
 Status Cells::open(uint64_t tag, const char* what) {
     Round& round = round_of(tag);
     GC_TRY(context_.mail->wait_until([&] { return std::ranges::find(round.fates, Fate::open) == round.fates.end(); }, us(), what));
-    round.told = false;
+    round.reported = false;
     for (Rank rank = 0; rank < view_.n(); ++rank) {
         if (rank == self_) continue;
         round.fates[rank] = dispatch_.lost(rank) ? Fate::lost : Fate::open;
@@ -76,7 +76,7 @@ Buffer Cells::report(uint64_t tag, Rank rank) {
 
 void Cells::send(uint64_t tag) {
     Round& round = round_of(tag);
-    round.told = true;
+    round.reported = true;
     if (view_.n() == 1) return;
     round.fates[self_] = Fate::open;
     mail_.send({0, others_.data()}, cells_tags | tag, report(tag, self_), cells_tickets | (tag % rounds * view_.n() + self_));
@@ -156,22 +156,22 @@ Status Cells::begin() {
     return {};
 }
 
-void Cells::tell(std::span<const Sum* const> sums, Lanes* lanes) {
+void Cells::report_held(std::span<const Sum* const> sums, Lanes* lanes) {
     const uint64_t tag = commit_tag(context_.step);
     Round& round = round_of(tag);
-    if (round.told) return;
+    if (round.reported) return;
     const Layout& layout = context_.net->layout();
     Word& own = word(round, self_) = {};   // what several slice groups have counts once
     if (!sums.empty() && grid_.cell_of(self_).slice_group == 0) own.loss = sums[0]->loss, own.valid = sums[0]->valid;
     for (const Sum* sum : sums)
         if (layout.stands_for(layout.buckets[sum->bucket])) own.clipped += sum->clipped;
-    const std::span<double> reported = own_terms(round);
-    std::ranges::fill(reported, 0.0);
-    if (!reported.empty() && !sums.empty()) {
+    const std::span<double> values = own_terms(round);
+    std::ranges::fill(values, 0.0);
+    if (!values.empty() && !sums.empty()) {
         whole_.clear();   // allocates in the first step only; statistics, whose words the codec has in another order, are not read
         for (const Sum* sum : sums) whole_.push_back({*sum, context_.codec->units(sum->bucket)});
         const std::span<const double> all = context_.clip->terms(lanes, layout, whole_);
-        auto to = reported.begin();
+        auto to = values.begin();
         for (const Layout::Run& run : groups_of(grid_.cell_of(self_))) to = std::ranges::copy(all.subspan(run.offset, run.count), to).out;
     }
     send(tag);
@@ -185,7 +185,7 @@ bool Cells::all_hold() const {
 }
 
 Status Cells::commit(std::span<const Sum* const> sums, StepTotals* totals) {
-    tell(sums, &context_.lanes);
+    report_held(sums, &context_.lanes);
     const uint64_t tag = commit_tag(context_.step);
     uint32_t replica = 0;
     GC_TRY(gather(tag, "sums", &replica));

@@ -48,9 +48,9 @@ public:
     Status begin();
     /// Reports that this rank holds all sums of its cell of context.step, which are finite, and those of cells that it keeps; a spare has
     /// none.  Later calls in the step do nothing.  lanes: they share what is to compute; null: they have other work.
-    void tell(std::span<const Sum* const> sums, Lanes* lanes);
+    void report_held(std::span<const Sum* const> sums, Lanes* lanes);
     /// Whether it has reported that.
-    bool told() const { return begun_ == context_step() && rounds_[commit_tag(begun_) % rounds].told; }
+    bool reported() const { return begun_ == context_step() && rounds_[commit_tag(begun_) % rounds].reported; }
     /// Every rank that lives has reported that, so nobody needs anything that this rank computes in context.step.
     bool all_hold() const;
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
@@ -95,7 +95,7 @@ private:
     enum class Fate : uint8_t { open, done, lost };
     /// The reports of all ranks about one thing.
     struct Round {
-        bool told = false;
+        bool reported = false;
         std::vector<uint64_t> reports;   // by rank a Word, and of a commit its terms behind it
         std::vector<Fate> fates;         // of the mail from each rank; the own entry is that of the mail to all others
     };
@@ -125,7 +125,7 @@ private:
     Status gather(uint64_t tag, const char* what, uint32_t* replica);
     /// Cells are kept with the state that their own ranks have.
     Status check_kept(const Round& round) const;
-    bool done(const Round& round, Rank rank) const { return rank == self_ ? round.told : round.fates[rank] == Fate::done; }
+    bool done(const Round& round, Rank rank) const { return rank == self_ ? round.reported : round.fates[rank] == Fate::done; }
     bool whole(const Round& round, uint32_t replica) const;
     void add_up(const Round& round, uint32_t replica, StepTotals* totals);
     uint64_t us() const;

@@ -21,8 +21,9 @@ public:
         const AlgorithmSettings& settings = plan.settings;
         mu_ = static_cast<float>(settings.mu);
         eta_ = static_cast<float>(settings.eta);
-        // Of the L2 term's own gradient, which adamw does not add.
-        decay_ = plan.optimiser.kind == "adamw" ? 0 : static_cast<float>((1 - settings.eta) * plan.optimiser.weight_decay);
+        // The factor of the L2 term's own gradient.  It is 0 where the optimiser decays w beside the gradient.
+        decay_ =
+            optimiser_find(plan.optimiser.kind)->decay_apart ? 0 : static_cast<float>((1 - settings.eta) * plan.optimiser.weight_decay);
         return Averaging::plan(plan);
     }
 

@@ -41,7 +41,7 @@ public:
     }
 
     bool finish(Context& context, std::optional<double> factor, Status* status) override {
-        if (context.spare || context.part_step != context.step || !context.cells->told()) return false;
+        if (context.spare || context.part_step != context.step || !context.cells->reported()) return false;
         if (!factor) {
             StepTotals totals;
             const bool known = context.cells->totals(&totals);

@@ -186,7 +186,7 @@ bool SynchronousStep::needless() {
     for (const Sum* sum : sums)
         if (!sum || sum->state != context_.state || !std::ranges::all_of(sum->maxima, [](float each) { return std::isfinite(each); }))
             return false;   // wait() reports what is wrong
-    context_.cells->tell(sums, nullptr);
+    context_.cells->report_held(sums, nullptr);
     return context_.cells->all_hold();
 }
 

@@ -172,9 +172,9 @@ public:
     }
     uint64_t taken() const override { return measured_.own + (first_ready_ ? parameters_bytes() + places_.bytes : 0); }
 
-    void limit(uint32_t lanes, uint64_t left) override {
+    void limit(uint32_t lanes, uint64_t unplanned) override {
         const uint64_t bytes = measured_.files + process_bytes() + parameters_bytes() + places_.bytes;
-        memory_max_ = bytes + std::min(left / 2 / lanes, uint64_t{1} << 60);
+        memory_max_ = bytes + std::min(unplanned / 2 / lanes, uint64_t{1} << 60);
         lanes_[0].limit_memory(memory_max_);
     }
     std::string process_text() const override {

@@ -71,9 +71,9 @@ public:
     virtual std::vector<MemoryUse> memory() const = 0;
     /// The part of it, in bytes, that was taken when the first process was measured: by open(), then by first().
     virtual uint64_t taken() const = 0;
-    /// Bounds the memory of each of so many processes.  Each may have what is planned for it, and an equal part of half of `left` bytes,
-    /// which nobody has planned.
-    virtual void limit(uint32_t lanes, uint64_t left) = 0;
+    /// Bounds the memory of each of so many processes.  Each may have what is planned for it, and an equal part of half of `unplanned`
+    /// bytes, the memory that nobody has planned.
+    virtual void limit(uint32_t lanes, uint64_t unplanned) = 0;
     /// "312.0 MiB a process (242.1 measured)"
     virtual std::string process_text() const = 0;
     /// Starts the other processes, and waits until they are ready.  Errors: those of open(); a process is not like the first one.

@@ -13,7 +13,7 @@ public:
     /// limit: in bytes; 0: there is none.  `setting`: what messages call it.
     MemoryBudget(uint64_t limit, std::string setting) : limit_(limit), setting_(std::move(setting)) {}
     /// Returns the bytes that are not taken; UINT64_MAX without a limit.
-    uint64_t left() const {
+    uint64_t remaining() const {
         std::lock_guard lock(mutex_);
         return limit_ == 0 ? UINT64_MAX : limit_ - taken_;
     }

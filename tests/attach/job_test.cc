@@ -131,9 +131,9 @@ TEST_F(AttachedJob, LanesFollowTheMemory) {
     JobStatus alone;
     ASSERT_TRUE(run_one(job(), 1, &alone).ok());
     EXPECT_EQ(engine->status().digest, alone.digest);
-    EXPECT_LT(two.left(), lane * 3 / 4);   // what is planned is taken
+    EXPECT_LT(two.remaining(), lane * 3 / 4);   // what is planned is taken
     engine.reset();
-    EXPECT_EQ(two.left(), one + lane * 3 / 2);
+    EXPECT_EQ(two.remaining(), one + lane * 3 / 2);
 
     MemoryBudget none(one - lane / 4, "`memory` in gradcastd.toml");
     status = open(4, &none, &engine);
@@ -145,7 +145,7 @@ TEST_F(AttachedJob, LanesFollowTheMemory) {
                            "it (more job.blocks) make it fit"),
               refused.npos)
         << refused;
-    EXPECT_EQ(none.left(), one - lane / 4);
+    EXPECT_EQ(none.remaining(), one - lane / 4);
 }
 
 TEST_F(AttachedJob, AProcessThatGrowsEndsTheJob) {

@@ -32,7 +32,7 @@ TEST_F(LanesTest, FollowTheMemory) {
     std::unique_ptr<Engine> engine;
     Status status = open(5, &two, &engine);
     ASSERT_TRUE(status.ok()) << status.what;
-    EXPECT_LT(two.left(), lane);   // what is planned is taken
+    EXPECT_LT(two.remaining(), lane);   // what is planned is taken
     const auto mib = [](uint64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20); };
     ASSERT_EQ(engine->status().warnings.size(), 1u);
     const std::string warning = engine->status().warnings[0];
@@ -41,13 +41,13 @@ TEST_F(LanesTest, FollowTheMemory) {
               std::string::npos)
         << warning;
     engine.reset();
-    EXPECT_EQ(two.left(), room);
+    EXPECT_EQ(two.remaining(), room);
 
     MemoryBudget none(one - 1, "`memory` in gradcastd.toml");
     status = open(5, &none, &engine);
     EXPECT_EQ(status.code, Code::node_memory);
     EXPECT_TRUE(std::string_view(status.what).starts_with("the job needs " + mib(one) + " here (")) << status.what;
-    EXPECT_EQ(none.left(), one - 1);
+    EXPECT_EQ(none.remaining(), one - 1);
 }
 
 }   // namespace

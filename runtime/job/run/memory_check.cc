@@ -28,7 +28,7 @@ MemoryRoom job_room(const EngineConfig& config, uint64_t taken) {
     MemoryRoom room = memory_room();
     room.bytes += std::min(taken, UINT64_MAX - room.bytes);
     if (config.budget)
-        if (const uint64_t left = config.budget->left(); left < room.bytes) room = {left, config.budget->setting()};
+        if (const uint64_t remaining = config.budget->remaining(); remaining < room.bytes) room = {remaining, config.budget->setting()};
     return room;
 }
 
