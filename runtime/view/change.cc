@@ -4,10 +4,11 @@
 #include <utility>
 
 #include "runtime/core/bits.h"
+#include "runtime/core/overloads.h"
 
 namespace gradcast {
 
-using Kind = ViewMessage::Kind;
+using Why = ViewNotice::Ended::Why;
 
 ViewChange::ViewChange(const ViewConfig& config) : config_(config), nodes_(config.nodes), ranks_(config.nodes) {
     GC_ASSERT(config.nodes <= nodes_max && index_of(config.self) < config.nodes && config.incarnation > 0);
@@ -39,13 +40,8 @@ void ViewChange::join(uint64_t now_us) {
 
 // ---- what goes out -----------------------------------------------------------------------------------------------------------------
 
-ViewMessage ViewChange::message(Kind kind) const {
-    ViewMessage message;
-    message.kind = kind;
-    message.from = config_.self;
-    message.incarnation = config_.incarnation;
-    message.view = view_.number;
-    return message;
+ViewMessage ViewChange::message(ViewMessage::What what) const {
+    return {.from = config_.self, .incarnation = config_.incarnation, .view = view_.number, .what = std::move(what)};
 }
 
 void ViewChange::send(std::vector<NodeId> to, ViewMessage message) {
@@ -65,15 +61,10 @@ void ViewChange::send_everybody(const ViewMessage& message) {
     send(std::move(to), message);
 }
 
-void ViewChange::send_view(std::vector<NodeId> to) {
-    ViewMessage said = message(Kind::view);
-    said.ballot = chosen_;
-    said.value = view_;
-    send(std::move(to), std::move(said));
-}
+void ViewChange::send_view(std::vector<NodeId> to) { send(std::move(to), message(ViewMessage::View{chosen_, view_})); }
 
-void ViewChange::end(ViewNotice::Kind kind, StepId step) {
-    notices_.push_back({.kind = kind, .step = step});
+void ViewChange::end(ViewNotice::Ended how) {
+    notices_.push_back({how});
     ended_ = true;
     proposal_.reset();
     next_us_ = 0;
@@ -176,7 +167,7 @@ bool ViewChange::enough(std::span<const ViewMember> members) const {
 }
 
 void ViewChange::drop(const ViewAction& action) {
-    if (action.kind == ViewAction::Kind::drain && action.node == config_.self && rank_) notice(ViewNotice::Kind::stays);
+    if (action.kind == ViewAction::Kind::drain && action.node == config_.self && rank_) notices_.push_back({ViewNotice::Stays{}});
 }
 
 // ---- what comes in -----------------------------------------------------------------------------------------------------------------
@@ -186,10 +177,11 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
     const ViewNode& its = node(said.from);
     if (said.incarnation < its.newest || said.incarnation <= its.dead) return;   // an old incarnation never votes
     traffic_received(said.from, said.incarnation, now_us);
-    if (said.kind == Kind::view && said.value.number >= view_.number && !ended_) return learn(said.value, said.ballot, now_us);
+    const auto* view = std::get_if<ViewMessage::View>(&said.what);
+    if (view && view->value.number >= view_.number && !ended_) return learn(view->value, view->chosen, now_us);
     // A node that is behind is answered with the view.  A node that is ahead answers a NACK with its view.
     if (said.view < view_.number) {
-        if (said.kind == Kind::join && reaches_members(said)) {
+        if (const auto* join = std::get_if<ViewMessage::Join>(&said.what); join && reaches_members(said.from, join->reach)) {
             node(said.from).ready_us = now_us;
             wake(now_us);
         }
@@ -197,48 +189,48 @@ void ViewChange::receive(const ViewMessage& said, uint64_t now_us) {
     }
     if (ended_) return;
     if (said.view > view_.number) {
-        if (said.kind == Kind::state) early_.insert_or_assign(said.from, said);
-        ViewMessage refusal = message(Kind::nack);
-        refusal.ballot = promised_;
-        return send({said.from}, std::move(refusal));
+        if (said.is<ViewMessage::State>()) early_.insert_or_assign(said.from, said);
+        return refuse(said.from);
     }
     const auto rank = rank_of(said.from);
     const bool from_member = rank && view_.members[*rank].incarnation == said.incarnation;
-    switch (said.kind) {
-        case Kind::suspect:
-            if (from_member) suspect_received(said, now_us);
-            return;
-        case Kind::prepare:
-            if (from_member) prepare(said, now_us);
-            return;
-        case Kind::accept:
-            if (from_member) accept(said, now_us);
-            return;
-        case Kind::promise:
-            if (!proposal_ || said.ballot != proposal_->ballot()) return;
-            proposal_->promised(said);
-            return advance(now_us);
-        case Kind::accepted:
-            if (!proposal_ || said.ballot != proposal_->ballot()) return;
-            proposal_->accepted(said);
-            return advance(now_us);
-        case Kind::nack: return nack(said, now_us);
-        case Kind::state:
-            if (from_member) state_received(said, now_us);
-            return;
-        case Kind::join:
-            if (!from_member && reaches_members(said)) node(said.from).ready_us = now_us;
-            wake(now_us);
-            return send({said.from}, state_message());   // so that the joiner knows whom it reaches
-        case Kind::view: return;
-    }
+    std::visit(Overloads{[&](const ViewMessage::Suspect& it) {
+                             if (from_member) suspect_received(said.from, it, now_us);
+                         },
+                         [&](const ViewMessage::Prepare& it) {
+                             if (from_member) prepare(said.from, it.ballot, now_us);
+                         },
+                         [&](const ViewMessage::Accept& it) {
+                             if (from_member) accept(said.from, it, now_us);
+                         },
+                         [&](const ViewMessage::Promise& it) {
+                             if (!proposal_ || it.ballot != proposal_->ballot()) return;
+                             proposal_->promised(said.from, said.incarnation, it);
+                             advance(now_us);
+                         },
+                         [&](const ViewMessage::Accepted& it) {
+                             if (!proposal_ || it.ballot != proposal_->ballot()) return;
+                             proposal_->accepted(said.from, said.incarnation);
+                             advance(now_us);
+                         },
+                         [&](const ViewMessage::Nack& it) { nack(it.promised, now_us); },
+                         [&](const ViewMessage::State& it) {
+                             if (from_member) state_received(said.from, it, now_us);
+                         },
+                         [&](const ViewMessage::Join& it) {
+                             if (!from_member && reaches_members(said.from, it.reach)) node(said.from).ready_us = now_us;
+                             wake(now_us);
+                             send({said.from}, state_message());   // so that the joiner knows whom it reaches
+                         },
+                         [](const ViewMessage::View&) {}},
+               said.what);
 }
 
 // ---- the acceptor ------------------------------------------------------------------------------------------------------------------
 
 void ViewChange::freeze(uint64_t now_us) {
     if (!rank_ || stage_ == ViewStage::frozen) return;
-    if (config_.mutant != ViewMutant::no_freeze) notice(ViewNotice::Kind::freeze);
+    if (config_.mutant != ViewMutant::no_freeze) notices_.push_back({ViewNotice::Freeze{}});
     // From now on watch() suspects silent members.
     if (stage_ == ViewStage::going)
         for (ViewNode& each : nodes_) each.alive_us = now_us;
@@ -266,20 +258,16 @@ std::vector<uint64_t> ViewChange::reach(uint64_t now_us) const {
 }
 
 /// A joiner that does not reach all members would be omitted, and all would have stopped in vain.
-bool ViewChange::reaches_members(const ViewMessage& joiner) const {
+bool ViewChange::reaches_members(NodeId joiner, std::span<const uint64_t> reach) const {
     return std::all_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
         const uint32_t at = index_of(member.node);
-        return member.node == joiner.from || (member.node != config_.self && suspected(member)) ||
-               (at / 64 < joiner.reach.size() && bit(joiner.reach.data(), at));
+        return member.node == joiner || (member.node != config_.self && suspected(member)) ||
+               (at / 64 < reach.size() && bit(reach.data(), at));
     });
 }
 
-ViewMessage ViewChange::promise_message(Ballot ballot, uint64_t now_us) const {
-    ViewMessage said = message(Kind::promise);
-    said.ballot = ballot;
-    said.has_state = has_state_;
-    said.ready = joining_ && !rank_;
-    said.reach = reach(now_us);
+ViewMessage::Promise ViewChange::promise(Ballot ballot, uint64_t now_us) const {
+    ViewMessage::Promise said{.ballot = ballot, .has_state = has_state_, .ready = joining_ && !rank_, .reach = reach(now_us)};
     if (accepted_ > 0 && accepted_ < ballot && config_.mutant != ViewMutant::no_ballots) {
         said.accepted = accepted_;
         said.value = accepted_value_;
@@ -287,22 +275,21 @@ ViewMessage ViewChange::promise_message(Ballot ballot, uint64_t now_us) const {
     return said;
 }
 
-void ViewChange::prepare(const ViewMessage& said, uint64_t now_us) {
-    if (proposer_of(said.ballot) != said.from) return;
-    if (config_.mutant != ViewMutant::no_ballots && (said.ballot < promised_ || said.ballot == accepted_)) {
-        ViewMessage refusal = message(Kind::nack);
-        refusal.ballot = promised_;
-        return send({said.from}, std::move(refusal));
-    }
-    if (said.ballot != promised_) {
+/// Names the ballot that this node has promised.
+void ViewChange::refuse(NodeId proposer) { send({proposer}, message(ViewMessage::Nack{promised_})); }
+
+void ViewChange::prepare(NodeId proposer, Ballot ballot, uint64_t now_us) {
+    if (proposer_of(ballot) != proposer) return;
+    if (config_.mutant != ViewMutant::no_ballots && (ballot < promised_ || ballot == accepted_)) return refuse(proposer);
+    if (ballot != promised_) {
         // A proposer that was refused goes on unless one of a lower rank has come meanwhile.
-        if (repropose_us_ > 0 && rank_ && *rank_of(said.from) < *rank_) repropose_us_ = 0;
-        promised_ = said.ballot;
+        if (repropose_us_ > 0 && rank_ && *rank_of(proposer) < *rank_) repropose_us_ = 0;
+        promised_ = ballot;
         promised_us_ = now_us;
         if (config_.mutant != ViewMutant::no_ballots) proposal_.reset();
     }
     freeze(now_us);
-    send({said.from}, promise_message(said.ballot, now_us));
+    send({proposer}, message(promise(ballot, now_us)));
 }
 
 bool ViewChange::acceptable(const AgreedView& value, Ballot ballot) const {
@@ -312,22 +299,16 @@ bool ViewChange::acceptable(const AgreedView& value, Ballot ballot) const {
                        [this](const ViewMember& each) { return index_of(each.node) < config_.nodes; });
 }
 
-void ViewChange::accept(const ViewMessage& said, uint64_t now_us) {
-    if (proposer_of(said.ballot) != said.from || !acceptable(said.value, said.ballot)) return;
-    if (config_.mutant != ViewMutant::no_ballots && said.ballot < promised_) {
-        ViewMessage refusal = message(Kind::nack);
-        refusal.ballot = promised_;
-        return send({said.from}, std::move(refusal));
-    }
+void ViewChange::accept(NodeId proposer, const ViewMessage::Accept& said, uint64_t now_us) {
+    if (proposer_of(said.ballot) != proposer || !acceptable(said.value, said.ballot)) return;
+    if (config_.mutant != ViewMutant::no_ballots && said.ballot < promised_) return refuse(proposer);
     if (proposal_ && said.ballot != proposal_->ballot()) proposal_.reset();
     promised_ = accepted_ = said.ballot;
     promised_us_ = now_us;
     accepted_value_ = said.value;
     no_quorum_us_ = 0;
     freeze(now_us);
-    ViewMessage answer = message(Kind::accepted);
-    answer.ballot = said.ballot;
-    send({said.from}, std::move(answer));
+    send({proposer}, message(ViewMessage::Accepted{said.ballot}));
 }
 
 void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
@@ -387,13 +368,13 @@ void ViewChange::learn(const AgreedView& next, Ballot chosen, uint64_t now_us) {
     if (was_in && !in) {
         rank_.reset();
         stage_ = ViewStage::outside;
-        return end(ViewNotice::Kind::excluded);
+        return end({.why = Why::excluded});
     }
     if (!in) return wake(now_us);
     rank_ = static_cast<uint32_t>(own - next.members.begin());
     stage_ = ViewStage::installing;
     joining_ = ending_ = false;
-    notices_.push_back({.kind = ViewNotice::Kind::view, .departed = std::move(departed)});
+    notices_.push_back({ViewNotice::View{std::move(departed)}});
     drop(dropped);
     wake(now_us);
     count_early(now_us);
@@ -429,9 +410,7 @@ void ViewChange::tick(uint64_t now_us) {
     }
     if (joining_ && !rank_ && now_us >= join_us_) {
         join_us_ = now_us + part(16);
-        ViewMessage said = message(Kind::join);
-        said.reach = reach(now_us);
-        send_everybody(said);
+        send_everybody(message(ViewMessage::Join{reach(now_us)}));
     }
     if (rank_ && !ended_) {
         ask_for_change(now_us);
@@ -472,13 +451,13 @@ void ViewChange::watch(uint64_t now_us) {
         living = unsuspected();
         count = view_.n() - suspected_count();
     }
-    if (!has_state_ && now_us - std::max(alive_us, learnt_us_) > part(2)) return end(ViewNotice::Kind::forgotten);
+    if (!has_state_ && now_us - std::max(alive_us, learnt_us_) > part(2)) return end({.why = Why::forgotten});
     if (view_quorum(living, config_.voters) && count >= config_.members_min) no_quorum_us_ = 0;
     else if (no_quorum_us_ == 0) no_quorum_us_ = now_us;
     const bool too_long = changing() && now_us - std::max(learnt_us_, frozen_us_) > 4 * part(1);
     if ((no_quorum_us_ == 0 || now_us - no_quorum_us_ < part(1)) && !too_long) return;
-    end(has_state_ ? ViewNotice::Kind::minority : ViewNotice::Kind::forgotten);
-    if (view_quorum(living, config_.voters) && count < config_.members_min) notices_.back().living = count;
+    const bool few = view_quorum(living, config_.voters) && count < config_.members_min;
+    end({.why = has_state_ ? Why::minority : Why::forgotten, .living = few ? count : 0});
 }
 
 }   // namespace gradcast

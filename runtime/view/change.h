@@ -46,28 +46,43 @@ struct ViewSend {
 };
 
 struct ViewNotice {
-    enum class Kind : uint8_t {
-        freeze,      // nothing more may be applied: every wait and block of the trainer returns view_changed
-        view,        // view() is to be installed; once the trainer has stopped and the session is closed: trainer_stopped().  Freezes too
-        agreed,      // this node has the state of the common step `step`; `source` is to send it to the nodes `behind`
-        catch_up,    // get the state of `step`, of this ViewState::digest, from `source`, then caught_up(): by its sums where `sums`, else
-                     // all of it, which is used from `go` on
-        go,          // all have the state of `step`: the session begins
-        excluded,    // ended: view() goes on without this node, which may rejoin as a later incarnation
-        minority,    // ended: no quorum within the deadline
-        wrong,       // ended: others have computed another digest for `step`
-        tied,        // ended: members differ about `step`, and nobody can tell who is right
-        forgotten,   // ended: a joiner whose view is silent; it may join again as a later incarnation
-        stays,       // this node has asked to be drained, and the job would not go on without it: it remains a member, and may ask again
-    } kind{};
-    StepId step = 0;
-    uint64_t digest = 0;
-    NodeId source{};
-    bool sums = false;
-    uint64_t evaluation_step = 0, evaluation = 0;   // go: the newest that a member knows
-    std::vector<NodeId> behind = {};                // agreed: who gets all of it
-    uint32_t living = 0;                            // minority: members not suspected, if they are a quorum but fewer than members_min
-    std::vector<std::pair<NodeId, Suspicion>> departed = {};   // view: members of the one before that are not in it, and why
+    /// Nothing more may be applied: every wait and block of the trainer returns view_changed.
+    struct Freeze {};
+    /// view() is to be installed.  Freezes too.  trainer_stopped() follows once the trainer has stopped and the session is closed.
+    struct View {
+        std::vector<std::pair<NodeId, Suspicion>> departed = {};   // members of the view before that are not in this one, and why
+    };
+    /// The common step is known, from which the view goes on.
+    struct Step {
+        StepId step = 0;
+        uint64_t digest = 0;   // ViewState::digest of its state
+        NodeId source{};       // the member that sends the state to those that lack it
+        bool has = false;      // this node has the state
+        bool sums = false;     // where it has not: caught_up() by the step's sums.  Else it gets all of the state from `source`, and
+                               // uses it from Go on
+        std::vector<NodeId> behind = {};   // where it has: the members that get all of the state
+    };
+    /// All members have the state of `step`: the session begins.
+    struct Go {
+        StepId step = 0;
+        uint64_t digest = 0;
+        uint64_t evaluation_step = 0, evaluation = 0;   // the newest that a member knows
+    };
+    /// This node has asked to be drained, and the job would not go on without it.  It remains a member, and may ask again.
+    struct Stays {};
+    /// This node takes no further part.
+    struct Ended {
+        enum class Why : uint8_t {
+            excluded,    // view() goes on without this node, which may rejoin as a later incarnation
+            minority,    // no quorum within the deadline
+            wrong,       // others have computed another digest for `step`
+            tied,        // members differ about `step`, and nobody can tell who is right
+            forgotten,   // a joiner whose view is silent; it may join again as a later incarnation
+        } why{};
+        StepId step = 0;       // wrong, tied
+        uint32_t living = 0;   // minority: members not suspected, if they are a quorum but fewer than members_min
+    };
+    std::variant<Freeze, View, Step, Go, Stays, Ended> what;
 };
 
 class ViewChange {
@@ -99,15 +114,15 @@ public:
     /// As prove(), by an operator.  Returns false if the node answers.
     bool force_dead(NodeId node, uint64_t now_us);
     /// A drain is dropped, at once or later, if the job would not go on with the members that remain.  A node that has asked for its own
-    /// gets the notice `stays` then.
+    /// gets the notice Stays then.
     void ask(const ViewAction& action, uint64_t now_us);
     /// This node is about to announce the last step to the others of its view.  They may end before another view is agreed on, so until the
     /// next view none is proposed for a joiner.
     void ending() { ending_ = true; }
     void weigh(NodeId node, uint16_t weight) { nodes_[index_of(node)].weight = weight; }   // its share of blocks in the next view
-    /// After notice `view`, with the state that the trainer has stopped with; a joiner knows none, nor may a member of the first view.
+    /// After the notice View, with the state that the trainer has stopped with; a joiner knows none, nor may a member of the first view.
     void trainer_stopped(const ViewState& state, uint64_t now_us);
-    /// After notice `catch_up`, with ViewState::digest of the state that this node now has.
+    /// After a Step that this node had not, with ViewState::digest of the state that this node now has.
     void caught_up(uint64_t digest, uint64_t now_us);
 
     const AgreedView& view() const { return view_; }   // the newest known; number 0: none
@@ -136,21 +151,21 @@ private:
     std::optional<uint32_t> rank_of(NodeId node) const;
 
     // change.cc: the acceptor, and what it knows
-    ViewMessage message(ViewMessage::Kind kind) const;
+    ViewMessage message(ViewMessage::What what) const;
     void send(std::vector<NodeId> to, ViewMessage message);
     void send_members(const ViewMessage& message);
     void send_everybody(const ViewMessage& message);
     void send_view(std::vector<NodeId> to);
-    void notice(ViewNotice::Kind kind) { notices_.push_back({.kind = kind}); }
-    void end(ViewNotice::Kind kind, StepId step = 0);
+    void end(ViewNotice::Ended how);
     void freeze(uint64_t now_us);
-    void prepare(const ViewMessage& said, uint64_t now_us);
-    void accept(const ViewMessage& said, uint64_t now_us);
+    void refuse(NodeId proposer);
+    void prepare(NodeId proposer, Ballot ballot, uint64_t now_us);
+    void accept(NodeId proposer, const ViewMessage::Accept& said, uint64_t now_us);
     void learn(const AgreedView& view, Ballot chosen, uint64_t now_us);
     bool acceptable(const AgreedView& value, Ballot ballot) const;
     std::vector<uint64_t> reach(uint64_t now_us) const;
-    bool reaches_members(const ViewMessage& joiner) const;
-    ViewMessage promise_message(Ballot ballot, uint64_t now_us) const;
+    bool reaches_members(NodeId joiner, std::span<const uint64_t> reach) const;
+    ViewMessage::Promise promise(Ballot ballot, uint64_t now_us) const;
     void count_early(uint64_t now_us);
     void wake(uint64_t now_us);
     void watch(uint64_t now_us);
@@ -166,15 +181,15 @@ private:
     bool confirmed(NodeId lost, uint64_t now_us) const;
     std::optional<uint32_t> next_proposer(std::optional<uint32_t> after) const;
     uint32_t position() const;
-    void suspect_received(const ViewMessage& said, uint64_t now_us);
+    void suspect_received(NodeId from, const ViewMessage::Suspect& said, uint64_t now_us);
     void propose(uint64_t now_us);
-    void nack(const ViewMessage& said, uint64_t now_us);
+    void nack(Ballot promised, uint64_t now_us);
     void advance(uint64_t now_us);
     void propose_again(uint64_t now_us);
 
     // recovery.cc: the common step, from which the view goes on
     ViewMessage state_message() const;
-    void state_received(const ViewMessage& said, uint64_t now_us);
+    void state_received(NodeId from, const ViewMessage::State& said, uint64_t now_us);
     void recover(uint64_t now_us);
     void agree_on_step(uint64_t now_us);
     void go_if_all_ready();

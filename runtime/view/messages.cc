@@ -4,17 +4,18 @@
 #include <cstring>
 
 #include "runtime/core/le.h"
+#include "runtime/core/overloads.h"
 
 namespace gradcast {
 namespace {
 
-using Kind = ViewMessage::Kind;
+using What = ViewMessage::What;
 
 // Every message: this, then what its kind has.
 struct Head {
-    uint8_t magic, kind, flags, reserved;   // reserved is 0 and checked to be 0
+    uint8_t magic, kind, flags, reserved;   // kind: the index in What, plus 1.  reserved is 0 and checked to be 0
     Le16 from, reserved_too;
-    Le32 view, ballot;
+    Le32 view, ballot;   // ballot: 0 in messages without one
     Le64 incarnation;
 };
 static_assert(sizeof(Head) == 24 && alignof(Head) == 1);
@@ -46,7 +47,7 @@ struct SuspectWire {
     uint8_t why;
     ActionWire action;
 };
-struct PromiseWire {   // then the words of `reach`, and the view where `accepted` is not 0
+struct PromiseWire {   // of a join too, with `accepted` 0; then the words of `reach`, and the view where `accepted` is not 0
     Le32 accepted;
     Le16 words;
 };
@@ -156,54 +157,132 @@ bool get(Reader& reader, AgreedView* view) {
     return true;
 }
 
-uint8_t flags_of(const ViewMessage& message) {
-    if (message.kind == Kind::suspect) return message.covered ? flag_covered : 0;
-    if (message.kind != Kind::promise) return 0;
-    return static_cast<uint8_t>((message.has_state ? flag_has_state : 0) | (message.ready ? flag_ready : 0));
+void put(Ballot accepted, const std::vector<uint64_t>& reach, Writer& writer) {
+    PromiseWire wire{};
+    wire.accepted.set(accepted);
+    wire.words.set(static_cast<uint16_t>(reach.size()));
+    writer.put(wire);
+    for (const uint64_t word : reach) writer.put(word);
+}
+bool get(Reader& reader, Ballot* accepted, std::vector<uint64_t>* reach) {
+    PromiseWire wire;
+    if (!reader.get(&wire) || wire.words.get() > nodes_max / 64) return false;
+    for (uint32_t i = 0; i < wire.words.get(); ++i) {
+        Le64 word;
+        if (!reader.get(&word)) return false;
+        reach->push_back(word.get());
+    }
+    *accepted = wire.accepted.get();
+    return true;
 }
 
-bool get_body(Reader& reader, ViewMessage* message) {
-    switch (message->kind) {
-        case Kind::suspect: {
-            SuspectWire wire;
-            if (!reader.get(&wire) || wire.node.get() >= nodes_max || wire.why == 0 || wire.why > static_cast<uint8_t>(Suspicion::command))
-                return false;
-            message->node = NodeId{wire.node.get()};
-            message->why = static_cast<Suspicion>(wire.why);
-            return parse(wire.action, &message->action) &&
-                   (message->why == Suspicion::command) == (message->action.kind != ViewAction::Kind::none);
-        }
-        case Kind::prepare:
-        case Kind::accepted: return message->ballot != 0;
-        case Kind::nack: return true;
-        case Kind::join:
-        case Kind::promise: {
-            PromiseWire wire;
-            if ((message->kind == Kind::promise && message->ballot == 0) || !reader.get(&wire) || wire.words.get() > nodes_max / 64)
-                return false;
-            message->reach.clear();
-            for (uint32_t i = 0; i < wire.words.get(); ++i) {
-                Le64 word;
-                if (!reader.get(&word)) return false;
-                message->reach.push_back(word.get());
-            }
-            message->accepted = wire.accepted.get();
-            return message->accepted == 0 ||
-                   (message->kind == Kind::promise && message->accepted < message->ballot && get(reader, &message->value));
-        }
-        case Kind::accept: return message->ballot != 0 && get(reader, &message->value);
-        case Kind::view: return get(reader, &message->value) && message->value.number == message->view;
-        case Kind::state: {
-            StateWire wire;
-            if (!reader.get(&wire) || wire.stage > static_cast<uint8_t>(ViewStage::frozen) || wire.known > known_initial) return false;
-            message->stage = static_cast<ViewStage>(wire.stage);
-            message->state = {wire.known == 1,       wire.applied.get(),         wire.digest.get(), wire.evaluation_step.get(),
-                              wire.evaluation.get(), wire.known == known_initial};
-            message->ready_digest = wire.ready_digest.get();
-            return message->state.applied >> 32 == 0 && !(message->state.initial && message->state.applied > 0);
-        }
+/// Writes what follows the head, and completes the head.
+void put(const What& what, Head& head, Writer& writer) {
+    std::visit(Overloads{[&](const ViewMessage::Suspect& it) {
+                             head.flags = it.covered ? flag_covered : 0;
+                             SuspectWire wire{};
+                             wire.node.set(static_cast<uint16_t>(it.node));
+                             wire.why = static_cast<uint8_t>(it.why);
+                             wire.action = wire_of(it.action);
+                             writer.put(wire);
+                         },
+                         [&](const ViewMessage::Promise& it) {
+                             head.ballot.set(it.ballot);
+                             head.flags = static_cast<uint8_t>((it.has_state ? flag_has_state : 0) | (it.ready ? flag_ready : 0));
+                             put(it.accepted, it.reach, writer);
+                             if (it.accepted != 0) put(it.value, writer);
+                         },
+                         [&](const OneOf<ViewMessage::Prepare, ViewMessage::Accepted> auto& it) { head.ballot.set(it.ballot); },
+                         [&](const ViewMessage::Nack& it) { head.ballot.set(it.promised); },
+                         [&](const ViewMessage::Accept& it) {
+                             head.ballot.set(it.ballot);
+                             put(it.value, writer);
+                         },
+                         [&](const ViewMessage::View& it) {
+                             head.ballot.set(it.chosen);
+                             put(it.value, writer);
+                         },
+                         [&](const ViewMessage::State& it) {
+                             StateWire wire{};
+                             wire.stage = static_cast<uint8_t>(it.stage);
+                             wire.known = it.state.initial ? known_initial : it.state.known;
+                             wire.applied.set(it.state.applied);
+                             wire.digest.set(it.state.digest);
+                             wire.evaluation_step.set(it.state.evaluation_step);
+                             wire.evaluation.set(it.state.evaluation);
+                             wire.ready_digest.set(it.ready_digest);
+                             writer.put(wire);
+                         },
+                         [&](const ViewMessage::Join& it) { put(0, it.reach, writer); }},
+               what);
+}
+
+/// Takes from `head` the flags and the ballot that the kind has, and sets them to 0 there.
+bool get(Reader& reader, Head& head, uint32_t view, What* what) {
+    const Ballot ballot = head.ballot.get();
+    const auto flag = [&](uint8_t which) {
+        const bool is = head.flags & which;
+        head.flags &= static_cast<uint8_t>(~which);
+        return is;
+    };
+    const auto take_ballot = [&](Ballot* its) {
+        *its = ballot;
+        head.ballot.set(0);
+        return ballot != 0;
+    };
+    return std::visit(
+        Overloads{[&](ViewMessage::Suspect& it) {
+                      SuspectWire wire;
+                      if (!reader.get(&wire) || wire.node.get() >= nodes_max || wire.why == 0 ||
+                          wire.why > static_cast<uint8_t>(Suspicion::command))
+                          return false;
+                      it.covered = flag(flag_covered);
+                      it.node = NodeId{wire.node.get()};
+                      it.why = static_cast<Suspicion>(wire.why);
+                      return parse(wire.action, &it.action) && (it.why == Suspicion::command) == (it.action.kind != ViewAction::Kind::none);
+                  },
+                  [&](ViewMessage::Promise& it) {
+                      it.has_state = flag(flag_has_state);
+                      it.ready = flag(flag_ready);
+                      return take_ballot(&it.ballot) && get(reader, &it.accepted, &it.reach) &&
+                             (it.accepted == 0 || (it.accepted < ballot && get(reader, &it.value)));
+                  },
+                  [&](OneOf<ViewMessage::Prepare, ViewMessage::Accepted> auto& it) { return take_ballot(&it.ballot); },
+                  [&](ViewMessage::Nack& it) {
+                      (void)take_ballot(&it.promised);
+                      return true;
+                  },
+                  [&](ViewMessage::Accept& it) { return take_ballot(&it.ballot) && get(reader, &it.value); },
+                  [&](ViewMessage::View& it) {
+                      (void)take_ballot(&it.chosen);
+                      return get(reader, &it.value) && it.value.number == view;
+                  },
+                  [&](ViewMessage::State& it) {
+                      StateWire wire;
+                      if (!reader.get(&wire) || wire.stage > static_cast<uint8_t>(ViewStage::frozen) || wire.known > known_initial)
+                          return false;
+                      it.stage = static_cast<ViewStage>(wire.stage);
+                      it.state = {wire.known == 1,       wire.applied.get(),         wire.digest.get(), wire.evaluation_step.get(),
+                                  wire.evaluation.get(), wire.known == known_initial};
+                      it.ready_digest = wire.ready_digest.get();
+                      return it.state.applied >> 32 == 0 && !(it.state.initial && it.state.applied > 0);
+                  },
+                  [&](ViewMessage::Join& it) {
+                      Ballot accepted = 0;
+                      return get(reader, &accepted, &it.reach) && accepted == 0;
+                  }},
+        *what);
+}
+
+/// The alternative of that index, as it begins.  False where there is none.
+template <size_t index = 0>
+bool what_of(size_t kind, What* what) {
+    if constexpr (index == std::variant_size_v<What>) return false;
+    else if (kind != index) return what_of<index + 1>(kind, what);
+    else {
+        what->emplace<index>();
+        return true;
     }
-    return false;
 }
 
 }   // namespace
@@ -216,53 +295,16 @@ ViewExchange AgreedView::fitted(uint32_t n) const {
 }
 
 std::vector<std::byte> view_message_write(const ViewMessage& message) {
-    Writer writer;
     Head head{};
     head.magic = head_magic;
-    head.kind = static_cast<uint8_t>(message.kind);
-    head.flags = flags_of(message);
+    head.kind = static_cast<uint8_t>(message.what.index() + 1);
     head.from.set(static_cast<uint16_t>(message.from));
     head.view.set(message.view);
-    head.ballot.set(message.ballot);
     head.incarnation.set(message.incarnation);
+    Writer writer;
     writer.put(head);
-    switch (message.kind) {
-        case Kind::suspect: {
-            SuspectWire wire{};
-            wire.node.set(static_cast<uint16_t>(message.node));
-            wire.why = static_cast<uint8_t>(message.why);
-            wire.action = wire_of(message.action);
-            writer.put(wire);
-            break;
-        }
-        case Kind::join:
-        case Kind::promise: {
-            PromiseWire wire{};
-            wire.accepted.set(message.accepted);
-            wire.words.set(static_cast<uint16_t>(message.reach.size()));
-            writer.put(wire);
-            for (const uint64_t word : message.reach) writer.put(word);
-            if (message.accepted != 0) put(message.value, writer);
-            break;
-        }
-        case Kind::accept:
-        case Kind::view: put(message.value, writer); break;
-        case Kind::state: {
-            StateWire wire{};
-            wire.stage = static_cast<uint8_t>(message.stage);
-            wire.known = message.state.initial ? known_initial : message.state.known;
-            wire.applied.set(message.state.applied);
-            wire.digest.set(message.state.digest);
-            wire.evaluation_step.set(message.state.evaluation_step);
-            wire.evaluation.set(message.state.evaluation);
-            wire.ready_digest.set(message.ready_digest);
-            writer.put(wire);
-            break;
-        }
-        case Kind::prepare:
-        case Kind::nack:
-        case Kind::accepted: break;
-    }
+    put(message.what, head, writer);
+    std::memcpy(writer.bytes.data(), &head, sizeof head);
     return std::move(writer.bytes);
 }
 
@@ -271,18 +313,12 @@ bool view_message_parse(std::span<const std::byte> bytes, ViewMessage* message) 
     Reader reader{bytes};
     Head head;
     if (!reader.get(&head) || head.magic != head_magic || head.reserved != 0 || head.reserved_too.get() != 0) return false;
-    if (head.kind < static_cast<uint8_t>(Kind::suspect) || head.kind > static_cast<uint8_t>(Kind::join)) return false;
-    if (head.from.get() >= nodes_max || head.incarnation.get() == 0) return false;
-    *message = {};
-    message->kind = static_cast<Kind>(head.kind);
+    if (head.kind == 0 || head.from.get() >= nodes_max || head.incarnation.get() == 0) return false;
     message->from = NodeId{head.from.get()};
     message->incarnation = head.incarnation.get();
     message->view = head.view.get();
-    message->ballot = head.ballot.get();
-    message->covered = message->kind == Kind::suspect && head.flags & flag_covered;
-    message->has_state = message->kind == Kind::promise && head.flags & flag_has_state;
-    message->ready = message->kind == Kind::promise && head.flags & flag_ready;
-    return head.flags == flags_of(*message) && get_body(reader, message) && reader.bytes.empty();
+    return what_of(head.kind - size_t{1}, &message->what) && get(reader, head, message->view, &message->what) && head.flags == 0 &&
+           head.ballot.get() == 0 && reader.bytes.empty();
 }
 
 }   // namespace gradcast

@@ -4,6 +4,7 @@
 // view, so numbers do too.  Whoever carries a message names the job, and has checked that node and incarnation are the sender's.
 #pragma once
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "runtime/core/limits.h"
@@ -89,22 +90,67 @@ struct ViewState {
 };
 
 struct ViewMessage {
-    enum class Kind : uint8_t { suspect = 1, prepare, promise, nack, accept, accepted, view, state, join } kind{};
+    /// Asks its receiver to propose a view, because of a node.
+    struct Suspect {   // no default values: the default constructor of What needs that of this type while ViewMessage is incomplete
+        NodeId node;
+        Suspicion why;       // not none
+        bool covered;        // the exchange does without the node, so that a quorum must agree first
+        ViewAction action;   // of the suspicion `command` alone
+        bool operator==(const Suspect&) const = default;
+    };
+    struct Prepare {
+        Ballot ballot = 0;   // not 0
+        bool operator==(const Prepare&) const = default;
+    };
+    struct Promise {
+        Ballot ballot = 0;                       // of the proposal, not 0
+        bool has_state = false, ready = false;   // the sender has a state; the sender is no member and wants to be
+        std::vector<uint64_t> reach;             // bits of the nodes that the sender reaches
+        Ballot accepted = 0;                     // in which the sender has accepted `value`; 0: none
+        AgreedView value;                        // where `accepted` is not 0
+        bool operator==(const Promise&) const = default;
+    };
+    struct Nack {
+        Ballot promised = 0;   // by the sender; 0: none
+        bool operator==(const Nack&) const = default;
+    };
+    struct Accept {
+        Ballot ballot = 0;   // not 0
+        AgreedView value;
+        bool operator==(const Accept&) const = default;
+    };
+    struct Accepted {
+        Ballot ballot = 0;   // not 0
+        bool operator==(const Accepted&) const = default;
+    };
+    struct View {
+        Ballot chosen = 0;   // in which `value` was chosen
+        AgreedView value;
+        bool operator==(const View&) const = default;
+    };
+    struct State {
+        ViewStage stage{};
+        ViewState state;             // from ViewStage::reported on
+        uint64_t ready_digest = 0;   // from ViewStage::ready on
+        bool operator==(const State&) const = default;
+    };
+    /// A node that is no member wants to be one.
+    struct Join {
+        std::vector<uint64_t> reach;   // as in Promise
+        bool operator==(const Join&) const = default;
+    };
+    using What = std::variant<Suspect, Prepare, Promise, Nack, Accept, Accepted, View, State, Join>;   // in the order of the wire's kinds
+
     NodeId from{};
     uint64_t incarnation = 0;
-    uint32_t view = 0;      // number of the newest that the sender knows, 0: none
-    Ballot ballot = 0;      // prepare, promise, accept, accepted: the proposal's; nack: promised; view: that it was chosen in
-    NodeId node{};          // suspect: who
-    Suspicion why{};        // suspect
-    bool covered = false;   // suspect: the exchange does without it, so that a quorum must agree first
-    ViewAction action;      // suspect: of a command
-    bool has_state = false, ready = false;   // promise: it has a state; it is no member and wants to be
-    std::vector<uint64_t> reach;             // promise, join: bits of the nodes that it reaches
-    Ballot accepted = 0;                     // promise: in which it has accepted `value`; 0: none
-    AgreedView value;                        // promise, accept, view
-    ViewStage stage{};                       // state
-    ViewState state;                         // state, from ViewStage::reported on
-    uint64_t ready_digest = 0;               // state, from ViewStage::ready on
+    uint32_t view = 0;   // number of the newest that the sender knows, 0: none
+    What what;
+
+    template <typename One>
+    bool is() const {
+        return std::holds_alternative<One>(what);
+    }
+    bool operator==(const ViewMessage&) const = default;
 };
 
 constexpr size_t view_message_bytes_max = lease_bytes_max;

@@ -7,34 +7,35 @@ namespace gradcast {
 ViewProposal::ViewProposal(const AgreedView& view, Ballot ballot, uint32_t nodes, uint32_t asked, uint32_t voters, ViewMutant mutant)
     : view_(view), ballot_(ballot), asked_(asked), voters_(voters), mutant_(mutant), votes_(nodes) {}
 
-void ViewProposal::promised(const ViewMessage& message) {
-    ViewVote& vote = votes_[index_of(message.from)];
-    if (accepting_ || message.incarnation < vote.incarnation) return;
-    vote = {};
-    vote.promised = true;
-    vote.incarnation = message.incarnation;
-    vote.has_state = message.has_state;
-    vote.ready = message.ready;
-    vote.reach = message.reach;
-    vote.member = std::any_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
-        return member.node == message.from && member.incarnation == message.incarnation;
-    });
-    if (message.accepted <= highest_) return;
-    highest_ = message.accepted;
-    accepted_ = message.value;
+bool ViewProposal::is_member(NodeId node, uint64_t incarnation) const {
+    return std::any_of(view_.members.begin(), view_.members.end(),
+                       [&](const ViewMember& member) { return member.node == node && member.incarnation == incarnation; });
 }
 
-void ViewProposal::accepted(const ViewMessage& message) {
-    ViewVote& vote = votes_[index_of(message.from)];
+void ViewProposal::promised(NodeId from, uint64_t incarnation, const ViewMessage::Promise& promise) {
+    ViewVote& vote = votes_[index_of(from)];
+    if (accepting_ || incarnation < vote.incarnation) return;
+    vote = {};
+    vote.promised = true;
+    vote.incarnation = incarnation;
+    vote.has_state = promise.has_state;
+    vote.ready = promise.ready;
+    vote.reach = promise.reach;
+    vote.member = is_member(from, incarnation);
+    if (promise.accepted <= highest_) return;
+    highest_ = promise.accepted;
+    accepted_ = promise.value;
+}
+
+void ViewProposal::accepted(NodeId from, uint64_t incarnation) {
+    ViewVote& vote = votes_[index_of(from)];
     if (!accepting_) return;
     // A node that has accepted has promised, even if its PROMISE was lost.
     if (vote.incarnation == 0) {
-        vote.incarnation = message.incarnation;
-        vote.member = std::any_of(view_.members.begin(), view_.members.end(), [&](const ViewMember& member) {
-            return member.node == message.from && member.incarnation == message.incarnation;
-        });
+        vote.incarnation = incarnation;
+        vote.member = is_member(from, incarnation);
     }
-    if (vote.incarnation == message.incarnation) vote.accepted = true;
+    if (vote.incarnation == incarnation) vote.accepted = true;
 }
 
 bool ViewProposal::answered(NodeId node) const {

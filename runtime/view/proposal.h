@@ -35,8 +35,8 @@ public:
     const AgreedView& value() const { return value_; }
     uint64_t accepting_us() const { return accepting_us_; }
 
-    void promised(const ViewMessage& message);
-    void accepted(const ViewMessage& message);
+    void promised(NodeId from, uint64_t incarnation, const ViewMessage::Promise& promise);
+    void accepted(NodeId from, uint64_t incarnation);
     bool answered(NodeId node) const;   // in this phase
 
     /// True once: a quorum has promised, and whoever else may is here or was waited for.  value() is then to be accepted.
@@ -47,6 +47,7 @@ public:
     bool chosen() const;
 
 private:
+    bool is_member(NodeId node, uint64_t incarnation) const;
     /// Every member that is not proven dead has promised, and so has every other node of the job: no later view exists.  A node that only
     /// an operator can add counts once it is known here, because the members of a view know each other.
     bool all_living_promised(std::span<const ViewNode> nodes) const;

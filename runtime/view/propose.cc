@@ -5,8 +5,6 @@
 
 namespace gradcast {
 
-using Kind = ViewMessage::Kind;
-
 /// The reason for which this node asks for another view.
 ViewChange::Reason ViewChange::reason(uint64_t now_us) const {
     if (action_.kind != ViewAction::Kind::none && stage_ == ViewStage::going) return {config_.self, Suspicion::command};
@@ -68,12 +66,9 @@ void ViewChange::ask_for_change(uint64_t now_us) {
     }
     if (now_us < resend_us_) return;
     resend_us_ = now_us + part(32);
-    ViewMessage said = message(Kind::suspect);
-    said.node = why.node;
-    said.why = why.why;
-    said.covered = why.covered;
-    if (why.why == Suspicion::command) said.action = action_;
-    send({view_.members[*asked_].node}, std::move(said));
+    send({view_.members[*asked_].node},
+         message(ViewMessage::Suspect{
+             .node = why.node, .why = why.why, .covered = why.covered, .action = why.why == Suspicion::command ? action_ : ViewAction{}}));
 }
 
 /// A quorum has named this node as lost.
@@ -86,13 +81,13 @@ bool ViewChange::confirmed(NodeId lost, uint64_t now_us) const {
     return view_quorum(ranks, config_.voters);
 }
 
-void ViewChange::suspect_received(const ViewMessage& said, uint64_t now_us) {
+void ViewChange::suspect_received(NodeId from, const ViewMessage::Suspect& said, uint64_t now_us) {
     if (!rank_) return;
     if (said.why == Suspicion::command && !possible(said.action)) return;
     if (said.why == Suspicion::command && action_.kind == ViewAction::Kind::none) action_ = said.action;
     if (said.covered) {
-        node(said.from).covered_loss = said.node;
-        node(said.from).covered_loss_us = now_us;
+        node(from).covered_loss = said.node;
+        node(from).covered_loss_us = now_us;
     }
     if (stage_ == ViewStage::frozen || proposal_ || (ending_ && said.why == Suspicion::joiner)) return;
     if (!said.covered || confirmed(said.node, now_us)) propose(now_us);
@@ -112,9 +107,9 @@ void ViewChange::propose(uint64_t now_us) {
     advance(now_us);
 }
 
-void ViewChange::nack(const ViewMessage& said, uint64_t now_us) {
-    if (!proposal_ || said.ballot <= proposal_->ballot()) return;
-    round_least_ = std::max(round_least_, round_of(said.ballot));
+void ViewChange::nack(Ballot promised, uint64_t now_us) {
+    if (!proposal_ || promised <= proposal_->ballot()) return;
+    round_least_ = std::max(round_least_, round_of(promised));
     proposal_.reset();
     repropose_us_ = now_us + std::min(position(), 8u) * part(32);
     wake(now_us);
@@ -123,15 +118,14 @@ void ViewChange::nack(const ViewMessage& said, uint64_t now_us) {
 /// Steps 4 to 6; repeats messages that were lost.
 void ViewChange::advance(uint64_t now_us) {
     if (!proposal_) return;
-    proposal_->promised(promise_message(promised_, now_us));   // with its present reach
+    proposal_->promised(config_.self, config_.incarnation, promise(promised_, now_us));   // with its present reach
     const auto enough_go_on = [this](std::span<const ViewMember> members) { return enough(members); };
     if (proposal_->propose(nodes_, action_, config_.members_min, now_us, enough_go_on)) {
         promised_ = accepted_ = proposal_->ballot();
         promised_us_ = now_us;
         accepted_value_ = proposal_->value();
         no_quorum_us_ = 0;
-        ViewMessage own = message(Kind::accepted);
-        proposal_->accepted(own);
+        proposal_->accepted(config_.self, config_.incarnation);
         resend_us_ = now_us;
     }
     if (proposal_->chosen()) {
@@ -146,13 +140,12 @@ void ViewChange::advance(uint64_t now_us) {
     }
     if (now_us < resend_us_) return;
     resend_us_ = now_us + part(32);
-    ViewMessage said = message(proposal_->accepting() ? Kind::accept : Kind::prepare);
-    said.ballot = proposal_->ballot();
-    if (proposal_->accepting()) said.value = proposal_->value();
+    ViewMessage::What said = ViewMessage::Prepare{proposal_->ballot()};
+    if (proposal_->accepting()) said = ViewMessage::Accept{proposal_->ballot(), proposal_->value()};
     std::vector<NodeId> to;
     for (uint32_t each = 0; each < config_.nodes; ++each)
         if (!proposal_->answered(NodeId{each})) to.push_back(NodeId{each});
-    send(std::move(to), std::move(said));
+    send(std::move(to), message(std::move(said)));
 }
 
 /// A member that has promised and sees no view proposes itself.

@@ -5,14 +5,11 @@
 
 namespace gradcast {
 
+using Why = ViewNotice::Ended::Why;
+
 ViewMessage ViewChange::state_message() const {
-    ViewMessage said = message(ViewMessage::Kind::state);
-    said.stage = stage_;
-    if (rank_) {
-        said.state = peers_[*rank_].state;
-        said.ready_digest = peers_[*rank_].ready_digest;
-    }
-    return said;
+    const Peer own = rank_ ? peers_[*rank_] : Peer{};
+    return message(ViewMessage::State{stage_, own.state, own.ready_digest});
 }
 
 void ViewChange::trainer_stopped(const ViewState& state, uint64_t now_us) {
@@ -34,15 +31,15 @@ void ViewChange::caught_up(uint64_t digest, uint64_t now_us) {
     recover(now_us);
 }
 
-void ViewChange::state_received(const ViewMessage& said, uint64_t now_us) {
+void ViewChange::state_received(NodeId from, const ViewMessage::State& said, uint64_t now_us) {
     if (!rank_) return;
-    Peer& peer = peers_[*rank_of(said.from)];
+    Peer& peer = peers_[*rank_of(from)];
     if (said.stage != ViewStage::frozen && said.stage > peer.stage) {
         peer.stage = said.stage;
         if (said.stage >= ViewStage::reported) peer.state = said.state;
         if (said.stage >= ViewStage::ready) peer.ready_digest = said.ready_digest;
     }
-    if (stage_ == ViewStage::going && said.stage < ViewStage::going) send({said.from}, state_message());
+    if (stage_ == ViewStage::going && said.stage < ViewStage::going) send({from}, state_message());
     recover(now_us);
 }
 
@@ -61,8 +58,8 @@ void ViewChange::agree_on_step(uint64_t now_us) {
     common_ = view_common_step(states, config_.mutant);
     agreed_ = true;
     agreed_us_ = now_us;
-    if (!common_.found || common_.tied) return end(ViewNotice::Kind::tied, common_.step);
-    if (common_.wrong[*rank_]) return end(ViewNotice::Kind::wrong, common_.step);
+    if (!common_.found || common_.tied) return end({.why = Why::tied, .step = common_.step});
+    if (common_.wrong[*rank_]) return end({.why = Why::wrong, .step = common_.step});
     bool others = false;
     for (uint32_t rank = 0; rank < view_.n(); ++rank)
         if (common_.wrong[rank]) {
@@ -74,25 +71,22 @@ void ViewChange::agree_on_step(uint64_t now_us) {
         return states[rank].known ? states[rank].applied >= common_.step : states[rank].initial && rank == common_.source;
     };
     const ViewState& own = states[*rank_];
-    if (has(*rank_)) {
-        ViewNotice agreed{.kind = ViewNotice::Kind::agreed, .step = common_.step, .digest = common_.digest};
-        agreed.source = view_.members[common_.source].node;
-        for (uint32_t rank = 0; rank < view_.n(); ++rank)
-            if (!has(rank)) agreed.behind.push_back(view_.members[rank].node);
-        notices_.push_back(std::move(agreed));
-        return caught_up(own.digest, now_us);
-    }
-    notices_.push_back({.kind = ViewNotice::Kind::catch_up,
-                        .step = common_.step,
-                        .digest = common_.digest,
-                        .source = view_.members[common_.source].node,
-                        .sums = own.known && own.applied + 1 == common_.step});
+    ViewNotice::Step step{.step = common_.step,
+                          .digest = common_.digest,
+                          .source = view_.members[common_.source].node,
+                          .has = has(*rank_),
+                          .sums = own.known && own.applied + 1 == common_.step};
+    for (uint32_t rank = 0; rank < view_.n() && step.has; ++rank)
+        if (!has(rank)) step.behind.push_back(view_.members[rank].node);
+    const bool ready = step.has;
+    notices_.push_back({std::move(step)});
+    if (ready) caught_up(own.digest, now_us);
 }
 
 /// Step 11.
 void ViewChange::go_if_all_ready() {
     std::vector<ViewState> states;
-    ViewNotice go{.kind = ViewNotice::Kind::go, .step = common_.step, .digest = common_.digest};
+    ViewNotice::Go go{.step = common_.step, .digest = common_.digest};
     for (const Peer& peer : peers_) {
         if (peer.stage < ViewStage::ready) return;
         // A member that was one step behind has computed the state too, perhaps with another digest.
@@ -104,8 +98,8 @@ void ViewChange::go_if_all_ready() {
         }
     }
     const CommonStep found = view_common_step(states);
-    if (found.tied) return end(ViewNotice::Kind::tied, common_.step);
-    if (found.wrong[*rank_]) return end(ViewNotice::Kind::wrong, found.step);
+    if (found.tied) return end({.why = Why::tied, .step = common_.step});
+    if (found.wrong[*rank_]) return end({.why = Why::wrong, .step = found.step});
     bool others = false;
     for (uint32_t rank = 0; rank < view_.n(); ++rank)
         if (found.wrong[rank]) {
@@ -116,7 +110,7 @@ void ViewChange::go_if_all_ready() {
     stage_ = ViewStage::going;
     peers_[*rank_].stage = stage_;
     has_state_ = true;
-    notices_.push_back(go);
+    notices_.push_back({go});
     send_members(state_message());
 }
 

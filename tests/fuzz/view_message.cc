@@ -10,8 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ViewMessage message;
     const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
     if (!view_message_parse(bytes, &message)) return 0;
-    fuzz_reaches(static_cast<uint32_t>(message.kind));
-    if (message.state.initial) fuzz_reaches(10);
+    fuzz_reaches(static_cast<uint32_t>(message.what.index() + 1));
+    if (const auto* state = std::get_if<ViewMessage::State>(&message.what); state && state->state.initial) fuzz_reaches(10);
     const std::vector<std::byte> again = view_message_write(message);
     GC_ASSERT(again.size() == size && std::memcmp(again.data(), data, size) == 0);
 
@@ -25,8 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                            .members = {{NodeId{0}, 1, 1}, {NodeId{1}, 1, 1}, {NodeId{2}, 1, 1}}};
     ViewChange member({.self = NodeId{0}, .incarnation = 1, .nodes = 4, .deadline_us = deadline_us});
     member.begin(first, 1);
-    if (message.kind == ViewMessage::Kind::promise || message.kind == ViewMessage::Kind::accepted)
-        member.suspect(NodeId{2}, Suspicion::stuck, 1);
+    if (message.is<ViewMessage::Promise>() || message.is<ViewMessage::Accepted>()) member.suspect(NodeId{2}, Suspicion::stuck, 1);
     member.receive(message, 2);
     for (uint64_t now_us = 2; now_us < 3 * deadline_us && member.next_us() > 0; now_us = std::max(now_us + 1, member.next_us())) {
         member.tick(now_us);

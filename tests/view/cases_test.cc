@@ -6,7 +6,7 @@
 namespace gradcast {
 namespace {
 
-using Kind = ViewMessage::Kind;
+using Why = ViewNotice::Ended::Why;
 using Nodes = std::vector<uint32_t>;
 
 Nodes members_of(const AgreedView& view) {
@@ -136,7 +136,7 @@ TEST(View, TwoProposersAgree) {
     // Neither learns of the other.  One alone accepts what the first proposes, then the second one proposes.
     world.cut(0, 1, true), world.cut(1, 0, true);
     world.passes = [&](uint32_t from, uint32_t to, const ViewMessage& message) {
-        if (from != 0 || message.kind != Kind::accept) return true;
+        if (from != 0 || !message.is<ViewMessage::Accept>()) return true;
         world.at(world.now_us() + D / 100, [&world] { world.suspect(1, 0); });
         return to == 2;
     };
@@ -154,9 +154,9 @@ TEST(View, ProposerDiesBetweenAcceptAndView) {
     world.crash(4);
     Nodes accepted;
     world.passes = [&](uint32_t from, uint32_t, const ViewMessage& message) {
-        if (message.kind == Kind::accepted) accepted.push_back(from);
+        if (message.is<ViewMessage::Accepted>()) accepted.push_back(from);
         // All have accepted; nobody learns of it.
-        if (from != 0 || message.kind != Kind::view) return true;
+        if (from != 0 || !message.is<ViewMessage::View>()) return true;
         world.at(world.now_us(), [&world] { world.crash(0); });
         return false;
     };
@@ -174,8 +174,7 @@ TEST(View, HalfWithTheLowestRankGoesOn) {
     EXPECT_TRUE(world.run(3 * D, [&] {
         return world.settled({0, 3}) || (world.going(0) && world.machine(0).view().n() == 2 && world.going(3));
     }));
-    EXPECT_TRUE(
-        world.run(4 * D, [&] { return world.ended(1) == ViewNotice::Kind::minority && world.ended(2) == ViewNotice::Kind::minority; }));
+    EXPECT_TRUE(world.run(4 * D, [&] { return world.ended(1) == Why::minority && world.ended(2) == Why::minority; }));
     EXPECT_EQ(world.machine(0).view().n(), 2u);
     EXPECT_EQ(world.violation(), "");
 }
@@ -185,8 +184,8 @@ TEST(View, HalfWithoutTheLowestRankStops) {
     world.run(D / 2);
     world.crash(0), world.crash(1);
     EXPECT_FALSE(world.run(4 * D, [&] { return world.seen().views > 0; }));
-    EXPECT_EQ(world.ended(2), ViewNotice::Kind::minority);
-    EXPECT_EQ(world.ended(3), ViewNotice::Kind::minority);
+    EXPECT_EQ(world.ended(2), Why::minority);
+    EXPECT_EQ(world.ended(3), Why::minority);
 }
 
 TEST(View, HalfWithoutTheLowestRankGoesOnWithProofOfDeath) {
@@ -208,7 +207,7 @@ TEST(View, ProofOfDeathNeedsAnAnswerOfAllOthers) {
     world.run(D);
     world.restart(0, false), world.prove(1);
     EXPECT_FALSE(world.run(4 * D, [&] { return world.seen().views > 0; }));
-    EXPECT_EQ(world.ended(2), ViewNotice::Kind::minority);
+    EXPECT_EQ(world.ended(2), Why::minority);
 }
 
 TEST(View, TwoNodesWhereRankOneDies) {
@@ -225,7 +224,7 @@ TEST(View, TwoNodesWhereRankZeroDies) {
         world.crash(0);
         if (proven) world.at(D, [&] { world.restart(0, false); });
         EXPECT_EQ(world.run(4 * D, [&] { return world.going(1) && world.machine(1).view().n() == 1; }), proven) << world.describe();
-        EXPECT_EQ(world.ended(1), proven ? ViewNotice::Kind::go : ViewNotice::Kind::minority);
+        EXPECT_EQ(world.ended(1), proven ? std::nullopt : std::optional(Why::minority));
         EXPECT_EQ(world.violation(), "");
     }
 }
@@ -277,7 +276,7 @@ TEST(View, NodeThatMissedViewIsTold) {
     world.run(D / 2);
     world.crash(3);
     world.passes = [&](uint32_t from, uint32_t to, const ViewMessage& message) {
-        return !(message.kind == Kind::view && from == 0 && to == 2 && message.view != 1) || world.seen().views > 1 ||
+        return !(message.is<ViewMessage::View>() && from == 0 && to == 2 && message.view != 1) || world.seen().views > 1 ||
                world.now_us() > 3 * D / 2;
     };
     EXPECT_TRUE(go_on(world, {0, 1, 2}));
@@ -289,7 +288,7 @@ TEST(View, ExcludedNodeLearnsIt) {
     world.split({2}, true);
     ASSERT_TRUE(world.run(2 * D, [&] { return world.going(0) && world.machine(0).view().n() == 2; }));
     world.split({2}, false);
-    EXPECT_TRUE(world.run(world.now_us() + D / 4, [&] { return world.ended(2) == ViewNotice::Kind::excluded; })) << world.describe();
+    EXPECT_TRUE(world.run(world.now_us() + D / 4, [&] { return world.ended(2) == Why::excluded; })) << world.describe();
 }
 
 TEST(View, OneWayCutParts) {
@@ -313,7 +312,7 @@ TEST(View, CoveredLossFreezesNobodyWithoutAQuorum) {
     EXPECT_EQ(world.machine(2).view().number, 1u);
     EXPECT_LT(world.applied(2), world.applied(0));
     EXPECT_EQ(world.violation(), "");
-    EXPECT_TRUE(world.run(4 * D, [&] { return world.ended(2) == ViewNotice::Kind::minority; }));
+    EXPECT_TRUE(world.run(4 * D, [&] { return world.ended(2) == Why::minority; }));
 }
 
 TEST(View, OneNodesAlarmAboutACoveredLossIsNoReason) {
@@ -423,7 +422,7 @@ TEST(View, ANodeDiesWhileAResumedStateIsSent) {
             const auto goes_on = [&] {
                 return all([&](uint32_t each) { return world.going(each) && world.machine(each).view().n() == 2; });
             };
-            const auto ends = [&] { return all([&](uint32_t each) { return world.ended(each) == ViewNotice::Kind::tied; }); };
+            const auto ends = [&] { return all([&](uint32_t each) { return world.ended(each) == Why::tied; }); };
             ASSERT_TRUE(world.run(2 * D, [&] { return goes_on() || ends(); })) << dead << " of seed " << seed << world.describe();
             (ends() ? ended : on) += 1;
         }
@@ -440,7 +439,7 @@ TEST(View, MajorityOfDigestsWins) {
     world.machine(0).ask({ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}}, world.now_us());
     world.wake(0);
     EXPECT_TRUE(world.run(2 * D, [&] {
-        return world.ended(1) == ViewNotice::Kind::wrong && world.going(0) && world.going(2) && world.machine(0).view().n() == 2;
+        return world.ended(1) == Why::wrong && world.going(0) && world.going(2) && world.machine(0).view().n() == 2;
     })) << world.describe();
 }
 
@@ -451,8 +450,7 @@ TEST(View, TieOfDigestsEndsTheJob) {
     world.digest(1, 13);
     world.machine(0).ask({ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}}, world.now_us());
     world.wake(0);
-    EXPECT_TRUE(world.run(2 * D, [&] { return world.ended(0) == ViewNotice::Kind::tied && world.ended(1) == ViewNotice::Kind::tied; }))
-        << world.describe();
+    EXPECT_TRUE(world.run(2 * D, [&] { return world.ended(0) == Why::tied && world.ended(1) == Why::tied; })) << world.describe();
 }
 
 TEST(View, DrainLeavesOneOut) {
@@ -460,8 +458,7 @@ TEST(View, DrainLeavesOneOut) {
     world.run(D / 2);
     world.machine(1).ask({ViewAction::Kind::drain, NodeId{0}, {}}, world.now_us());
     world.wake(1);
-    EXPECT_TRUE(world.run(D, [&] { return world.ended(0) == ViewNotice::Kind::excluded && world.going(1) && world.going(2); }))
-        << world.describe();
+    EXPECT_TRUE(world.run(D, [&] { return world.ended(0) == Why::excluded && world.going(1) && world.going(2); })) << world.describe();
     EXPECT_EQ(members_of(world.machine(1).view()), (Nodes{1, 2}));
     const uint32_t number = world.machine(1).view().number;
     world.run(3 * D);
@@ -541,7 +538,7 @@ TEST(View, DrainLeavesTheJobWhatItNeeds) {
         world.run(D / 2);
         drain(world, {1, 3});
         EXPECT_TRUE(world.run(4 * D, [&] { return world.seen().excluded == 1 && world.seen().stays == 1; })) << world.describe();
-        EXPECT_TRUE(go_on(world, world.ended(1) == ViewNotice::Kind::excluded ? Nodes{0, 2, 3} : Nodes{0, 1, 2}));
+        EXPECT_TRUE(go_on(world, world.ended(1) == Why::excluded ? Nodes{0, 2, 3} : Nodes{0, 1, 2}));
         drain(world, {0, 2});
         EXPECT_TRUE(world.run(world.now_us() + 4 * D, [&] { return world.seen().excluded == 2 && world.seen().stays == 2; }))
             << world.describe();
@@ -564,15 +561,8 @@ AgreedView view_of(uint32_t number, uint32_t parent, const Nodes& nodes) {
     for (const uint32_t each : nodes) view.members.push_back({NodeId{each}, 1, 1});
     return view;
 }
-ViewMessage from(uint32_t node, Kind kind, uint32_t view, Ballot ballot, const AgreedView& value = {}) {
-    ViewMessage message;
-    message.kind = kind;
-    message.from = NodeId{node};
-    message.incarnation = 1;
-    message.view = view;
-    message.ballot = ballot;
-    message.value = value;
-    return message;
+ViewMessage from(uint32_t node, uint32_t view, ViewMessage::What what) {
+    return {.from = NodeId{node}, .incarnation = 1, .view = view, .what = std::move(what)};
 }
 
 // Its sender is dead by then, or it would not have been chosen against: with proof of death those who live are a quorum.
@@ -583,14 +573,14 @@ TEST(View, OldViewIsNotInstalledAfterALaterBallotWasAccepted) {
     for (const bool accepts : {false, true}) {
         ViewChange joiner({.self = NodeId{4}, .incarnation = 1, .nodes = 5, .deadline_us = D});
         joiner.join(0);
-        joiner.receive(from(3, Kind::view, 1, 1, first), 1);
-        joiner.receive(from(0, Kind::prepare, 1, earlier), 2);
-        joiner.receive(from(3, Kind::prepare, 1, later), 3);
-        if (accepts) joiner.receive(from(3, Kind::accept, 1, later, next), 4);
-        joiner.receive(from(0, Kind::view, earlier, earlier, old), 5);
+        joiner.receive(from(3, 1, ViewMessage::View{1, first}), 1);
+        joiner.receive(from(0, 1, ViewMessage::Prepare{earlier}), 2);
+        joiner.receive(from(3, 1, ViewMessage::Prepare{later}), 3);
+        if (accepts) joiner.receive(from(3, 1, ViewMessage::Accept{later, next}), 4);
+        joiner.receive(from(0, earlier, ViewMessage::View{earlier, old}), 5);
         EXPECT_EQ(joiner.view(), accepts ? first : old);
         if (!accepts) continue;
-        joiner.receive(from(3, Kind::view, later, later, next), 6);
+        joiner.receive(from(3, later, ViewMessage::View{later, next}), 6);
         EXPECT_EQ(joiner.view(), next);
     }
 }
@@ -601,26 +591,24 @@ TEST(View, AStateBeforeItsViewCounts) {
     const AgreedView next = view_of(ballot, 1, {0, 1});
     ViewChange member({.self = NodeId{1}, .incarnation = 1, .nodes = 3, .deadline_us = D});
     member.begin(view_of(1, 0, {0, 1, 2}), 0);
-    member.receive(from(0, Kind::prepare, 1, ballot), 1);
-    ViewMessage state = from(0, Kind::state, ballot, 0);
-    state.stage = ViewStage::reported;
-    state.state = {true, 3, 17};
-    member.receive(state, 2);
-    member.receive(from(0, Kind::view, ballot, ballot, next), 3);
+    member.receive(from(0, 1, ViewMessage::Prepare{ballot}), 1);
+    member.receive(from(0, ballot, ViewMessage::State{ViewStage::reported, {true, 3, 17}}), 2);
+    member.receive(from(0, ballot, ViewMessage::View{ballot, next}), 3);
     ASSERT_EQ(member.view(), next);
     member.notices().clear();
     member.trainer_stopped({true, 3, 17}, 4);
     ASSERT_EQ(member.notices().size(), 1u);
-    EXPECT_EQ(member.notices()[0].kind, ViewNotice::Kind::agreed);
-    EXPECT_EQ(member.notices()[0].step, 3u);
+    const auto* step = std::get_if<ViewNotice::Step>(&member.notices()[0].what);
+    ASSERT_TRUE(step && step->has);
+    EXPECT_EQ(step->step, 3u);
 }
 
 TEST(View, NobodyIsMadeAMemberWithoutItsPromise) {
     ViewChange joiner({.self = NodeId{2}, .incarnation = 1, .nodes = 3, .deadline_us = D});
     joiner.join(0);
-    joiner.receive(from(0, Kind::view, 1, 1, view_of(1, 0, {0, 1})), 1);
+    joiner.receive(from(0, 1, ViewMessage::View{1, view_of(1, 0, {0, 1})}), 1);
     const AgreedView skipped = view_of(ballot_of(2, NodeId{0}), ballot_of(1, NodeId{0}), {0, 1, 2});
-    joiner.receive(from(0, Kind::view, skipped.number, skipped.number, skipped), 2);
+    joiner.receive(from(0, skipped.number, ViewMessage::View{skipped.number, skipped}), 2);
     EXPECT_FALSE(joiner.member());
     EXPECT_EQ(joiner.view().number, 1u);
 }
@@ -632,18 +620,15 @@ TEST(View, WithProofOfDeathAllWhoHavePromisedMustAccept) {
     for (ViewNode& each : nodes) each.newest = 1;
     nodes[0].dead = 1;
     ViewProposal proposal(first, ballot, 3, 0, 0, ViewMutant::none);
-    ViewMessage promise = from(1, Kind::promise, 1, ballot);
-    promise.has_state = true;
-    promise.reach = {7};
-    proposal.promised(promise);
+    proposal.promised(NodeId{1}, 1, {.ballot = ballot, .has_state = true, .reach = {7}});
     EXPECT_FALSE(proposal.propose(nodes, {}, 1, D)) << "node 2 may know more";
-    proposal.promised(from(2, Kind::promise, 1, ballot));
+    proposal.promised(NodeId{2}, 1, {.ballot = ballot});
     ASSERT_TRUE(proposal.propose(nodes, {}, 1, D));
-    proposal.accepted(from(1, Kind::accepted, 1, ballot));
+    proposal.accepted(NodeId{1}, 1);
     EXPECT_FALSE(proposal.chosen());
     nodes[2].dead = 1;
     EXPECT_FALSE(proposal.chosen()) << "who lived when it was proposed is still needed";
-    proposal.accepted(from(2, Kind::accepted, 1, ballot));
+    proposal.accepted(NodeId{2}, 1);
     EXPECT_TRUE(proposal.chosen());
 }
 
@@ -655,10 +640,7 @@ TEST(View, WithProofOfDeathANodeOutsideIsAskedIfItWasHeardOf) {
         nodes[0].newest = nodes[0].dead = nodes[1].newest = 1;
         nodes[2].newest = newest;
         ViewProposal proposal(first, ballot, 3, 2, 0, ViewMutant::none);
-        ViewMessage promise = from(1, Kind::promise, 1, ballot);
-        promise.has_state = true;
-        promise.reach = {7};
-        proposal.promised(promise);
+        proposal.promised(NodeId{1}, 1, {.ballot = ballot, .has_state = true, .reach = {7}});
         EXPECT_EQ(proposal.propose(nodes, {}, 1, D), newest == 0);
     }
 }
@@ -668,29 +650,29 @@ TEST(View, ANodeThatIsNotKnownYetIsInNoView) {
     const AgreedView first = view_of(1, 0, {0, 1}), next = view_of(ballot, 1, {0, 1, 2});
     ViewChange member({.self = NodeId{1}, .incarnation = 1, .nodes = 2, .deadline_us = D});
     member.begin(first, 0);
-    member.receive(from(2, Kind::join, 0, 0), 1);
-    member.receive(from(0, Kind::prepare, 1, ballot), 2);
-    member.receive(from(0, Kind::accept, 1, ballot, next), 3);
-    member.receive(from(0, Kind::view, ballot, ballot, next), 4);
+    member.receive(from(2, 0, ViewMessage::Join{}), 1);
+    member.receive(from(0, 1, ViewMessage::Prepare{ballot}), 2);
+    member.receive(from(0, 1, ViewMessage::Accept{ballot, next}), 3);
+    member.receive(from(0, ballot, ViewMessage::View{ballot, next}), 4);
     EXPECT_EQ(member.view(), first);
     member.grow(3);
-    member.receive(from(2, Kind::join, 0, 0), 5);
+    member.receive(from(2, 0, ViewMessage::Join{}), 5);
     member.sends().clear();
-    member.receive(from(0, Kind::accept, 1, ballot, next), 6);
+    member.receive(from(0, 1, ViewMessage::Accept{ballot, next}), 6);
     ASSERT_EQ(member.sends().size(), 1u);
-    EXPECT_EQ(member.sends()[0].message.kind, Kind::accepted);
-    member.receive(from(0, Kind::view, ballot, ballot, next), 7);
+    EXPECT_TRUE(member.sends()[0].message.is<ViewMessage::Accepted>());
+    member.receive(from(0, ballot, ViewMessage::View{ballot, next}), 7);
     EXPECT_EQ(member.view(), next);
 }
 
 TEST(View, OldIncarnationIsNotHeard) {
     ViewChange member({.self = NodeId{0}, .incarnation = 1, .nodes = 3, .deadline_us = D});
     member.begin(view_of(1, 0, {0, 1, 2}), 0);
-    ViewMessage later = from(1, Kind::join, 0, 0);
+    ViewMessage later = from(1, 0, ViewMessage::Join{});
     later.incarnation = 2;
     member.receive(later, 1);
     member.sends().clear();
-    member.receive(from(1, Kind::prepare, 1, ballot_of(1, NodeId{1})), 2);
+    member.receive(from(1, 1, ViewMessage::Prepare{ballot_of(1, NodeId{1})}), 2);
     EXPECT_TRUE(member.sends().empty());
     EXPECT_EQ(member.stage(), ViewStage::going);
 }

@@ -7,8 +7,6 @@
 namespace gradcast {
 namespace {
 
-using Kind = ViewMessage::Kind;
-
 AgreedView some_view() {
     return {.number = ballot_of(3, NodeId{2}),
             .parent = ballot_of(1, NodeId{0}),
@@ -18,78 +16,53 @@ AgreedView some_view() {
             .members = {{NodeId{0}, 7, 1}, {NodeId{2}, 1, 300}, {NodeId{5}, UINT64_C(1) << 60, 0}}};
 }
 
-ViewMessage some_message(Kind kind) {
-    ViewMessage message;
-    message.kind = kind;
-    message.from = NodeId{2};
-    message.incarnation = 9;
-    message.view = ballot_of(1, NodeId{0});
-    message.ballot = ballot_of(4, NodeId{2});
-    switch (kind) {
-        case Kind::suspect:
-            message.node = NodeId{3};
-            message.why = Suspicion::command;
-            message.covered = true;
-            message.action = {ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}};
-            break;
-        case Kind::promise:
-            message.has_state = message.ready = true;
-            message.reach = {5, 1};
-            message.accepted = ballot_of(3, NodeId{2});
-            message.value = some_view();
-            break;
-        case Kind::accept: message.value = some_view(); break;
-        case Kind::view:
-            message.value = some_view();
-            message.view = message.value.number;
-            break;
-        case Kind::state:
-            message.stage = ViewStage::ready;
-            message.state = {true, 17, 18, 19, 20};
-            message.ready_digest = 21;
-            break;
-        case Kind::prepare:
-        case Kind::nack:
-        case Kind::accepted:
-        case Kind::join: break;
-    }
-    return message;
+ViewMessage with(ViewMessage::What what) {
+    return {.from = NodeId{2}, .incarnation = 9, .view = ballot_of(1, NodeId{0}), .what = std::move(what)};
 }
 
-constexpr Kind kinds[] = {Kind::suspect,  Kind::prepare, Kind::promise, Kind::nack, Kind::accept,
-                          Kind::accepted, Kind::view,    Kind::state,   Kind::join};
+constexpr Ballot some_ballot = ballot_of(4, NodeId{2});
+const ViewMessage::Suspect some_suspect{NodeId{3}, Suspicion::command, true, {ViewAction::Kind::exchange, {}, {"ring", 2, 1, 0}}};
+const ViewMessage::Promise some_promise{some_ballot, true, true, {5, 1}, ballot_of(3, NodeId{2}), some_view()};
+const ViewMessage::Accept some_accept{some_ballot, some_view()};
+const ViewMessage::State some_state{ViewStage::ready, {true, 17, 18, 19, 20}, 21};
+
+/// One of each kind.
+std::vector<ViewMessage> messages() {
+    std::vector<ViewMessage> all;
+    for (const ViewMessage::What& what :
+         {ViewMessage::What(some_suspect), ViewMessage::What(ViewMessage::Prepare{some_ballot}), ViewMessage::What(some_promise),
+          ViewMessage::What(ViewMessage::Nack{some_ballot}), ViewMessage::What(some_accept),
+          ViewMessage::What(ViewMessage::Accepted{some_ballot}), ViewMessage::What(ViewMessage::View{some_ballot, some_view()}),
+          ViewMessage::What(some_state), ViewMessage::What(ViewMessage::Join{{5, 1}})}) {
+        EXPECT_EQ(what.index(), all.size());
+        all.push_back(with(what));
+        if (all.back().is<ViewMessage::View>()) all.back().view = some_view().number;
+    }
+    EXPECT_EQ(all.size(), std::variant_size_v<ViewMessage::What>);
+    return all;
+}
 
 TEST(ViewMessages, ComeBackAsTheyWere) {
-    for (const Kind kind : kinds) {
-        const ViewMessage said = some_message(kind);
+    for (const ViewMessage& said : messages()) {
         const std::vector<std::byte> bytes = view_message_write(said);
         ViewMessage read;
-        ASSERT_TRUE(view_message_parse(bytes, &read)) << static_cast<int>(kind);
+        ASSERT_TRUE(view_message_parse(bytes, &read)) << said.what.index();
         EXPECT_EQ(view_message_write(read), bytes);
-        EXPECT_EQ(read.from, said.from);
-        EXPECT_EQ(read.incarnation, said.incarnation);
-        EXPECT_EQ(read.view, said.view);
-        EXPECT_EQ(read.ballot, said.ballot);
-        EXPECT_EQ(read.value, said.value);
-        EXPECT_EQ(read.action, said.action);
-        EXPECT_EQ(read.state, said.state);
-        EXPECT_EQ(read.reach, said.reach);
-        EXPECT_EQ(read.ready_digest, said.ready_digest);
+        EXPECT_TRUE(read == said) << said.what.index();
     }
 }
 
 // Of a member that has not got the job's initial values yet.
 TEST(ViewMessages, InitialValuesComeBack) {
-    ViewMessage said = some_message(Kind::state);
-    said.state = {.digest = 18, .initial = true};
+    const ViewMessage said = with(ViewMessage::State{ViewStage::ready, {.digest = 18, .initial = true}, 21});
     ViewMessage read;
     ASSERT_TRUE(view_message_parse(view_message_write(said), &read));
-    EXPECT_EQ(read.state, said.state);
+    EXPECT_TRUE(read == said);
 }
 
 TEST(ViewMessages, AreRefusedCutOrWithMoreAtTheEnd) {
-    for (const Kind kind : kinds) {
-        std::vector<std::byte> bytes = view_message_write(some_message(kind));
+    for (const ViewMessage& said : messages()) {
+        std::vector<std::byte> bytes = view_message_write(said);
         ViewMessage read;
         for (size_t size = 0; size < bytes.size(); ++size) EXPECT_FALSE(view_message_parse(std::span(bytes).first(size), &read)) << size;
         bytes.push_back(std::byte{0});
@@ -97,42 +70,71 @@ TEST(ViewMessages, AreRefusedCutOrWithMoreAtTheEnd) {
     }
 }
 
+bool refused(const ViewMessage& message) {
+    ViewMessage read;
+    return !view_message_parse(view_message_write(message), &read);
+}
+
+/// Whether a message is refused in which `change` has changed what is said.
+template <typename One, typename Change>
+bool refused(One what, Change change) {
+    EXPECT_FALSE(refused(with(what)));
+    change(what);
+    return refused(with(what));
+}
+
 TEST(ViewMessages, AreRefusedWithFieldsOutOfRange) {
-    auto refused = [](ViewMessage message) {
-        ViewMessage read;
-        return !view_message_parse(view_message_write(message), &read);
-    };
-    auto with = [](Kind kind, auto change) {
-        ViewMessage message = some_message(kind);
-        change(message);
-        return message;
-    };
-    EXPECT_TRUE(refused(with(Kind::join, [](ViewMessage& m) { m.from = NodeId{nodes_max}; })));
-    EXPECT_TRUE(refused(with(Kind::join, [](ViewMessage& m) { m.incarnation = 0; })));
-    EXPECT_TRUE(refused(with(Kind::prepare, [](ViewMessage& m) { m.ballot = 0; })));
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.members.clear(); })));
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.members[1].node = NodeId{0}; }))) << "a node twice";
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.members[1].incarnation = 0; })));
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.number = 0; })));
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.deadline_us = 0; })));
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.exchange.name = "Ring"; })));
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.exchange.name = ""; })));
-    EXPECT_TRUE(refused(with(Kind::accept, [](ViewMessage& m) { m.value.exchange.m = 0; })));
-    EXPECT_TRUE(refused(with(Kind::view, [](ViewMessage& m) { m.view += 1; })));
-    EXPECT_TRUE(refused(with(Kind::promise, [](ViewMessage& m) { m.accepted = m.ballot; })));
-    EXPECT_TRUE(refused(with(Kind::promise, [](ViewMessage& m) { m.reach.resize(nodes_max / 64 + 1); })));
-    EXPECT_TRUE(refused(with(Kind::suspect, [](ViewMessage& m) { m.why = Suspicion::none; })));
-    EXPECT_TRUE(refused(with(Kind::suspect, [](ViewMessage& m) { m.action = {}; })));
-    EXPECT_TRUE(refused(with(Kind::state, [](ViewMessage& m) { m.state.applied = UINT64_C(1) << 32; })));
-    EXPECT_TRUE(refused(with(Kind::state, [](ViewMessage& m) { m.state = {.applied = 1, .initial = true}; })));
+    using ViewOf = ViewMessage::Accept;
+    EXPECT_TRUE(refused({.from = NodeId{nodes_max}, .incarnation = 1, .view = 1, .what = ViewMessage::Join{}}));
+    EXPECT_TRUE(refused({.from = NodeId{2}, .incarnation = 0, .view = 1, .what = ViewMessage::Join{}}));
+    EXPECT_TRUE(refused(ViewMessage::Prepare{some_ballot}, [](auto& it) { it.ballot = 0; }));
+    EXPECT_TRUE(refused(ViewMessage::Accepted{some_ballot}, [](auto& it) { it.ballot = 0; }));
+    EXPECT_FALSE(refused(ViewMessage::Nack{some_ballot}, [](auto& it) { it.promised = 0; }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.ballot = 0; }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.members.clear(); }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.members[1].node = NodeId{0}; })) << "a node twice";
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.members[1].incarnation = 0; }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.number = 0; }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.deadline_us = 0; }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.exchange.name = "Ring"; }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.exchange.name = ""; }));
+    EXPECT_TRUE(refused(some_accept, [](ViewOf& it) { it.value.exchange.m = 0; }));
+    EXPECT_TRUE(refused(with(ViewMessage::View{some_ballot, some_view()}))) << "the sender knows an older one";
+    EXPECT_TRUE(refused(some_promise, [](auto& it) { it.ballot = 0; }));
+    EXPECT_TRUE(refused(some_promise, [](auto& it) { it.accepted = it.ballot; }));
+    EXPECT_TRUE(refused(some_promise, [](auto& it) { it.reach.resize(nodes_max / 64 + 1); }));
+    EXPECT_TRUE(refused(some_suspect, [](auto& it) { it.why = Suspicion::none; }));
+    EXPECT_TRUE(refused(some_suspect, [](auto& it) { it.action = {}; }));
+    EXPECT_TRUE(refused(some_state, [](auto& it) { it.state.applied = UINT64_C(1) << 32; }));
+    EXPECT_TRUE(refused(some_state, [](auto& it) { it.state = {.applied = 1, .initial = true}; }));
+}
+
+// Bytes 1, 2 and 12 of a message are its kind, its flags and the first of its ballot.
+TEST(ViewMessages, AreRefusedWithAKindAFlagOrABallotThatTheyDoNotHave) {
+    ViewMessage read;
+    std::vector<std::byte> bytes = view_message_write(with(ViewMessage::Prepare{some_ballot}));
+    for (const uint8_t kind : {0, 10, 255}) {
+        bytes[1] = std::byte{kind};
+        EXPECT_FALSE(view_message_parse(bytes, &read)) << static_cast<int>(kind);
+    }
+    for (const ViewMessage& said : messages()) {
+        bytes = view_message_write(said);
+        ASSERT_TRUE(view_message_parse(bytes, &read));
+        bytes[2] = std::byte{4};
+        EXPECT_FALSE(view_message_parse(bytes, &read)) << said.what.index();
+        if (!said.is<ViewMessage::Suspect>() && !said.is<ViewMessage::State>() && !said.is<ViewMessage::Join>()) continue;
+        bytes = view_message_write(said);
+        bytes[12] = std::byte{1};
+        EXPECT_FALSE(view_message_parse(bytes, &read)) << said.what.index();
+    }
 }
 
 TEST(ViewMessages, OfTheLargestJobFit) {
-    ViewMessage message = some_message(Kind::promise);
-    message.reach.resize(nodes_max / 64);
-    message.value.members.clear();
-    for (uint32_t each = 0; each < ranks_max; ++each) message.value.members.push_back({NodeId{each}, 1, 1});
-    const std::vector<std::byte> bytes = view_message_write(message);
+    ViewMessage::Promise promise = some_promise;
+    promise.reach.resize(nodes_max / 64);
+    promise.value.members.clear();
+    for (uint32_t each = 0; each < ranks_max; ++each) promise.value.members.push_back({NodeId{each}, 1, 1});
+    const std::vector<std::byte> bytes = view_message_write(with(promise));
     EXPECT_LE(bytes.size(), view_message_bytes_max);
     ViewMessage read;
     EXPECT_TRUE(view_message_parse(bytes, &read));

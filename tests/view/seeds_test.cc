@@ -127,7 +127,7 @@ uint64_t draw_partition(World& world, const WorldConfig& config, Draw& draw) {
 
 /// Faults that hit when they hurt: at the sending of some message of a change.
 struct Ambush {
-    ViewMessage::Kind kind{};
+    uint64_t kind = 0;        // index in ViewMessage::What, plus 1
     uint64_t countdown = 0;   // such messages
     uint64_t effect = 0, long_us = 0;
 };
@@ -143,13 +143,12 @@ std::string trouble(uint64_t seed, ViewMutant mutant, Seen* seen = nullptr) {
     if (config.others > 0 && draw.one_in(2)) last_us = std::max(last_us, draw_partition(world, config, draw));
     std::vector<Ambush> ambushes;
     for (uint64_t count = draw.below(6); count > 0; --count)
-        ambushes.push_back({static_cast<ViewMessage::Kind>(draw.one_in(3) ? 1 + draw.below(9) : 2 + draw.below(6)), draw.below(20),
-                            draw.below(6), D / 16 + draw.below(D)});
+        ambushes.push_back({draw.one_in(3) ? 1 + draw.below(9) : 2 + draw.below(6), draw.below(20), draw.below(6), D / 16 + draw.below(D)});
     const uint64_t ambushed_until_us = last_us;
     world.passes = [&](uint32_t from, uint32_t to, const ViewMessage& message) {
         if (world.now_us() > ambushed_until_us) return true;
         for (Ambush& each : ambushes) {
-            if (each.kind != message.kind || each.countdown-- != 0) continue;
+            if (each.kind != message.what.index() + 1 || each.countdown-- != 0) continue;
             const uint64_t end_us = world.now_us() + each.long_us;
             last_us = std::max(last_us, end_us);
             switch (each.effect) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "runtime/core/digest.h"
+#include "runtime/core/overloads.h"
 #include "runtime/job/report/view_records.h"
 
 namespace gradcast {
@@ -183,72 +184,74 @@ void World::after(uint32_t which) {
 
 void World::notice(uint32_t which, const ViewNotice& notice) {
     Node& node = nodes_[which];
-    if (traced)
-        fmt::print("{:.3f} node {}.{} notice {} step {}\n", static_cast<double>(now_us_) / D, which, node.incarnation,
-                   static_cast<int>(notice.kind), notice.step);
-    switch (notice.kind) {
-        case ViewNotice::Kind::freeze: node.frozen = true; return;
-        case ViewNotice::Kind::view: {
-            node.frozen = true;
-            node.session = 0;
-            node.fetching = false;
-            node.view = node.machine->view();
-            check_line(which);
-            // The trainer stops when it has computed its present step.
-            const uint64_t us = std::max(node.computing ? node.computing_us : 0, now_us_) + random(D / 100);
-            plan(us, which, [this, which, number = node.view.number] {
-                Node& its = nodes_[which];
-                if (its.view.number != number || its.machine->stage() != ViewStage::installing) return;
-                its.computing = false;
-                if (its.has_state) reported_[number][which] = its.applied;
-                its.machine->trainer_stopped(
-                    {its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0, its.initial && !config_.resumed}, now_us_);
-                after(which);
-            });
-            return;
-        }
-        case ViewNotice::Kind::agreed: return;
-        case ViewNotice::Kind::stays: ++seen_.stays; return;
-        case ViewNotice::Kind::catch_up:
-            check_common_step(which, notice.step);
-            ++(notice.sums ? seen_.sums : seen_.states);
-            node.fetching = true;
-            node.wanted = notice;
-            return fetch(which);
-        case ViewNotice::Kind::go: {
-            check_common_step(which, notice.step);
-            const auto [at, fresh] = went_.try_emplace(node.view.number, notice.step);
-            if (!fresh && at->second != notice.step) violate(fmt::format("view {} goes on from two steps", node.view.number));
-            if (node.applied != notice.step || !node.has_state) {
-                node.applied = notice.step;
-                node.digest = notice.digest;
-            }
-            if (node.digest != state(node.applied, initial_of(node.digest)))
-                violate(fmt::format("node {} goes on with another state of step {}", which, node.applied));
-            seen_.own_initial += fresh && initial_of(node.digest) != job_initial;
-            node.has_state = true;
-            node.initial = false;
-            check_initial(which);
-            be_patient(which, fresh);
-            return stepped(which, node.view.number);
-        }
-        case ViewNotice::Kind::wrong:
-        case ViewNotice::Kind::tied:
-            if (!wrong_expected_ && !(config_.resumed && node.initial)) violate(fmt::format("node {} ends because digests differ", which));
-            [[fallthrough]];
-        case ViewNotice::Kind::excluded:
-        case ViewNotice::Kind::minority:
-        case ViewNotice::Kind::forgotten:
-            node.ended = notice.kind;
-            seen_.excluded += notice.kind == ViewNotice::Kind::excluded;
-            seen_.minority += notice.kind == ViewNotice::Kind::minority;
-            seen_.forgotten += notice.kind == ViewNotice::Kind::forgotten;
-            node.session = 0;
-            node.frozen = true;
-            node.fetching = false;
-            if (chance(config_.rejoin_chance)) plan(now_us_ + random(D / 2), which, [this, which] { restart(which, true); });
-            return;
+    if (traced) fmt::print("{:.3f} node {}.{} notice {}\n", static_cast<double>(now_us_) / D, which, node.incarnation, notice.what.index());
+    std::visit(Overloads{[&](const ViewNotice::Freeze&) { node.frozen = true; }, [&](const ViewNotice::View&) { stop_trainer(which); },
+                         [&](const ViewNotice::Step& it) {
+                             if (it.has) return;
+                             check_common_step(which, it.step);
+                             ++(it.sums ? seen_.sums : seen_.states);
+                             node.fetching = true;
+                             node.wanted = it;
+                             fetch(which);
+                         },
+                         [&](const ViewNotice::Go& it) { go(which, it); }, [&](const ViewNotice::Stays&) { ++seen_.stays; },
+                         [&](const ViewNotice::Ended& it) { end(which, it.why); }},
+               notice.what);
+}
+
+/// Of a new view.  The trainer stops when it has computed its present step.
+void World::stop_trainer(uint32_t which) {
+    Node& node = nodes_[which];
+    node.frozen = true;
+    node.session = 0;
+    node.fetching = false;
+    node.view = node.machine->view();
+    check_line(which);
+    const uint64_t us = std::max(node.computing ? node.computing_us : 0, now_us_) + random(D / 100);
+    plan(us, which, [this, which, number = node.view.number] {
+        Node& its = nodes_[which];
+        if (its.view.number != number || its.machine->stage() != ViewStage::installing) return;
+        its.computing = false;
+        if (its.has_state) reported_[number][which] = its.applied;
+        its.machine->trainer_stopped({its.has_state, its.has_state ? its.applied : 0, its.digest, 0, 0, its.initial && !config_.resumed},
+                                     now_us_);
+        after(which);
+    });
+}
+
+void World::go(uint32_t which, const ViewNotice::Go& go) {
+    Node& node = nodes_[which];
+    check_common_step(which, go.step);
+    const auto [at, fresh] = went_.try_emplace(node.view.number, go.step);
+    if (!fresh && at->second != go.step) violate(fmt::format("view {} goes on from two steps", node.view.number));
+    if (node.applied != go.step || !node.has_state) {
+        node.applied = go.step;
+        node.digest = go.digest;
     }
+    if (node.digest != state(node.applied, initial_of(node.digest)))
+        violate(fmt::format("node {} goes on with another state of step {}", which, node.applied));
+    seen_.own_initial += fresh && initial_of(node.digest) != job_initial;
+    node.has_state = true;
+    node.initial = false;
+    check_initial(which);
+    be_patient(which, fresh);
+    stepped(which, node.view.number);
+}
+
+void World::end(uint32_t which, ViewNotice::Ended::Why why) {
+    using Why = ViewNotice::Ended::Why;
+    Node& node = nodes_[which];
+    const bool differ = why == Why::wrong || why == Why::tied;
+    if (differ && !wrong_expected_ && !(config_.resumed && node.initial))
+        violate(fmt::format("node {} ends because digests differ", which));
+    node.ended = why;
+    seen_.excluded += why == Why::excluded;
+    seen_.minority += why == Why::minority;
+    seen_.forgotten += why == Why::forgotten;
+    node.session = 0;
+    node.frozen = true;
+    node.fetching = false;
+    if (chance(config_.rejoin_chance)) plan(now_us_ + random(D / 2), which, [this, which] { restart(which, true); });
 }
 
 /// As ViewSwitch: all members have the same records of the views.
@@ -272,17 +275,23 @@ void World::be_patient(uint32_t which, bool fresh) {
 void World::said(uint32_t which, const ViewMessage& message) {
     Node& node = nodes_[which];
     if (message.incarnation != node.incarnation) violate(fmt::format("node {} speaks for another incarnation", which));
-    using Kind = ViewMessage::Kind;
-    if (traced && message.kind != Kind::state && message.kind != Kind::join)
-        fmt::print("{:.3f} node {}.{} says {} view {:#x} ballot {:#x} about {}, {} members\n", static_cast<double>(now_us_) / D, which,
-                   node.incarnation, static_cast<int>(message.kind), message.view, message.ballot, index_of(message.node),
-                   message.value.n());
-    const bool votes = message.kind == Kind::promise || message.kind == Kind::accepted || message.kind == Kind::prepare;
-    if (votes && node.machine->member()) node.promised = std::max(node.promised, message.view);
-    if (message.kind == Kind::accept || message.kind == Kind::accepted)
-        accepted_[{message.view, message.ballot}].insert({which, node.incarnation});
-    seen_.refused += message.kind == Kind::nack && message.ballot > 0;
-    if (message.kind == Kind::view) check_chosen(which, message);
+    if (traced && !message.is<ViewMessage::State>() && !message.is<ViewMessage::Join>())
+        fmt::print("{:.3f} node {}.{} says {} in view {:#x}\n", static_cast<double>(now_us_) / D, which, node.incarnation,
+                   message.what.index(), message.view);
+    const auto accepts = [&](Ballot ballot) { accepted_[{message.view, ballot}].insert({which, node.incarnation}); };
+    const auto promises = [&] {
+        if (node.machine->member()) node.promised = std::max(node.promised, message.view);
+    };
+    std::visit(Overloads{[&](const OneOf<ViewMessage::Prepare, ViewMessage::Promise> auto&) { promises(); },
+                         [&](const ViewMessage::Accept& it) { accepts(it.ballot); },
+                         [&](const ViewMessage::Accepted& it) {
+                             promises();
+                             accepts(it.ballot);
+                         },
+                         [&](const ViewMessage::Nack& it) { seen_.refused += it.promised > 0; },
+                         [&](const ViewMessage::View& it) { check_chosen(which, it); },
+                         [](const OneOf<ViewMessage::Suspect, ViewMessage::State, ViewMessage::Join> auto&) {}},
+               message.what);
 }
 
 // ---- the network -------------------------------------------------------------------------------------------------------------------
@@ -557,31 +566,31 @@ void World::check_line(uint32_t which) {
 }
 
 /// Whoever says that a view was chosen has the votes for it, of the right incarnations, or all others are really dead.
-void World::check_chosen(uint32_t which, const ViewMessage& message) {
-    const uint32_t parent = message.value.parent;
-    if (parent == 0 || !chosen_.insert({parent, message.ballot}).second) return;
+void World::check_chosen(uint32_t which, const ViewMessage::View& said) {
+    const uint32_t parent = said.value.parent;
+    if (parent == 0 || !chosen_.insert({parent, said.chosen}).second) return;
     if (!views_.contains(parent)) return violate(fmt::format("node {} tells of a view of nobody's", which));
-    auto& voters = accepted_[{parent, message.ballot}];
-    if (index_of(proposer_of(message.ballot)) == which) voters.insert({which, nodes_[which].incarnation});   // alone it sends nothing
+    auto& voters = accepted_[{parent, said.chosen}];
+    if (index_of(proposer_of(said.chosen)) == which) voters.insert({which, nodes_[which].incarnation});   // alone it sends nothing
     auto voted = [&](const ViewMember& member) { return voters.contains({index_of(member.node), member.incarnation}); };
     const AgreedView& view = views_[parent];
     ++seen_.views;
-    seen_.adopted += message.ballot != message.value.number;
-    for (const ViewMember& member : message.value.members)
+    seen_.adopted += said.chosen != said.value.number;
+    for (const ViewMember& member : said.value.members)
         seen_.joiners += std::none_of(view.members.begin(), view.members.end(), [&](const ViewMember& old) {
             return old.node == member.node && old.incarnation == member.incarnation;
         });
     if (quorum(view, voted)) {
-        const auto [at, first] = by_quorum_.try_emplace(parent, message.value.number);
-        if (!first && at->second != message.value.number)
-            violate(fmt::format("view {:#x} has chosen {:#x} and {:#x}", parent, at->second, message.value.number));
+        const auto [at, first] = by_quorum_.try_emplace(parent, said.value.number);
+        if (!first && at->second != said.value.number)
+            violate(fmt::format("view {:#x} has chosen {:#x} and {:#x}", parent, at->second, said.value.number));
         return;
     }
     ++seen_.by_proof;
     for (const ViewMember& member : view.members) {
         const Node& node = nodes_[index_of(member.node)];
         const bool lives = node.up && node.incarnation == member.incarnation && !node.machine->ended();
-        if (lives && !voted(member)) violate(fmt::format("view {:#x} is chosen without a quorum", message.value.number));
+        if (lives && !voted(member)) violate(fmt::format("view {:#x} is chosen without a quorum", said.value.number));
     }
 }
 

@@ -85,8 +85,8 @@ public:
     bool going(uint32_t node) const { return in(node) && nodes_[node].machine->stage() == ViewStage::going; }
     /// All of these, and nobody else, are in one view that goes.
     bool settled(const std::vector<uint32_t>& members) const;
-    /// By how it has ended: Kind::go for never.
-    ViewNotice::Kind ended(uint32_t node) const { return nodes_[node].ended; }
+    /// Why it has ended, if it has.
+    std::optional<ViewNotice::Ended::Why> ended(uint32_t node) const { return nodes_[node].ended; }
     /// The newest view that a member knows, and whether those of its members that live are a quorum; number 0: nobody is a member.
     AgreedView newest() const;
     bool quorum_lives() const;
@@ -118,7 +118,7 @@ private:
         std::unique_ptr<ViewChange> machine;
         uint64_t stalled_us = 0, tick_us = 0;
         double slow = 1;
-        ViewNotice::Kind ended = ViewNotice::Kind::go;
+        std::optional<ViewNotice::Ended::Why> ended;
         uint32_t promised = 0;   // view in which it has promised
         uint32_t installed = 0;
         // the trainer
@@ -132,7 +132,7 @@ private:
         std::vector<Peer> peers;
         // catching up
         bool fetching = false;
-        ViewNotice wanted;
+        ViewNotice::Step wanted;
     };
 
     uint64_t random(uint64_t below) { return below == 0 ? 0 : random_() % below; }
@@ -141,6 +141,9 @@ private:
     void start(uint32_t node, uint64_t incarnation);
     void after(uint32_t node);
     void notice(uint32_t node, const ViewNotice& notice);
+    void stop_trainer(uint32_t node);
+    void go(uint32_t node, const ViewNotice::Go& go);
+    void end(uint32_t node, ViewNotice::Ended::Why why);
     void said(uint32_t node, const ViewMessage& message);
     void send(Packet packet);
     void deliver(const Packet& packet);
@@ -152,7 +155,7 @@ private:
     void be_patient(uint32_t node, bool fresh);
     void violate(const std::string& what);
     void check_line(uint32_t node);
-    void check_chosen(uint32_t node, const ViewMessage& message);
+    void check_chosen(uint32_t node, const ViewMessage::View& said);
     void check_common_step(uint32_t node, StepId step);
     void get_initial(uint32_t node);
     /// The state after `step`, from those initial values.

@@ -5,11 +5,14 @@
 #include <utility>
 
 #include "runtime/core/bits.h"
+#include "runtime/core/overloads.h"
 #include "runtime/job/run/stages.h"
 #include "runtime/job/run/view_records_spread.h"
 
 namespace gradcast {
 namespace {
+
+using Ended = ViewNotice::Ended::Why;
 
 constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
 constexpr uint64_t join_patience = 8;   // deadlines, until a joiner that no view has taken in ends
@@ -131,58 +134,50 @@ Status ViewSwitch::take(const Completion&) {
 }
 
 bool ViewSwitch::read_news() {
-    using NoticeKind = ViewNotice::Kind;
     std::vector<ViewNews> all = protocol_->take();
     bool stays = false;
-    for (ViewNews& news : all) switch (news.notice.kind) {
-            case NoticeKind::freeze:
-                frozen_ = true;
-                go_ = false;
-                view_.reset(), step_.reset();
-                break;
-            case NoticeKind::view:
-                frozen_ = true;
-                go_ = false;
-                for (const auto& [node, why] : news.notice.departed) departed_[node] = why_departed(node, why, news.view.action);
-                view_ = std::move(news.view);
-                step_.reset();
-                break;
-            case NoticeKind::agreed:
-            case NoticeKind::catch_up: step_ = std::move(news.notice); break;
-            case NoticeKind::go:
-                go_ = has_state_ = true;
-                initial_ = awaits_ = false;
-                break;
-            case NoticeKind::excluded:
-            case NoticeKind::minority:
-            case NoticeKind::wrong:
-            case NoticeKind::tied:
-            case NoticeKind::forgotten:
-                frozen_ = true;
-                end_ = std::move(news.notice);
-                drained_ = end_->kind == NoticeKind::excluded && news.view.action.kind == ViewAction::Kind::drain &&
-                           news.view.action.node == config_.self;
-                break;
-            case NoticeKind::stays: stays = true; break;
-        }
+    for (ViewNews& news : all)
+        std::visit(Overloads{[&](ViewNotice::Freeze&) {
+                                 frozen_ = true;
+                                 go_ = false;
+                                 view_.reset(), step_.reset();
+                             },
+                             [&](ViewNotice::View& it) {
+                                 frozen_ = true;
+                                 go_ = false;
+                                 for (const auto& [node, why] : it.departed) departed_[node] = why_departed(node, why, news.view.action);
+                                 view_ = std::move(news.view);
+                                 step_.reset();
+                             },
+                             [&](ViewNotice::Step& it) { step_ = std::move(it); },
+                             [&](ViewNotice::Go&) {
+                                 go_ = has_state_ = true;
+                                 initial_ = awaits_ = false;
+                             },
+                             [&](ViewNotice::Stays&) { stays = true; },
+                             [&](ViewNotice::Ended& it) {
+                                 frozen_ = true;
+                                 end_ = it;
+                                 drained_ = it.why == Ended::excluded && news.view.action.kind == ViewAction::Kind::drain &&
+                                            news.view.action.node == config_.self;
+                             }},
+                   news.notice.what);
     if (stays) orders_.stays(!frozen_);
     return !all.empty();
 }
 
 bool ViewSwitch::may_rejoin() const {
-    using NoticeKind = ViewNotice::Kind;
     if (!end_) return gave_up_;
-    return (end_->kind == NoticeKind::excluded && !drained_) || (end_->kind == NoticeKind::minority && end_->living == 0) ||
-           end_->kind == NoticeKind::forgotten;
+    return (end_->why == Ended::excluded && !drained_) || (end_->why == Ended::minority && end_->living == 0) ||
+           end_->why == Ended::forgotten;
 }
 
 Status ViewSwitch::ended() const {
-    using NoticeKind = ViewNotice::Kind;
     if (!end_) return lost_;
     const std::string& own = config_.roster[index_of(config_.self)].name;
     const double seconds = static_cast<double>(parts_.deadline_us) / 1e6;
-    switch (end_->kind) {
-        case NoticeKind::minority:
+    switch (end_->why) {
+        case Ended::minority:
             if (end_->living > 0)
                 return fail(
                     Code::peer_lost,
@@ -192,17 +187,19 @@ Status ViewSwitch::ended() const {
                         "{} is in a minority: for {:g} s it has not heard enough {} to go on; it asks to join again where they do, else "
                         "`gradcastctl resume` goes on when they are back",
                         own, seconds, config_.job.servers_vote ? "servers" : "nodes");
-        case NoticeKind::wrong:
+        case Ended::wrong:
             return fail(Code::conflict, "{} has another state after step {} than the other nodes: test its memory and CPU", own,
                         end_->step);
-        case NoticeKind::tied:
+        case Ended::tied:
             if (awaits_)   // nobody has a state, else this node would get it
                 return fail(Code::peer_lost, "{} is lost, which holds the state to go on from", config_.roster[index_of(holder_)].name);
             return fail(Code::conflict, "nodes differ about the state after step {}, and none can tell who is right", end_->step);
-        default:
+        case Ended::excluded:
+        case Ended::forgotten:
             return fail(Code::peer_lost,
                         "the other nodes go on without {}, which was silent or without progress for too long; it asks to join again", own);
     }
+    return {};
 }
 
 Status ViewSwitch::wait(Host& host, Session& session, uint64_t until_us) {
@@ -322,7 +319,7 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
         GC_TRY(pending());
         GC_TRY(wait(host, *place.session, host.now_us() + patience_us));
     }
-    const ViewNotice step = *step_;
+    const ViewNotice::Step step = *step_;
     const bool behind = has_state_ && parts_.pipeline && step.step == context.step + 1 && !ahead;
     Status applied;   // another node has applied the step, so all hold its sums
     if (behind && algorithm_.finish(context, std::bit_cast<double>(step.digest), &applied)) GC_TRY(applied);
@@ -370,10 +367,10 @@ Status ViewSwitch::install(Context& context, Status why, const SessionPlace& pla
 }
 
 /// Sends the state of the common step to members that lack it, or receives it.
-Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing) {
+Status ViewSwitch::catch_up(Context& context, Session& session, const ViewNotice::Step& step, Standing* standing) {
     const std::vector<NodeId>& nodes = session.config().nodes;
     const auto rank_of = [&](NodeId node) { return static_cast<Rank>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
-    if (step.kind == ViewNotice::Kind::agreed) {
+    if (step.has) {
         if (step.source != config_.self || step.behind.empty()) return {};
         behind_.assign(bit_words(nodes.size()), 0);
         for (const NodeId node : step.behind) set_bit(behind_.data(), rank_of(node));

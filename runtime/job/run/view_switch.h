@@ -80,7 +80,7 @@ public:
     /// The others go on without this node because it was drained.
     bool drained() const { return drained_; }
     /// The others go on without this node.
-    bool excluded() const { return end_ && end_->kind == ViewNotice::Kind::excluded; }
+    bool excluded() const { return end_ && end_->why == ViewNotice::Ended::Why::excluded; }
     /// This node was evicted or cut off: the others may go on, and it may rejoin.
     bool may_rejoin() const;
     /// The job has ended at this node.
@@ -107,9 +107,9 @@ private:
     Status wait(Host& host, Session& session, uint64_t until_us);
     Status pass(Host& host, const Session& session, uint32_t number);
     Status install(Context& context, Status why, const SessionPlace& place, Standing* standing);
-    Status catch_up(Context& context, Session& session, const ViewNotice& step, Standing* standing);
+    Status catch_up(Context& context, Session& session, const ViewNotice::Step& step, Standing* standing);
     /// The same of a net in stages: each rank gets the part that it is to compute with from one that has it.
-    Status catch_up_parts(Context& context, Session& session, const ViewNotice& step, Standing* standing);
+    Status catch_up_parts(Context& context, Session& session, const ViewNotice::Step& step, Standing* standing);
     Status lost(const Cell& cell);
     ViewRecord record(const Context& context, const SessionConfig& now) const;
     void report(Context& context);
@@ -129,9 +129,10 @@ private:
     NodeId holder_{};                         // of awaits_state()
 
     bool frozen_ = false;
-    std::optional<AgreedView> view_;         // to be installed
-    std::optional<ViewNotice> step_, end_;   // agreed or catch_up; how it has ended
-    Status lost_;                            // a part of the net that no node has any more
+    std::optional<AgreedView> view_;   // to be installed
+    std::optional<ViewNotice::Step> step_;
+    std::optional<ViewNotice::Ended> end_;
+    Status lost_;   // a part of the net that no node has any more
     bool go_ = false;
     uint64_t stands_us_ = 0;                   // since when the job stands
     uint32_t taken_ = 0, passed_ = 0;          // numbers of views: the last one to be installed; that the link has passed over

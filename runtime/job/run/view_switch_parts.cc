@@ -22,7 +22,7 @@ Status ViewSwitch::lost(const Cell& cell) {
                         parts_.cut->cell_text(cell), fmt::join(nodes, ", "));
 }
 
-Status ViewSwitch::catch_up_parts(Context& context, Session& session, const ViewNotice& step, Standing* standing) {
+Status ViewSwitch::catch_up_parts(Context& context, Session& session, const ViewNotice::Step& step, Standing* standing) {
     constexpr uint64_t part_tag = uint64_t{1} << 62 | uint64_t{1} << 40;
     const Rank n = session.view().n(), self = session.self();
     const ViewStages& view = session.stages();
@@ -77,7 +77,7 @@ Status ViewSwitch::catch_up_parts(Context& context, Session& session, const View
     context.shared = 0;   // nobody computes it of a state that has come; the next step does
     GC_TRY(context.digest(step.step, parts_.model_digest(), &context.state));
     parts_.progress.step.store(context.step, std::memory_order_relaxed);
-    if (step.kind == ViewNotice::Kind::catch_up) ViewProtocol::caught_up(context.host, step.digest);
+    if (!step.has) ViewProtocol::caught_up(context.host, step.digest);
     return {};
 }
 
