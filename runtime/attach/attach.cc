@@ -1,8 +1,5 @@
 #include "runtime/attach/attach.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -14,6 +11,7 @@
 #include "runtime/attach/net.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/inventory.h"
+#include "runtime/core/thread.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
@@ -76,27 +74,12 @@ void as_variances(std::span<float> statistics) {
     }
 }
 
-/// While it lives, the thread may use the CPUs of a lane alone: a process that it starts inherits them.
-class LaneCpus {
-public:
-    LaneCpus(const std::vector<uint32_t>& cpus, uint32_t lane, uint32_t threads) {
-        set_ = !cpus.empty() && ::pthread_getaffinity_np(::pthread_self(), sizeof before_, &before_) == 0;
-        if (!set_) return;
-        cpu_set_t own;
-        CPU_ZERO(&own);
-        for (uint32_t i = 0; i < threads; ++i) CPU_SET(cpus[(uint64_t{lane} * threads + i) % cpus.size()], &own);
-        ::pthread_setaffinity_np(::pthread_self(), sizeof own, &own);   // a hint, as for lanes
-    }
-    LaneCpus(const LaneCpus&) = delete;
-    LaneCpus& operator=(const LaneCpus&) = delete;
-    ~LaneCpus() {
-        if (set_) ::pthread_setaffinity_np(::pthread_self(), sizeof before_, &before_);
-    }
-
-private:
-    cpu_set_t before_;
-    bool set_ = false;
-};
+/// The CPUs of a lane that starts a process of so many threads.
+std::vector<uint32_t> lane_cpus(const std::vector<uint32_t>& cpus, uint32_t lane, uint32_t threads) {
+    std::vector<uint32_t> own;
+    for (uint32_t i = 0; i < threads && !cpus.empty(); ++i) own.push_back(cpus[(uint64_t{lane} * threads + i) % cpus.size()]);
+    return own;
+}
 
 class LaneProcesses final : public NetProcesses {
 public:
@@ -224,7 +207,7 @@ private:
     }
 
     Status start(uint32_t lane, const ProcessChannel::Wait& wait) {
-        const LaneCpus cpus(config_.cpus, lane, config_.threads);
+        const ThreadCpus cpus(lane_cpus(config_.cpus, lane, config_.threads));
         return lanes_[lane].start({.command = config_.command,
                                    .folder = config_.folder,
                                    .environment = environment_of(config_, lane),

@@ -32,6 +32,19 @@ void Thread::join() {
     runs_ = false;
 }
 
+ThreadCpus::ThreadCpus(std::span<const uint32_t> cpus) {
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    for (const uint32_t cpu : cpus)
+        if (cpu < CPU_SETSIZE) CPU_SET(cpu, &own);
+    set_ = !cpus.empty() && ::pthread_getaffinity_np(::pthread_self(), sizeof before_, &before_) == 0 &&
+           ::pthread_setaffinity_np(::pthread_self(), sizeof own, &own) == 0;
+}
+
+ThreadCpus::~ThreadCpus() {
+    if (set_) ::pthread_setaffinity_np(::pthread_self(), sizeof before_, &before_);
+}
+
 std::string thread_limit(const std::string& root) {
     std::string text;
     control_groups(root, "pids", [&](const ControlGroup& group) {

@@ -1,9 +1,12 @@
-// A thread that may not start.  The constructor of std::thread throws then, and this code is compiled without exceptions: every thread of
-// the libraries is a Thread.
+// A thread that may not start, and the CPUs of a thread.  The constructor of std::thread throws where no thread can be made, and this code
+// is compiled without exceptions: every thread of the libraries is a Thread.
 #pragma once
 #include <pthread.h>
+#include <sched.h>
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -26,6 +29,20 @@ public:
 private:
     pthread_t thread_{};
     bool runs_ = false;
+};
+
+/// While it lives, the thread that made it may use these CPUs alone, and threads and processes that it starts begin with them.  A hint:
+/// nothing happens where there are none, or where the system refuses them.
+class ThreadCpus {
+public:
+    explicit ThreadCpus(std::span<const uint32_t> cpus);
+    ~ThreadCpus();
+    ThreadCpus(const ThreadCpus&) = delete;
+    ThreadCpus& operator=(const ThreadCpus&) = delete;
+
+private:
+    cpu_set_t before_;
+    bool set_ = false;
 };
 
 /// Why no thread can be made now: the limit that is reached and how to raise it, as a part of a sentence.  Reads small files under `root`

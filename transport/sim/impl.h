@@ -13,11 +13,11 @@
 #pragma once
 #include "transport/sim/sim.h"
 
+#include <semaphore.h>
+
 #include <bit>
-#include <condition_variable>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <queue>
 
 #include "runtime/core/bits.h"
@@ -30,6 +30,23 @@ namespace gradcast::sim {
 constexpr uint32_t none = UINT32_MAX;
 constexpr int poison = 0xDB;
 constexpr uint64_t never = UINT64_MAX;
+
+/// A turn, which one thread gives and another one waits for.
+class Turn {
+public:
+    Turn() { GC_ASSERT(sem_init(&given_, 0, 0) == 0); }
+    ~Turn() { sem_destroy(&given_); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    void give() { sem_post(&given_); }
+    void wait() {
+        while (sem_wait(&given_) != 0) {
+        }   // EINTR
+    }
+
+private:
+    sem_t given_;
+};
 
 enum class Do : uint8_t {
     wake,
@@ -209,8 +226,7 @@ private:
         uint64_t bytes_sent = 0, bytes_received = 0;
         std::function<Status(Host&)> trainer;
         Thread thread;
-        std::condition_variable turn;
-        bool has_turn = false;
+        Turn turn;
         Trainer state = Trainer::runs;
         uint64_t stamp = 0;   // of the trainer's current wait
         Status result;
@@ -346,10 +362,9 @@ private:
     Actions actions_;
     std::vector<SimTrace> trace_;
     uint32_t trainers_ = 0, trainers_done_ = 0;
-    bool started_ = false, stopping_ = false, scheduler_turn_ = true;
+    bool started_ = false, stopping_ = false;
     Status fault_, first_error_;
-    std::mutex mutex_;
-    std::condition_variable scheduler_;
+    Turn scheduler_;
 };
 
 }   // namespace gradcast::sim
