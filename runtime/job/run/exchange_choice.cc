@@ -23,10 +23,11 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
               .weights = job.weights,
               .servers = job.servers,
               .deadline_us = job.deadline_us,
-              .device = codec.device()};
+              .device = codec.device(),
+              .cells = parts.pipeline ? parts.pipeline->cells() : 1};
     GC_TRY(alternatives_find(job.exchange, asked_, n, config.datagram_bytes, &alternatives_));
     std::vector<std::string> notes;
-    GC_TRY(tolerance_check(job.exchange, {.quantiser = job.quantiser, .m = job.m, .s = job.s}, n, &notes));
+    GC_TRY(tolerance_check(job.exchange, asked_, n, &notes));
     for (const std::string& note : notes) report.warn(note);
     return {};
 }
