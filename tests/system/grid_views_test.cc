@@ -61,6 +61,28 @@ struct SystemGridViews : SystemGrids {
             EXPECT_EQ(last.views.size(), 8u);
         }
     }
+    /// Cancels the job after some steps more.  Each of its steps at these nodes has the digest of a run on one node.
+    void expect_quiet_steps(const std::string& id, const JobGrid& grid, const std::vector<uint32_t>& nodes) {
+        Node& first = cluster[nodes[0]];
+        const uint64_t then = first.step(id);
+        EXPECT_TRUE(eventually([&] { return first.step(id) > then + 20; })) << first.job(id).dump(2) << logs(cluster);
+        first.post("/v1/jobs/" + id + "/cancel", Json::object());
+        uint64_t last = 0;
+        std::vector<std::map<uint64_t, std::string>> of_nodes;
+        for (const uint32_t node : nodes) {
+            EXPECT_EQ(cluster[node].ended(id).state, JobState::cancelled) << cluster[node].job(id).dump(2);
+            of_nodes.push_back(step_digests(cluster[node].folder + "/state/jobs/" + id));
+            ASSERT_GT(of_nodes.back().size(), 20u) << cluster[node].name;
+            last = std::max(last, of_nodes.back().rbegin()->first);
+        }
+        const JobGrid alone{.groups = grid.groups > 0 ? 1u : 0u};
+        const std::string quiet = begun(job_text(nets[0], alone, static_cast<uint32_t>(last)), {"a"});
+        EXPECT_EQ(cluster[0].ended(quiet, patience).state, JobState::done);
+        const std::map<uint64_t, std::string> wanted = step_digests(cluster[0].folder + "/state/jobs/" + quiet);
+        for (size_t i = 0; i < nodes.size(); ++i)
+            for (const auto& [step, digest] : of_nodes[i])
+                ASSERT_EQ(digest, wanted.at(step)) << cluster[nodes[i]].name << ", step " << step;
+    }
 };
 
 // Where a replica is broken the job has one replica and a spare, which has no times of a stage.
@@ -126,6 +148,36 @@ TEST_F(SystemGridViews, AJobOfSliceGroupsSurvivesLostNodes) {
         cluster.start(cluster[1]);
         ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b c d e f g h" && cluster[1].sees() == cluster[0].sees(); }));
     }
+}
+
+// One replica of two stages.  The third node is a spare until the fourth one makes a replica with it; then a node of the first replica may
+// be lost.
+TEST_F(SystemGridViews, NodesThatAnOperatorAddsBecomeAReplica) {
+    const JobGrid grid{.stages = 2, .exchange = "coded-rs"};
+    const std::string id = begun(job_text(nets[0], grid, 1'000'000, "checkpoint_every = 50\nsurvive = true"), {"a", "b"});
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 20; })) << cluster[0].job(id).dump(2);
+    EXPECT_NE(cluster[0].job(id)["status"]["warnings"].dump().find("2 nodes are one replica"), std::string::npos);
+    for (const uint32_t node : {2u, 3u}) {
+        cluster[0].post("/v1/jobs/" + id + "/nodes", Json{{"node", cluster[node].name}});
+        ASSERT_TRUE(eventually([&] { return members(id) == node + 1 && pipeline(id)["nodes"].size() == node + 1; }))
+            << cluster[0].job(id).dump(2) << logs(cluster);
+        EXPECT_EQ(replicas(pipeline(id)), node == 2 ? 1u : 2u) << pipeline(id).dump(2);
+        EXPECT_EQ(spares(pipeline(id)), node == 2 ? 1u : 0u) << pipeline(id).dump(2);
+        const uint64_t then = cluster[0].step(id);
+        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > then + 10; })) << cluster[0].job(id).dump(2);
+    }
+    cluster[1].process->kill(SIGKILL);
+    ASSERT_TRUE(eventually([&] { return members(id) == 3; })) << cluster[0].job(id).dump(2);
+    expect_quiet_steps(id, grid, {0, 2, 3});
+}
+
+// All other nodes join by themselves: one replica becomes four.
+TEST_F(SystemGridViews, AnElasticJobOfStagesGrows) {
+    const JobGrid grid{.stages = 2, .exchange = "multicast"};
+    const std::string id = begun(job_text(nets[0], grid, 1'000'000, "checkpoint_keep = 0\nsurvive = true\nelastic = true"), {"a", "b"});
+    ASSERT_TRUE(eventually([&] { return members(id) == 8 && replicas(pipeline(id)) == 4; }, patience))
+        << cluster[0].job(id).dump(2) << logs(cluster);
+    expect_quiet_steps(id, grid, {0, 1, 2, 3, 4, 5, 6, 7});
 }
 
 }   // namespace
