@@ -96,8 +96,9 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     GC_TRY(choose(submission, &plan->members));
     std::vector<std::string> notes;   // the job repeats them
     if (!submission.bench) {
-        GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s},
-                               static_cast<uint32_t>(plan->members.size()), &notes));
+        const uint32_t cells = cells_of(config);
+        GC_TRY(tolerance_check(config.exchange, {.quantiser = config.quantiser, .m = config.m, .s = config.s, .cells = cells},
+                               std::max(static_cast<uint32_t>(plan->members.size()) / cells, 1u), &notes));
         GC_TRY(isa_check(config, plan->members));
         GC_TRY(min_nodes_check(config, static_cast<uint32_t>(plan->members.size())));
     }

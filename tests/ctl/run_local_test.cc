@@ -355,6 +355,9 @@ TEST_F(SystemLocal, NoNodeSendsLessThanTheTableSaysThatItMust) {
     EXPECT_NE(spare.out.find("  formula (coded-rs)  "), std::string::npos) << spare.out;
     EXPECT_EQ(spare.out.find("at least"), std::string::npos) << spare.out;
     EXPECT_NE(run("run job.toml --local 2").out.find("  at least (ring)  "), std::string::npos);
+    const std::string stages = " --set algorithm.exchange=ring --set parallel.stages=2";
+    EXPECT_NE(run("run job.toml --local 2" + stages).out.find("  at least (edges)  "), std::string::npos);
+    EXPECT_NE(run("run job.toml --local 4" + stages).out.find("  at least (edges, ring)  "), std::string::npos);
 }
 
 TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {

@@ -61,8 +61,8 @@ TEST(Auto, ToleranceThatWasAskedForIsKeptOrRefused) {
         EXPECT_EQ(refusal(exchange, 1, 2), "");
     }
     EXPECT_EQ(refusal("ring", 9, 2), "");   // the job file refuses it earlier
-    auto notes_of = [&](std::string_view exchange, uint32_t m, uint32_t s, uint32_t n) {
-        EXPECT_TRUE(tolerance_check(exchange, {.m = m, .s = s}, n, &notes).ok());
+    auto notes_of = [&](std::string_view exchange, uint32_t m, uint32_t s, uint32_t n, uint32_t cells = 1) {
+        EXPECT_TRUE(tolerance_check(exchange, {.m = m, .s = s, .cells = cells}, n, &notes).ok());
         return notes;
     };
     EXPECT_TRUE(notes_of("coded-rs", 2, 1, 4).empty());
@@ -76,6 +76,18 @@ TEST(Auto, ToleranceThatWasAskedForIsKeptOrRefused) {
     EXPECT_EQ(notes_of("auto", 2, 2, 3), std::vector{fmt::format(fmt::runtime(all), "1 + 2 = 3")});
     EXPECT_EQ(notes_of("coded", 3, 1, 3), (std::vector<std::string>{"3 nodes with s = 1 allow m = 2 at most: m = 2 is used instead of 3",
                                                                     fmt::format(fmt::runtime(all), "2 + 1 = 3")}));
+    // Of a net in stages the ranks are replicas.
+    EXPECT_STREQ(
+        tolerance_check("coded", {.s = 2, .cells = 2}, 2, &notes).what,
+        "algorithm.s = 2 with 2 replicas of 2 nodes each: at most 1 can be lost: set s = 1, or take at least 3 replicas (6 nodes)");
+    EXPECT_STREQ(tolerance_check("auto", {.s = 1, .cells = 4}, 1, &notes).what,
+                 "algorithm.s = 1 with 1 replica of 4 nodes each: at most 0 can be lost: set s = 0, or take at least 2 replicas (8 nodes)");
+    EXPECT_EQ(
+        notes_of("coded-rs", 3, 1, 2, 2),
+        (std::vector<std::string>{
+            "2 replicas with s = 1 allow m = 1 at most: m = 1 is used instead of 3",
+            "every replica computes all blocks, as m + s is the number of replicas (1 + 1 = 2): a step takes as long to compute as on one "
+            "replica, unless there are more replicas or m or s is smaller"}));
 }
 
 TEST(Auto, TheFirstIsPredictedAsItWasMeasured) {

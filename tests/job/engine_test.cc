@@ -118,6 +118,14 @@ TEST_F(EngineTest, ToleranceIsKeptOrRefused) {
     for (const char* exchange : {"coded", "coded-rs", "auto"})
         EXPECT_EQ(open(fmt::format("exchange = \"{}\"\ns = 9\n", exchange), 2, &warnings),
                   "algorithm.s = 9 with 2 nodes: at most 1 can be lost: set s = 1, or take at least 10 nodes");
+    const std::string stages = "[parallel]\nstages = 2\n";
+    EXPECT_EQ(open("exchange = \"coded\"\ns = 2\n" + stages, 4, &warnings),
+              "algorithm.s = 2 with 2 replicas of 2 nodes each: at most 1 can be lost: set s = 1, or take at least 3 replicas (6 nodes)");
+    EXPECT_EQ(open("exchange = \"coded\"\nm = 2\ns = 1\n" + stages, 4, &warnings), "");
+    ASSERT_EQ(warnings.size(), 2u);
+    EXPECT_EQ(warnings[0], "2 replicas with s = 1 allow m = 1 at most: m = 1 is used instead of 2");
+    EXPECT_EQ(open("exchange = \"cssgd\"\nr = 3\n" + stages, 4, &warnings),
+              "cssgd: r = 3 replicas cannot share a block of 2 replicas: r is 1 to 2");
 }
 
 TEST_F(EngineTest, EvaluatesWhenTold) {

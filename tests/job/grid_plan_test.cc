@@ -282,7 +282,10 @@ TEST_F(GridPlanTest, SaysWhatItDoesNotPlan) {
               (std::vector<std::string>{"stages: ma computes whole nets: stages go with ssgd"}));
     const GridPlan replicas = plan(job_text("[algorithm]\nexchange = \"coded\"\nm = 1\ns = 1\n"), 2);
     ASSERT_EQ(replicas.grids.size(), 1u);
-    EXPECT_EQ(replicas.notes.back(), "stages = 2: algorithm.s = 1 with 1 node: at most 0 can be lost: set s = 0, or take at least 2 nodes");
+    EXPECT_EQ(
+        replicas.notes.back(),
+        "stages = 2: algorithm.s = 1 with 1 replica of 2 nodes each: at most 0 can be lost: set s = 0, or take at least 2 replicas (4 "
+        "nodes)");
     GridPlan none;
     std::string about;
     const std::string gpu = replaced(job_text(), "[net]\n", "[net]\ndevice = \"cuda\"\n");

@@ -178,7 +178,15 @@ def of_onnx(path, x):
     for each in graph[5]:
         tensor = fields(each)
         kind = {1: "<f4", 7: "<i8"}[tensor[2][0]]
-        values[tensor[8][0]] = torch.from_numpy(np.frombuffer(tensor[9][0], kind).copy()).reshape(tensor.get(1, []))
+        if tensor.get(14) == [1]:   # the data are in a file beside the model
+            where = {fields(entry)[1][0].decode(): fields(entry)[2][0].decode() for entry in tensor[13]}
+            assert 9 not in tensor and "/" not in where["location"] and int(where["offset"]) % 4096 == 0
+            with open(os.path.join(os.path.dirname(path), where["location"]), "rb") as file:
+                file.seek(int(where["offset"]))
+                data = file.read(int(where["length"]))
+        else:
+            data = tensor[9][0]
+        values[tensor[8][0]] = torch.from_numpy(np.frombuffer(data, kind).copy()).reshape(tensor.get(1, []))
     ends = []
     for each, sides in ((graph[11][0], x.shape[1:]), (graph[12][0], None)):
         end = fields(each)

@@ -18,6 +18,7 @@
 #include "tests/datasets/support.h"
 #include "tests/nn/llama.h"
 #include "tests/nn/nets.h"
+#include "tests/nn/unet.h"
 
 namespace gradcast {
 namespace {
@@ -186,7 +187,9 @@ size_t export_nets(const TestFolder& folder) {
                                      {.kind = "layer_norm"},
                                      fc(10),
                                      loss()}};
-    const std::pair<const char*, NetSpec> nets[] = {{"llama", small_llama()},
+    const std::pair<const char*, NetSpec> nets[] = {{"apart", everything()},   // these two with their tensors in a file of their own
+                                                    {"apart-tied", tied},
+                                                    {"llama", small_llama()},
                                                     {"gpt", small_gpt()},
                                                     {"tied", tied},
                                                     {"masks", masks},
@@ -195,6 +198,8 @@ size_t export_nets(const TestFolder& folder) {
                                                     {"nin", preset("nin", 3, 32)},
                                                     {"resnet9", preset("resnet9", 3, 32)},
                                                     {"resnet18", preset("resnet18", 3, 64)},
+                                                    {"unet", unet(32)},
+                                                    {"vit-s", preset("vit-s", 3, 32)},
                                                     {"everything", everything()},
                                                     {"mixed", mixed},
                                                     {"curves", differences()[0].spec},
@@ -204,7 +209,8 @@ size_t export_nets(const TestFolder& folder) {
         Trained trained(spec);
         Data data(spec, 3);
         EXPECT_TRUE(safetensors_write(file("safetensors"), trained.model, trained.parameters).ok());
-        EXPECT_TRUE(onnx_write(file("onnx"), trained.model, trained.parameters).ok());
+        const uint64_t inside = std::string_view(name).starts_with("apart") ? 0 : onnx_inside_bytes_max;
+        EXPECT_TRUE(onnx_write(file("onnx"), trained.model, trained.parameters, inside).ok());
         write_input(data, file("input"), file("shape"));
         if (spec.by_position()) write_values(file("probabilities"), probabilities_of(trained, data.samples));
         else write_values(file("logits"), logits_of(trained, data.samples));
@@ -235,6 +241,44 @@ TEST(SlowModels, GiveTheSameLogitsInOnnxRuntime) {
     TestFolder folder;
     const size_t nets = export_nets(folder);
     expect_agreement(folder, "onnx_reader.mjs", module.string(), nets);
+}
+
+// Large tensors lie in a file beside the model, from a page on; small ones, the shapes among them, in the model.
+TEST(Onnx, AModelAboveTheLimitIsTwoFiles) {
+    TestFolder folder;
+    const std::string path = folder.file("model.onnx"), data = folder.file("model.onnx.data");
+    const Trained trained(preset("lenet5", 1, 28));
+    const uint64_t bytes = trained.parameters.size() * sizeof(float);
+    ASSERT_TRUE(onnx_write(path, trained.model, trained.parameters, bytes).ok());
+    EXPECT_EQ(folder.names(), std::vector<std::string>{"model.onnx"});
+    const std::string whole = read_file(path);
+    ASSERT_TRUE(onnx_write(path, trained.model, trained.parameters, bytes - 1).ok());
+    EXPECT_EQ(folder.names(), (std::vector<std::string>{"model.onnx", "model.onnx.data"}));
+    const std::string model = read_file(path), tensors = read_file(data);
+    EXPECT_LT(model.size(), whole.size() - bytes * 9 / 10);
+    for (const char* said : {"location", "model.onnx.data", "offset", "length"}) EXPECT_NE(model.find(said), std::string::npos) << said;
+    uint64_t at = 0;
+    for (const NetTensor& tensor : net_tensors(trained.layers)) {
+        const std::vector<float> values = tensor.values(trained.parameters);
+        const std::string_view its(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+        EXPECT_NE(whole.find(its), std::string::npos) << tensor.name;
+        EXPECT_EQ(model.find(its) != std::string::npos, its.size() < 1024) << tensor.name;
+        if (its.size() < 1024) continue;
+        at = (at + 4095) / 4096 * 4096;
+        EXPECT_EQ(tensors.substr(at, its.size()), its) << tensor.name;
+        EXPECT_NE(model.find(fmt::format("{}", at)), std::string::npos) << tensor.name;
+        at += its.size();
+    }
+    EXPECT_EQ(tensors.size(), at);
+
+    // What cannot be written leaves nothing behind, and the file as it was.
+    std::filesystem::remove(data), std::filesystem::create_directory(data);
+    EXPECT_FALSE(onnx_write(path, trained.model, trained.parameters, 0).ok());
+    EXPECT_EQ(read_file(path), model);
+    std::filesystem::create_directory(folder.file("taken"));
+    EXPECT_FALSE(onnx_write(folder.file("taken"), trained.model, trained.parameters, 0).ok());
+    EXPECT_FALSE(onnx_write(folder.file("absent/model.onnx"), trained.model, trained.parameters, 0).ok());
+    EXPECT_EQ(folder.names(), (std::vector<std::string>{"model.onnx", "model.onnx.data", "taken"}));
 }
 
 TEST(Safetensors, ComesBackAsItWas) {

@@ -28,10 +28,13 @@ function probabilities(logits, [N, first, ...rest], text) {
     return all;
 }
 
-const files = fs.readdirSync(folder).filter(name => name.endsWith(".onnx")).sort();
+const files_all = fs.readdirSync(folder);
+const files = files_all.filter(name => name.endsWith(".onnx")).sort();
 for (const name of files) {
     const base = path.join(folder, name.slice(0, -".onnx".length));
-    const session = await ort.InferenceSession.create(fs.readFileSync(base + ".onnx"), { executionProviders: ["wasm"] });
+    const data = name + ".data";   // tensors of a model in two files
+    const externalData = files_all.includes(data) ? [{ path: data, data: fs.readFileSync(path.join(folder, data)) }] : [];
+    const session = await ort.InferenceSession.create(fs.readFileSync(base + ".onnx"), { executionProviders: ["wasm"], externalData });
     const input = floats(base + ".input"), shape = [...new Uint32Array(floats(base + ".shape").buffer)];
     const text = session.inputNames[0] === "tokens";
     let tensor = new ort.Tensor("float32", input, shape);

@@ -1,129 +1,19 @@
 // Nets in stages on daemons: one digest a net, whatever the cut, the schedule, the number of replicas and their exchange.
-#include <cstdlib>
+#include "tests/system/grids.h"
 
 #include "algos/grid/schedule.h"
-#include "datasets/shard.h"
-#include "runtime/core/digest.h"
-#include "tests/daemon/processes.h"
 
 namespace gradcast {
 namespace {
 
-struct Net {
-    const char* preset;
-    uint32_t channels, side;
-};
-constexpr Net nets[] = {{"lenet5", 1, 28}, {"mlp", 1, 28}, {"resnet9", 3, 32}};
-
-struct Grid {
-    uint32_t stages = 1, replicas = 1;
-    const char *schedule = "1f1b", *exchange = "ring";
-    uint32_t micro_batch = 1;
-    const char* options = "";   // of [algorithm]
-    uint32_t groups = 0;        // slice groups of a net whose fc1 and fc2 have 4 slices; 0: a net without slices
-    const char* clip = "";      // of [optimiser]
-    uint32_t nodes() const { return stages * replicas * std::max(groups, 1u); }
-};
-
-std::string data_name(const Net& net) { return fmt::format("data-{}.h5", net.channels); }
-
-void make_data(const std::string& folder, const Net& net) {
-    constexpr uint32_t count = 60;
-    const uint32_t pixels = net.channels * net.side * net.side;
-    std::vector<uint8_t> images(count * pixels);
-    std::vector<int32_t> labels(count);
-    for (uint32_t i = 0; i < images.size(); ++i) images[i] = static_cast<uint8_t>(splitmix64(i));
-    for (uint32_t i = 0; i < count; ++i) labels[i] = static_cast<int32_t>(i % 10);
-    const DataInfo info{
-        count,  net.channels, net.side, net.side, 10, std::vector<float>(net.channels, 0.5f), std::vector<float>(net.channels, 0.5f),
-        "noise"};
-    const Status status = shard_write(folder + "/" + data_name(net), info, images.data(), labels.data());
-    ASSERT_TRUE(status.ok()) << status.what;
-}
-
-std::string job_text(const Net& net, const Grid& grid, uint32_t steps = 3, const char* checkpoints = "checkpoint_keep = 0") {
-    std::string parallel = "[parallel]\n";
-    if (grid.stages > 1) parallel += fmt::format("stages = {}\nschedule = \"{}\"\n", grid.stages, grid.schedule);
-    if (grid.stages > 1 || grid.groups > 1) parallel += fmt::format("micro_batch = {}\n", grid.micro_batch);
-    if (grid.groups > 0) parallel += fmt::format("slices = 4\nsliced = [\"fc1\", \"fc2\"]\nslice_groups = {}\n", grid.groups);
-    return fmt::format(
-        "[job]\nseed = 3\nsteps = {}\nbatch = 12\nblocks = 6\ndeadline = \"20s\"\n{}\n[data]\ntrain = \"{}\"\ntest = "
-        "\"{}\"\n[net]\npreset = \"{}\"\n[optimiser]\nkind = \"adam\"\nlr = 0.001\n{}[algorithm]\nexchange = \"{}\"\n{}{}",
-        steps, checkpoints, data_name(net), data_name(net), net.preset, grid.clip, grid.exchange, grid.options, parallel);
-}
-
-/// A grid has given what the whole net gives.
-void expect_bits(const JobStatus& status, const JobStatus& whole) {
-    EXPECT_EQ(status.digest, whole.digest);
-    EXPECT_EQ(status.step_digest, whole.step_digest);
-    EXPECT_EQ(status.kernel_set, whole.kernel_set);
-    EXPECT_EQ(status.accuracy, whole.accuracy);
-    EXPECT_EQ(status.loss, whole.loss);
-}
-
-struct SystemGrids : testing::Test {
-    Cluster cluster{8};
-    void SetUp() override {
-        for (const Net& net : nets) ASSERT_NO_FATAL_FAILURE(make_data(cluster.folder, net));
-        for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
-        ASSERT_NO_FATAL_FAILURE(cluster.up());
-    }
-    std::string submitted(const Net& net, const Grid& grid, uint32_t steps = 3) {
-        std::vector<std::string> names;
-        for (uint32_t i = 0; i < grid.nodes(); ++i) names.push_back(cluster[i].name);
-        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(net, grid, steps), "job.toml", cluster.folder, names, 0}));
-        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
-        return answer.value("id", "");
-    }
-    /// Of the job's last view as the first node has it; 0: no node was lost yet.
-    size_t members(const std::string& id) {
-        const Json detail = cluster[0].job(id);
-        const Json& views = detail["status"]["views"];
-        return views.empty() ? size_t{0} : views.back()["members"].size();
-    }
-    JobStatus trained(const Net& net, const Grid& grid) {
-        const std::string id = submitted(net, grid);
-        const JobStatus status = cluster[0].ended(id);
-        EXPECT_EQ(status.state, JobState::done) << status.error;
-        for (uint32_t i = 1; i < grid.nodes(); ++i) {
-            const JobStatus other = cluster[i].ended(id);
-            EXPECT_EQ(other.digest, status.digest);
-            EXPECT_EQ(other.step_digest, status.step_digest);
-        }
-        return status;
-    }
-};
-
-// GC_GRIDS=all tries all of them, as `make nightly` does; else a twentieth.
-TEST_F(SystemGrids, OneDigestANet) {
-    const char* wanted = std::getenv("GC_GRIDS");
-    const uint32_t every = wanted && wanted == std::string_view("all") ? 1 : 20;
-    uint32_t number = 0, tried = 0;
-    for (const Net& net : nets) {
-        const JobStatus whole = trained(net, {});
-        for (const auto& [stages, replicas] : {std::pair{2u, 1u}, {4u, 1u}, {2u, 2u}, {2u, 3u}, {4u, 2u}})
-            for (const char* schedule : pipeline_schedule_names())
-                for (const char* exchange : {"ring", "multicast", "ps", "coded-rs"}) {
-                    if (replicas == 1 && exchange != std::string_view("ring")) continue;
-                    if (number++ % every != 0) continue;
-                    const Grid grid{stages, replicas, schedule, exchange, 1 + number % 2};
-                    SCOPED_TRACE(fmt::format("{}: {} stages, {} replicas, {}, {}", net.preset, stages, replicas, schedule, exchange));
-                    const JobStatus status = trained(net, grid);
-                    expect_bits(status, whole);
-                    ++tried;
-                }
-    }
-    EXPECT_EQ(number, 210u);
-    EXPECT_GE(tried, 210 / every);
-}
-
 // Nodes that share slices.
 TEST_F(SystemGrids, OneDigestANetWithSlices) {
-    for (const Net& net : {nets[0], nets[1]}) {
+    for (const TrainedNet& net : {nets[0], nets[1]}) {
         const JobStatus whole = trained(net, {.groups = 1});
-        for (const Grid& grid :
-             {Grid{.groups = 2}, Grid{.groups = 4}, Grid{.replicas = 2, .exchange = "multicast", .micro_batch = 3, .groups = 2},
-              Grid{.stages = 2, .micro_batch = 2, .groups = 2}, Grid{.stages = 2, .replicas = 2, .schedule = "zero-bubble", .groups = 2}}) {
+        for (const JobGrid& grid :
+             {JobGrid{.groups = 2}, JobGrid{.groups = 4}, JobGrid{.replicas = 2, .exchange = "multicast", .micro_batch = 3, .groups = 2},
+              JobGrid{.stages = 2, .micro_batch = 2, .groups = 2},
+              JobGrid{.stages = 2, .replicas = 2, .schedule = "zero-bubble", .groups = 2}}) {
             SCOPED_TRACE(fmt::format("{}: {} stages, {} slice groups, {} replicas", net.preset, grid.stages, grid.groups, grid.replicas));
             const JobStatus status = trained(net, grid);
             expect_bits(status, whole);
@@ -142,7 +32,7 @@ TEST_F(SystemGrids, OneDigestAClippedNet) {
 
 // The coordinator chooses how many nodes share the slices, and may choose the stages too.
 TEST_F(SystemGrids, AutoSliceGroupsGiveTheSameDigest) {
-    const Net& net = nets[1];
+    const TrainedNet& net = nets[1];
     const JobStatus whole = trained(net, {.groups = 1});
     for (const char* stages : {"", "stages = 2\n", "stages = \"auto\"\n"}) {
         SCOPED_TRACE(stages);
@@ -167,8 +57,8 @@ TEST_F(SystemGrids, AutoSliceGroupsGiveTheSameDigest) {
 // Two slice groups in two stages, then four slice groups, then four replicas with all slices: the digest of a quiet run.
 TEST_F(SystemGrids, AGridOfSlicesGoesOnAsAnotherOne) {
     constexpr uint32_t steps = 600;
-    const Net& net = nets[0];
-    auto begun = [&](const std::string& path, const Grid& grid, const std::vector<std::string>& names) {
+    const TrainedNet& net = nets[0];
+    auto begun = [&](const std::string& path, const JobGrid& grid, const std::vector<std::string>& names) {
         const std::string text = job_text(net, grid, steps, "checkpoint_every = 20");
         const Json answer = cluster[0].post(path, Json(Submission{text, "job.toml", cluster.folder, names, 0}));
         EXPECT_NE(answer.value("id", ""), "") << answer.dump();
@@ -197,7 +87,7 @@ TEST_F(SystemGrids, AGridOfSlicesGoesOnAsAnotherOne) {
 // Two stages on four nodes, of which one is killed; then three stages on the others; then one node alone: the digest of a quiet run.
 TEST_F(SystemGrids, AKilledGridGoesOnAsAnotherOne) {
     constexpr uint32_t steps = 900;
-    const Net& net = nets[0];
+    const TrainedNet& net = nets[0];
     auto text = [&](uint32_t stages) { return job_text(net, {.stages = stages}, steps, "checkpoint_every = 20"); };
     auto begun = [&](const std::string& path, uint32_t stages, const std::vector<std::string>& names) {
         const Json answer = cluster[0].post(path, Json(Submission{text(stages), "job.toml", cluster.folder, names, 0}));
@@ -238,7 +128,7 @@ TEST_F(SystemGrids, AKilledGridGoesOnAsAnotherOne) {
 // Two stages on two nodes: one node's disk is lost, with the only node of its stage.  The other node has a copy of its part.
 TEST_F(SystemGrids, AGridGoesOnWithoutADiskOfItsNodes) {
     constexpr uint32_t steps = 900;
-    const Net& net = nets[0];
+    const TrainedNet& net = nets[0];
     auto begun = [&](const std::string& path, uint32_t stages, const std::vector<std::string>& names) {
         const std::string text = job_text(net, {.stages = stages}, steps, "checkpoint_every = 20");
         const Json answer = cluster[0].post(path, Json(Submission{text, "job.toml", cluster.folder, names, 0}));
@@ -275,110 +165,6 @@ TEST_F(SystemGrids, AGridGoesOnWithoutADiskOfItsNodes) {
     EXPECT_GE(last.resumed, first + 100);
     EXPECT_EQ(last.digest, quiet.digest);
     EXPECT_EQ(last.step_digest, quiet.step_digest);
-}
-
-// One of four nodes that compute two stages is killed and comes back; then one of the other stage is, for good.
-TEST_F(SystemGrids, AJobOfStagesSurvivesLostNodes) {
-    constexpr uint32_t steps = 900;
-    const Net& net = nets[0];
-    auto begun = [&](uint32_t stages, const std::vector<std::string>& names, const char* survive) {
-        const std::string text = job_text(net, {.stages = stages}, steps, survive);
-        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, names, 0}));
-        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
-        return answer.value("id", "");
-    };
-    const JobStatus quiet = cluster[0].ended(begun(1, {"a"}, ""));
-    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
-    const std::string id = begun(2, {"a", "b", "c", "d"}, "survive = true");
-    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 60; }));
-    cluster[2].process->kill(SIGKILL);
-    ASSERT_TRUE(eventually([&] { return members(id) == 3; })) << cluster[0].job(id).dump(2);
-    cluster.start(cluster[2]);
-    ASSERT_TRUE(eventually([&] { return members(id) == 4; })) << cluster[0].job(id).dump(2);
-    cluster[1].process->kill(SIGKILL);
-    for (const uint32_t node : {0u, 2u, 3u}) {
-        const JobStatus last = cluster[node].ended(id);
-        EXPECT_EQ(last.state, JobState::done) << last.error;
-        EXPECT_EQ(last.digest, quiet.digest);
-        EXPECT_EQ(last.step_digest, quiet.step_digest);
-        EXPECT_EQ(last.accuracy, quiet.accuracy);
-    }
-}
-
-// The same where two slice groups share each stage, and where they share the net.
-TEST_F(SystemGrids, AJobOfSliceGroupsSurvivesLostNodes) {
-    constexpr uint32_t steps = 900;
-    const Net& net = nets[0];
-    auto begun = [&](const Grid& grid, const std::vector<std::string>& names, const char* survive) {
-        const std::string text = job_text(net, grid, steps, survive);
-        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, names, 0}));
-        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
-        return answer.value("id", "");
-    };
-    const JobStatus quiet = cluster[0].ended(begun({.groups = 1}, {"a"}, ""));
-    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
-    for (const uint32_t stages : {1u, 2u}) {
-        SCOPED_TRACE(fmt::format("{} stages", stages));
-        std::vector<std::string> names;
-        for (uint32_t node = 0; node < 4 * stages; ++node) names.push_back(cluster[node].name);
-        const std::string id = begun({.stages = stages, .replicas = 2, .groups = 2}, names, "survive = true");
-        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > 60; }));
-        cluster[2].process->kill(SIGKILL);
-        ASSERT_TRUE(eventually([&] { return members(id) == names.size() - 1; })) << cluster[0].job(id).dump(2);
-        cluster.start(cluster[2]);
-        ASSERT_TRUE(eventually([&] { return members(id) == names.size(); })) << cluster[0].job(id).dump(2);
-        cluster[1].process->kill(SIGKILL);
-        ASSERT_LT(cluster[0].step(id), steps) << "the job has ended before the second loss";
-        for (uint32_t node = 0; node < names.size(); ++node) {
-            if (node == 1) continue;
-            const JobStatus last = cluster[node].ended(id, 4 * patience_us);   // of eight nodes on a busy machine
-            EXPECT_EQ(last.state, JobState::done) << last.error;
-            EXPECT_EQ(last.digest, quiet.digest);
-            EXPECT_EQ(last.step_digest, quiet.step_digest);
-            EXPECT_EQ(last.accuracy, quiet.accuracy);
-        }
-        cluster.start(cluster[1]);
-        ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b c d e f g h" && cluster[1].sees() == cluster[0].sees(); }));
-    }
-}
-
-// Each of the four nodes of one replica is killed; three of them come back before the next one is.
-TEST_F(SystemGrids, ABuddyTakesTheStageOfALostNode) {
-    constexpr uint32_t steps = 2500;
-    constexpr uint64_t patience = 4 * patience_us;   // of so many steps on a busy machine
-    const Net& net = nets[0];
-    auto begun = [&](const std::string& text, const std::vector<std::string>& names) {
-        const Json answer = cluster[0].post("/v1/jobs", Json(Submission{text, "job.toml", cluster.folder, names, 0}));
-        EXPECT_NE(answer.value("id", ""), "") << answer.dump();
-        return answer.value("id", "");
-    };
-    const JobStatus quiet = cluster[0].ended(begun(job_text(net, {}, steps), {"a"}), patience);
-    ASSERT_EQ(quiet.state, JobState::done) << quiet.error;
-    const std::string text = job_text(net, {.stages = 4}, steps, "checkpoint_every = 50\nsurvive = true") + "buddy = true\n";
-    const std::string id = begun(text, {"a", "b", "c", "d"});
-    uint64_t step = 0;
-    for (const uint32_t lost : {1u, 2u, 3u}) {
-        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > step + 20; })) << cluster[0].job(id).dump(2);
-        cluster[lost].process->kill(SIGKILL);
-        ASSERT_TRUE(eventually([&] { return members(id) == 3; })) << cluster[0].job(id).dump(2);
-        EXPECT_EQ(cluster[0].job(id)["status"]["pipeline"]["layers"].size(), 3u);
-        step = cluster[0].step(id);
-        ASSERT_TRUE(eventually([&] { return cluster[0].step(id) > step + 20; })) << cluster[0].job(id).dump(2);
-        cluster.start(cluster[lost]);
-        ASSERT_TRUE(eventually([&] { return members(id) == 4; })) << cluster[0].job(id).dump(2);
-        step = cluster[0].step(id);
-        ASSERT_LT(step, steps) << "the job is too short";
-    }
-    ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > step + 20; }));
-    cluster[0].process->kill(SIGKILL);
-    for (const uint32_t node : {1u, 2u, 3u}) {
-        const JobStatus last = cluster[node].ended(id, patience);
-        EXPECT_EQ(last.state, JobState::done) << last.error;
-        EXPECT_EQ(last.digest, quiet.digest);
-        EXPECT_EQ(last.step_digest, quiet.step_digest);
-        EXPECT_EQ(last.accuracy, quiet.accuracy);
-        EXPECT_EQ(last.views.size(), 8u);
-    }
 }
 
 // Each of two nodes knows the stages of both, what they wait for, and the passes of a step.
@@ -454,8 +240,9 @@ TEST_F(SystemGrids, ALostStageEndsTheJobByName) {
 // The node that is lost is the first one, which writes the model of a job that nothing disturbs.
 TEST_F(SystemGrids, AReplicaThatLosesANodeIsMissed) {
     constexpr uint32_t steps = 400;
-    for (const Grid& grid : {Grid{.stages = 2, .replicas = 3, .exchange = "coded-rs", .micro_batch = 2, .options = "m = 1\ns = 1\n"},
-                             Grid{.replicas = 3, .exchange = "coded-rs", .micro_batch = 2, .options = "m = 1\ns = 1\n", .groups = 2}}) {
+    for (const JobGrid& grid :
+         {JobGrid{.stages = 2, .replicas = 3, .exchange = "coded-rs", .micro_batch = 2, .options = "m = 1\ns = 1\n"},
+          JobGrid{.replicas = 3, .exchange = "coded-rs", .micro_batch = 2, .options = "m = 1\ns = 1\n", .groups = 2}}) {
         SCOPED_TRACE(grid.groups);
         const JobStatus quiet = cluster[0].ended(submitted(nets[0], grid, steps));
         ASSERT_EQ(quiet.state, JobState::done) << quiet.error;

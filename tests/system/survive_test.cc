@@ -377,6 +377,23 @@ TEST_F(SystemJoin, AnElasticJobTakesOtherNodesIn) {
     EXPECT_EQ(cluster[2].step(id), 0u);
 }
 
+// A link that is opened for one node has datagrams for those that come.
+TEST_F(SystemJoin, AJobOfOneNodeGrowsOverMulticast) {
+    for (const char* exchange : {"\"multicast\"", "\"auto\""}) {
+        SCOPED_TRACE(exchange);
+        const std::string ring = std::exchange(text, std::string(text).replace(text.find("\"ring\""), 6, exchange));
+        const std::string id = begun(cluster[0], {"a"}, "elastic = true\n");
+        text = ring;
+        ASSERT_TRUE(eventually([&] { return cluster[1].step(id) > 0 && cluster[2].step(id) > 0; }))
+            << cluster[1].job(id).dump(2) << logs(cluster);
+        expect_quiet_steps({0, 1, 2}, id);
+        const JobStatus status = cluster[0].job(id)["status"].get<JobStatus>();
+        ASSERT_TRUE(status.datagrams.has_value());
+        EXPECT_TRUE(status.datagrams->multicast);
+        EXPECT_EQ(status.datagrams->reached, 2u);
+    }
+}
+
 TEST_F(SystemJoin, ANodeJoinsAJobOverMulticast) {
     text.replace(text.find("steps = "), 8, "evaluate = 500\nsteps = ").replace(text.find("\"mlp\""), 5, "\"lenet5\"");
     ask(cluster[2], {"drain", "c"});

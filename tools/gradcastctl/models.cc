@@ -297,13 +297,19 @@ static int command_export(const Options& options, const std::string& which, cons
     std::vector<float> parameters;
     Status status = (averaged ? model_averaged : model_read)(path, &model, &parameters);
     const size_t slash = path.rfind('/');
+    const bool apart = status.ok() && found->write == write_onnx && onnx_apart(parameters);
+    const std::string data = apart ? onnx_data_path(out) : "";
+    if (apart)
+        if (int exit = out_check(data, {path}, force); exit != exit_done) return exit;
     if (status.ok()) status = found->write(out, model, parameters, slash == path.npos ? "." : path.substr(0, std::max<size_t>(slash, 1)));
     if (!status.ok()) return complain(exit_failed, "{}", status.what);
     if (options.json) {
-        fmt::print("{}\n", json_text(Json{{"path", out}, {"format", name}, {"digest", model.digest}}, 2));
+        Json said = {{"path", out}, {"format", name}, {"digest", model.digest}};
+        if (apart) said["data"] = data;
+        fmt::print("{}\n", json_text(said, 2));
         return exit_done;
     }
-    fmt::print("{}\n{} parameters, digest {}\n", out, parameters.size(), model.digest);
+    fmt::print("{}{}{}\n{} parameters, digest {}\n", out, apart ? "\n" : "", data, parameters.size(), model.digest);
     return exit_done;
 }
 
@@ -373,6 +379,7 @@ void add_export(Cli& cli) {
         ->required();
     command->add_option("--format", f.format, "the format, where the ending is another")->check(CLI::IsMember(export_formats()));
     cli.force(command, f.force);
+    command->footer("an ONNX model of more than 1.75 GiB is two files: FILE, and FILE.data beside it, which keeps its name");
 }
 
 }   // namespace gradcast

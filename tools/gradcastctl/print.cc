@@ -255,6 +255,14 @@ void print_warnings(const JobStatus& status) {
     for (const std::string& warning : status.warnings) fmt::print(stderr, "warning: {}\n", warning);
 }
 
+/// Of what a node sends by formula.  Nodes of a net in stages send edges, and words where there are several replicas.
+static std::string bound_text(bool less, const std::string& exchange, const std::optional<PipelineStatus>& pipeline) {
+    const bool words =
+        exchange != "none" && (!pipeline || std::ranges::any_of(pipeline->nodes, [](const StageNode& each) { return each.replica > 1; }));
+    const std::string what = fmt::format("{}{}{}", pipeline ? "edges" : "", pipeline && words ? ", " : "", words ? exchange : "");
+    return fmt::format("{}{}", less ? "formula" : "at least", what.empty() ? "" : fmt::format(" ({})", what));
+}
+
 int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>& nodes, const std::string& kept) {
     const JobStatus& status = job.summary.status;
     const bool done = status.state == JobState::done;
@@ -270,9 +278,8 @@ int print_result(bool json, const JobDetail& job, const std::vector<NodeResult>&
     } else {
         const bool less =
             std::any_of(nodes.begin(), nodes.end(), [](const NodeResult& each) { return each.status && each.status->may_send_less; });
-        const std::string bound = less ? "formula" : "at least";
-        std::vector<std::vector<std::string>> rows = {{"node", "sent", job.exchange == "none" ? bound : bound + " (" + job.exchange + ")",
-                                                       "received", "exchange wait", "load wait", "samples", "gradients", "forward only"}};
+        std::vector<std::vector<std::string>> rows = {{"node", "sent", bound_text(less, job.exchange, status.pipeline), "received",
+                                                       "exchange wait", "load wait", "samples", "gradients", "forward only"}};
         std::vector<std::string> unknown;
         for (const NodeResult& node : nodes) {
             if (!node.status) {

@@ -94,8 +94,8 @@ nightly: deps
 	$(BUILD)/tests/sim --gtest_filter='StagesViews.OneNodeByChance:StagesBuddies.NodesByChance'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/sim --gtest_filter='*Views.*NodesByChance:*Views.TwoNodes*:StagesShapes.*'
 	GC_SEEDS=$$(($$GC_SEEDS / 50)) $(BUILD)/tests/sim --gtest_filter='Ends.*'
-	GC_SEEDS=4 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
-	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrids.*'
+	GC_SEEDS=24 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
+	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrid*'
 	GC_WIDTH=2100 GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemMemory.*'
 	$(BUILD)/tests/algos --gtest_filter='SlowRidgeTest.*'
 	@$(MAKE) --no-print-directory tidy

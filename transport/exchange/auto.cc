@@ -47,18 +47,21 @@ Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uin
     const bool choose = exchange == "auto";
     if (const ExchangeKind * kind; !choose && (!exchange_find(exchange, Quantiser::auto32, &kind).ok() || !kind->codes)) return {};
     if (job.quantiser == Quantiser::fixed) return {};
+    const std::string ranks = ranks_text(job, n);
+    const uint64_t least = uint64_t{job.s} + 1;
     if (job.s >= n)
-        return fail(Code::invalid, "algorithm.s = {} with {} node{}: at most {} can be lost: set s = {}, or take at least {} nodes", job.s,
-                    n, n == 1 ? "" : "s", n - 1, n - 1, uint64_t{job.s} + 1);
+        return fail(Code::invalid, "algorithm.s = {} with {}{}: at most {} can be lost: set s = {}, or take at least {}{}", job.s, ranks,
+                    job.cells > 1 ? fmt::format(" of {} nodes each", job.cells) : "", n - 1, n - 1, ranks_text(job, least),
+                    job.cells > 1 ? fmt::format(" ({} nodes)", least * job.cells) : "");
     if (n == 1) return {};
     const uint32_t m = choose ? 1 : std::min(job.m, n - job.s);
     if (!choose && m < job.m)
-        notes->push_back(fmt::format("{} nodes with s = {} allow m = {} at most: m = {} is used instead of {}", n, job.s, m, m, job.m));
+        notes->push_back(fmt::format("{} with s = {} allow m = {} at most: m = {} is used instead of {}", ranks, job.s, m, m, job.m));
     if (m + job.s == n)
         notes->push_back(
-            fmt::format("every node computes all blocks, as m + s is the number of nodes ({} + {} = {}): a step takes as long to compute "
-                        "as on one node, unless there are more nodes or m or s is smaller",
-                        m, job.s, n));
+            fmt::format("every {0} computes all blocks, as m + s is the number of {0}s ({1} + {2} = {3}): a step takes as long to compute "
+                        "as on one {0}, unless there are more {0}s or m or s is smaller",
+                        rank_name(job), m, job.s, n));
     return {};
 }
 

@@ -35,8 +35,9 @@ struct Alternative {
     Cost cost(uint32_t n, bool copies) const;
 };
 
-/// Whether n nodes can tolerate the loss of the `s` nodes that the job asks for; s is never lowered.  *notes: that m is lowered, or that
-/// every node computes every block.  Error: what is possible.
+/// Whether n ranks can tolerate the loss of the `s` ranks that the job asks for; s is never lowered.  `job`: quantiser, m and s as in the
+/// job file, and cells.  *notes: that m is lowered, or that every rank computes every block.  Error: what is possible.  Error and notes
+/// call the ranks what rank_name() says.
 Status tolerance_check(std::string_view exchange, const ExchangeConfig& job, uint32_t n, std::vector<std::string>* notes);
 
 /// For a named exchange one alternative; for `auto` all that may be chosen for n ranks, of which the job starts with the first.  All allow

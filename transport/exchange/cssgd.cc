@@ -132,14 +132,15 @@ private:
     };
 
     Status check(uint32_t n, uint32_t blocks) const {
-        if (r_ < 1 || r_ > n) return fail(Code::invalid, "cssgd: r = {} nodes cannot share a block of {} nodes: r is 1 to {}", r_, n, n);
+        const std::string ranks = ranks_text(config_, n);
+        if (r_ < 1 || r_ > n)
+            return fail(Code::invalid, "cssgd: r = {} {}s cannot share a block of {}: r is 1 to {}", r_, rank_name(config_), ranks, n);
         const uint64_t super_blocks = binomial(n, r_);
         if (super_blocks > blocks)
-            return fail(Code::invalid,
-                        "cssgd with r = {} on {} nodes needs {}{} blocks at least, and there are {}: set blocks, or another r", r_, n,
-                        super_blocks > parts_max ? "more than " : "", std::min(super_blocks, parts_max), blocks);
+            return fail(Code::invalid, "cssgd with r = {} on {} needs {}{} blocks at least, and there are {}: set blocks, or another r", r_,
+                        ranks, super_blocks > parts_max ? "more than " : "", std::min(super_blocks, parts_max), blocks);
         if (binomial(n, r_ + 1) > parts_max)
-            return fail(Code::invalid, "cssgd with r = {} on {} nodes makes more parts than a packet can name ({}): take another r", r_, n,
+            return fail(Code::invalid, "cssgd with r = {} on {} makes more parts than a packet can name ({}): take another r", r_, ranks,
                         parts_max);
         return weights_check(config_, n);
     }
@@ -169,11 +170,10 @@ private:
         const uint64_t bytes = step_slots * ((super_blocks * next.at + next.coded_at) * width() + next.at * word_bytes(sum_word_));
         const uint64_t memory = machine_memory();
         if (bytes > memory)
-            return fail(
-                Code::node_memory,
-                "cssgd with r = {} on {} nodes keeps {} gradients for each of {} steps: {} MiB, and this machine has {} MiB: take a "
-                "smaller r, or coded-rs",
-                r_, n(), super_blocks, step_slots, bytes >> 20, memory >> 20);
+            return fail(Code::node_memory,
+                        "cssgd with r = {} on {} keeps {} gradients for each of {} steps: {} MiB, and this machine has {} MiB: take a "
+                        "smaller r, or coded-rs",
+                        r_, ranks_text(config_, n()), super_blocks, step_slots, bytes >> 20, memory >> 20);
         for (SlotState& slot : memory_) {
             arena.plan("own words", targets_ * next.at * width(), &slot.own);
             arena.plan("words of others", others * next.at * width(), &slot.other);

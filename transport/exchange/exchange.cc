@@ -16,6 +16,10 @@ std::vector<uint32_t> Placement::blocks_of(Rank rank) const {
     return blocks;
 }
 
+std::string ranks_text(const ExchangeConfig& config, uint64_t ranks) {
+    return fmt::format("{} {}{}", ranks, rank_name(config), ranks == 1 ? "" : "s");
+}
+
 Status weights_check(const ExchangeConfig& config, uint32_t ranks) {
     if (config.weights.empty()) return {};
     if (config.weights.size() != ranks)

@@ -40,7 +40,13 @@ struct ExchangeConfig {
     uint64_t deadline_us = 30'000'000;               // of the job; waits of the exchange itself are a small part of it
     StepId first_step = 0;                           // that it will sum
     DeviceWords* device = nullptr;                   // of the codec: coded and coded-rs encode there
+    uint32_t cells = 1;                              // nodes of a rank: of a net in stages a rank is a replica.  For messages alone
 };
+
+/// What a user calls the ranks of an exchange: "node", or "replica" where a rank has several nodes.
+inline const char* rank_name(const ExchangeConfig& config) { return config.cells > 1 ? "replica" : "node"; }
+/// "1 node", "4 nodes", "2 replicas".
+std::string ranks_text(const ExchangeConfig& config, uint64_t ranks);
 
 /// Words of coded and coded-rs travel: a rank cannot compute the whole sum by itself, or it may live and not compute its blocks.
 inline bool words_travel(const ExchangeConfig& config, uint32_t ranks) {

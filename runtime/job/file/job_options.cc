@@ -299,7 +299,7 @@ constexpr JobOption rows[] = {
     {"algorithm", "balance", Kind::flag, "false", 0, 1, false, nullptr,
      "shares follow the measured speed of the nodes, with several blocks a node", field_of<&JobConfig::balance>(&ExchangeKind::balances)},
     {"algorithm", "servers", Kind::integer, "1", 1, ranks_max, false, nullptr,
-     "number of nodes that are servers, each with a part of the parameters",
+     "number of nodes that are servers, each with a part of the parameters; of a net in stages, of replicas",
      field_of<&JobConfig::servers>(&ExchangeKind::serves, &AlgorithmKind::server)},
     {"algorithm", "servers_vote", Kind::flag, "false", 0, 1, false, nullptr,
      "with survive, the job goes on where more than half of the servers remain, or exactly half with the first one, however many workers are lost; else where so many of all nodes remain",

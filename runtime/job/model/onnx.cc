@@ -10,6 +10,7 @@
 #include "nn/graph/onnx_nodes.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/version.h"
+#include "runtime/job/model/new_file.h"
 #include "runtime/job/model/tensors.h"
 
 namespace gradcast {
@@ -53,6 +54,50 @@ Message tensor_of(std::string_view name, DataType type, std::span<const uint64_t
     return tensor;
 }
 
+/// The tensors that lie in a file of their own.
+struct DataFile {
+    static constexpr uint64_t tensor_bytes_min = 1024, page_bytes = 4096;   // from a page on, so that a runtime can map a tensor
+    struct Place {
+        const NetTensor* tensor;
+        uint64_t begin;
+    };
+    std::string name;   // beside the model
+    std::vector<Place> places = {};
+    uint64_t bytes = 0;
+
+    Message add(const NetTensor& tensor) {
+        bytes = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+        places.push_back({&tensor, bytes});
+        const uint64_t length = tensor.count * sizeof(float);
+        Message made;
+        for (uint64_t side : tensor.shape) made.number(1, static_cast<int64_t>(side));
+        made.number(2, type_float);
+        made.text(8, tensor.name);
+        for (const auto& [key, value] :
+             {std::pair{"location", name}, {"offset", fmt::format("{}", bytes)}, {"length", fmt::format("{}", length)}}) {
+            Message entry;
+            entry.text(1, key), entry.text(2, value);
+            made.message(13, entry);
+        }
+        made.number(14, 1);   // EXTERNAL
+        bytes += length;
+        return made;
+    }
+    Status write(const std::string& path, std::span<const float> parameters) const {
+        const std::vector<std::byte> zeros(page_bytes);
+        NewFile file(path);
+        GC_TRY(file.open());
+        uint64_t at = 0;
+        for (const Place& place : places) {
+            GC_TRY(file.add(std::span(zeros).first(place.begin - at)));
+            const std::vector<float> values = place.tensor->values(parameters);
+            GC_TRY(file.add(std::as_bytes(std::span(values))));
+            at = place.begin + values.size() * sizeof(float);
+        }
+        return file.close();
+    }
+};
+
 using Form = OnnxOperator::Form;
 
 /// A value of the graph: a layer's output, or the net's input.
@@ -64,8 +109,10 @@ struct Value {
 
 class Graph {
 public:
-    Graph(const Model& model, const std::vector<Layer>& layers, std::span<const float> parameters)
-        : net_(model.net), layers_(layers), parameters_(parameters) {}
+    /// data: takes the large tensors; null: all are in the graph.
+    Graph(const Model& model, const std::vector<Layer>& layers, const std::vector<NetTensor>& tensors, std::span<const float> parameters,
+          DataFile* data)
+        : net_(model.net), layers_(layers), tensors_(tensors), parameters_(parameters), data_(data) {}
 
     Message make() {
         const bool text = net_.vocabulary > 0;
@@ -88,8 +135,12 @@ public:
         else if (form == Form::planes) end(12, "logits", type_float, {out.C, out.H, out.W});
         else end(12, "logits", type_float, {out.C});
         graph_.text(2, "gradcast");
-        for (const NetTensor& tensor : net_tensors(layers_))
-            graph_.message(5, tensor_of<float>(tensor.name, type_float, tensor.shape, tensor.values(parameters_)));
+        for (const NetTensor& tensor : tensors_) {
+            const bool apart = data_ && tensor.count * sizeof(float) >= DataFile::tensor_bytes_min;
+            graph_.message(
+                5, apart ? data_->add(tensor)
+                         : tensor_of<float>(tensor.name, type_float, tensor.shape, std::span<const float>(tensor.values(parameters_))));
+        }
         return std::move(graph_);
     }
 
@@ -247,7 +298,9 @@ private:
 
     const NetSpec& net_;
     const std::vector<Layer>& layers_;
+    const std::vector<NetTensor>& tensors_;
     const std::span<const float> parameters_;
+    DataFile* const data_;
     std::vector<Value> values_;   // by layer
     uint32_t forms_ = 0;          // changes of form, for names
     std::set<std::string> shared_;
@@ -256,36 +309,42 @@ private:
 
 }   // namespace
 
-Status onnx_write(const std::string& path, const Model& model, std::span<const float> parameters) {
+Status onnx_write(const std::string& path, const Model& model, std::span<const float> parameters, uint64_t inside_bytes_max) {
     std::vector<Layer> layers;
     GC_TRY(layers_check(model.net, &layers));
     for (const Layer& layer : layers)
         if (!layer.kind->onnx.exists())
             return fail(Code::unsupported, "{}: ONNX has no operator for layer {}, a {}: export to safetensors", path, layer.spec.name,
                         layer.kind->name);
+    const std::vector<NetTensor> tensors = net_tensors(layers);
+    const std::string data_path = onnx_data_path(path);
+    DataFile data{.name = data_path.substr(data_path.rfind('/') + 1)};
+    const bool apart = onnx_apart(parameters, inside_bytes_max);
     Message file, operators;
-    if (parameters.size_bytes() < file_bytes_max) {
-        operators.text(1, ""), operators.number(2, operator_set);
-        file.number(1, ir_version);
-        file.text(2, "gradcast"), file.text(3, version_text);
-        file.message(7, Graph(model, layers, parameters).make());
-        file.message(8, operators);
-        auto property = [&](const char* key, const std::string& value) {
-            Message entry;
-            entry.text(1, key), entry.text(2, value);
-            file.message(14, entry);
-        };
-        property("mean", fmt::format("[{}]", fmt::join(model.mean, ",")));
-        property("std", fmt::format("[{}]", fmt::join(model.std, ",")));
-        property("digest", model.digest);
-        if (model.pictures_side > 0) property("pictures_side", fmt::format("{}", model.pictures_side));
-        property("class_names",
-                 nlohmann::json(class_names_split(model.class_names)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-    }
-    if (const uint64_t bytes = std::max<uint64_t>(file.bytes().size(), parameters.size_bytes()); bytes > file_bytes_max)
-        return fail(Code::unsupported, "{}: an ONNX file holds at most {} bytes, not {}: export to safetensors", path, file_bytes_max,
-                    bytes);
-    return file_write(path, file.bytes());
+    operators.text(1, ""), operators.number(2, operator_set);
+    file.number(1, ir_version);
+    file.text(2, "gradcast"), file.text(3, version_text);
+    file.message(7, Graph(model, layers, tensors, parameters, apart ? &data : nullptr).make());
+    file.message(8, operators);
+    auto property = [&](const char* key, const std::string& value) {
+        Message entry;
+        entry.text(1, key), entry.text(2, value);
+        file.message(14, entry);
+    };
+    property("mean", fmt::format("[{}]", fmt::join(model.mean, ",")));
+    property("std", fmt::format("[{}]", fmt::join(model.std, ",")));
+    property("digest", model.digest);
+    if (model.pictures_side > 0) property("pictures_side", fmt::format("{}", model.pictures_side));
+    property("class_names",
+             nlohmann::json(class_names_split(model.class_names)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (const uint64_t bytes = file.bytes().size(); bytes > file_bytes_max)
+        return fail(Code::unsupported, "{}: an ONNX file holds at most {} bytes beside its data, not {}: export to safetensors", path,
+                    file_bytes_max, bytes);
+    const bool replaces = ::access(data_path.c_str(), F_OK) == 0;
+    if (apart) GC_TRY(data.write(data_path, parameters));
+    const Status status = file_write(path, file.bytes());
+    if (!status.ok() && apart && !replaces) ::unlink(data_path.c_str());
+    return status;
 }
 
 }   // namespace gradcast

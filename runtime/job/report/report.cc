@@ -92,7 +92,8 @@ JobStatus Report::known() const {
         for (StageNode& each : all) {
             const size_t node = nodes_.find(each.node);
             each.news = node == static_cast<size_t>(self_) ? stages_.read() : nodes_stages_.get(node);
-            if (each.replica != drawn) each.news.passes.clear();
+            if (each.replica == 0) each.news = {};   // a spare computes nothing: these are of its time in a replica
+            else if (each.replica != drawn) each.news.passes.clear();
         }
     }
     // Stages differ by what they compute.

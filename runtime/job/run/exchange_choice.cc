@@ -13,6 +13,7 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
     const uint32_t n = parts.pipeline ? config.nodes() / parts.pipeline->cells() : config.nodes();
     name_ = job.exchange;
     datagram_bytes_ = config.datagram_bytes;
+    grows_ = job.survive && n == 1;
     asked_ = {.layout = parts.pipeline ? &parts.largest_stage : &codec.words(),   // that predictions are for, the same at all ranks
               .blocks = static_cast<uint32_t>(parts.block_sizes.size()),
               .quantiser = job.quantiser,
@@ -23,10 +24,11 @@ Status ExchangeChoice::open(const EngineConfig& config, const JobParts& parts, R
               .weights = job.weights,
               .servers = job.servers,
               .deadline_us = job.deadline_us,
-              .device = codec.device()};
+              .device = codec.device(),
+              .cells = parts.pipeline ? parts.pipeline->cells() : 1};
     GC_TRY(alternatives_find(job.exchange, asked_, n, config.datagram_bytes, &alternatives_));
     std::vector<std::string> notes;
-    GC_TRY(tolerance_check(job.exchange, {.quantiser = job.quantiser, .m = job.m, .s = job.s}, n, &notes));
+    GC_TRY(tolerance_check(job.exchange, asked_, n, &notes));
     for (const std::string& note : notes) report.warn(note);
     return {};
 }
@@ -69,6 +71,10 @@ uint32_t ExchangeChoice::targets_most(uint32_t first) const {
 }
 
 bool ExchangeChoice::datagrams(StepId steps) const {
+    if (grows_ && datagram_bytes_ > 0)
+        return std::ranges::any_of(exchange_kinds(), [this](const ExchangeKind& kind) {
+            return kind.datagrams && (name_ == "auto" ? kind.candidates != nullptr : name_ == kind.name);
+        });
     if (steps <= measured_end) return first().datagrams;
     return std::any_of(alternatives_.begin(), alternatives_.end(), [](const Alternative& each) { return each.datagrams; });
 }

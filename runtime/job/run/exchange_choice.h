@@ -26,7 +26,8 @@ public:
     void record(const StepRecord& step);
     /// Before this step: choose().  Never, where there is nothing to choose.
     bool due(StepId step) const { return alternatives_.size() > 1 && !chosen_ && step == window_ + measured_end; }
-    /// Some exchange of a job of so many steps may go by datagrams.
+    /// Some exchange of a job of so many steps may go by datagrams.  A job with `survive` that begins with one rank may get others, and its
+    /// link cannot get datagrams later.
     bool datagrams(StepId steps) const;   // of this run
     /// Between two steps: the exchange for the steps that follow, to try it or to stay with it; null: the present one.  The same at all
     /// ranks.  `lanes` of this rank compute.
@@ -51,6 +52,7 @@ private:
     std::string name_;       // as the job asks for it
     ExchangeConfig asked_;   // likewise
     uint32_t datagram_bytes_ = 0;
+    bool grows_ = false;   // from one rank on
     std::vector<Alternative> alternatives_;
     std::array<uint64_t, measured_end - measured_first> computes_us_ = {}, waits_us_ = {}, steps_us_ = {};   // of the window
     Measured first_;              // what the predictions follow from
