@@ -195,7 +195,7 @@ Status Cells::commit(std::span<const Sum* const> sums, StepTotals* totals) {
 
 bool Cells::totals(StepTotals* totals) {
     const Round& round = round_of(commit_tag(context_.step));
-    for (uint32_t replica = 0; told() && replica < grid_.replicas(); ++replica)
+    for (uint32_t replica = 0; reported() && replica < grid_.replicas(); ++replica)
         if (whole(round, replica)) return add_up(round, replica, totals), true;
     return false;
 }

@@ -5,6 +5,7 @@
 
 #include "algos/local.h"
 #include "datasets/sampler.h"
+#include "nn/graph/layers.h"
 #include "runtime/job/model/model_file.h"
 #include "tests/algos/runs.h"
 

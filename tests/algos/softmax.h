@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "datasets/sampler.h"
+#include "nn/graph/layers.h"
 #include "runtime/job/model/model_file.h"
 #include "tests/algos/runs.h"
 

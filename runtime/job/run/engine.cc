@@ -526,7 +526,7 @@ private:
             session_->dispatch().take_rest(static_cast<uint16_t>(Channel::mail), context.host.now_us() + us,
                                            [&] { return cells.all_hold(); });
         };
-        const bool holds = cells.told() && context.part_step == context.step;
+        const bool holds = cells.reported() && context.part_step == context.step;
         if (holds) take_reports(0);
         const bool all_hold = holds && cells.all_hold();
         if (!all_hold) write_parts(context);
