@@ -70,6 +70,7 @@ struct Kind {
     const char* class_names = "";
     const char* from = nullptr;   // where Debian's package installs it
     const char* package = nullptr;
+    bool goes_on = false;                        // after it was killed: its reader calls Import::keep()
     float target_scale = 0, mean = 0, std = 0;   // of a regression; std 0: computed from the training set
 };
 constexpr Kind kinds[] = {
@@ -86,12 +87,12 @@ constexpr Kind kinds[] = {
      "sea,seal,shark,shrew,skunk,skyscraper,snail,snake,spider,squirrel,streetcar,sunflower,sweet_pepper,table,tank,telephone,"
      "television,tiger,tractor,train,trout,tulip,turtle,wardrobe,whale,willow_tree,wolf,woman,worm"},
     {"idx", 0, "IDX files", idx_sets},
-    {"images", 0, "a folder of images", image_sets},
-    {"masks", 0, "images with masks", mask_sets},
+    {.name = "images", .classes = 0, .source = "a folder of images", .read = image_sets, .goes_on = true},
+    {.name = "masks", .classes = 0, .source = "images with masks", .read = mask_sets, .goes_on = true},
     {"npy", 0, "NumPy arrays", npy_sets},
     {"table", 0, "a table", table_sets},
-    {"text", 1, "a text", text_sets},
-    {"tokens", 1, "tokens", token_sets},
+    {.name = "text", .classes = 1, .source = "a text", .read = text_sets, .goes_on = true},
+    {.name = "tokens", .classes = 1, .source = "tokens", .read = token_sets, .goes_on = true},
     {.name = "ridge",
      .classes = ridge_levels,
      .source = "synthetic ridge regression",
@@ -385,6 +386,18 @@ const std::vector<std::string>& import_kinds() {
     return names;
 }
 
+Status Import::keep(const ImportConfig& config, const std::string& what, const std::string& of_all, ImportState* state, uint64_t shown,
+                    bool masked) {
+    std::vector<KeptSpool> spools = {{import_spools[0], &train.images}, {import_spools[1], &test.images}};
+    if (masked) spools.insert(spools.end(), {{import_spools[2], &train.masks}, {import_spools[3], &test.masks}});
+    bool found = false, other = false;
+    GC_TRY(kept.open(config.out, what, std::move(spools), state, &found, &other));
+    if (found) notes.push_back(fmt::format("goes on after {}{}, where an import was ended", state->taken / shown, of_all));
+    if (other)
+        notes.push_back(fmt::format("{}: what an import has left that was ended is of other files or options: it begins anew", config.out));
+    return {};
+}
+
 Status data_import(const ImportConfig& config, ImportResult* result) {
     *result = {};
     const Kind* kind = std::find_if(std::begin(kinds), std::end(kinds), [&](const Kind& each) { return each.name == config.kind; });
@@ -418,12 +431,10 @@ Status data_import(const ImportConfig& config, ImportResult* result) {
 
     // Read and check everything before the first shard is written.
     Import import;
-    if (kind->read != image_sets) {
+    if (!kind->goes_on) {
         ImportFiles::remove(config.out);
         GC_TRY(import.train.images.open(config.out));
         GC_TRY(import.test.images.open(config.out));
-        for (Set* set : {&import.train, &import.test})
-            if (kind->read == mask_sets) GC_TRY(set->masks.open(config.out));
     }
     const Status status = kind->read(read, kind->classes, &import);
     result->notes = std::move(import.notes);

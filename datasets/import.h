@@ -7,8 +7,23 @@
 #include "datasets/import_state.h"
 #include "datasets/shard.h"
 #include "datasets/spool.h"
+#include "runtime/core/clock.h"
 
 namespace gradcast {
+
+/// When ImportConfig::progress is called: about 10 times a second, and at a turn.
+class ImportPace {
+public:
+    bool due(bool turn) {
+        constexpr uint64_t period_us = 100'000;
+        if (!turn && clock_us() - told_us_ < period_us) return false;
+        told_us_ = clock_us();
+        return true;
+    }
+
+private:
+    uint64_t told_us_ = 0;
+};
 
 constexpr uint32_t import_side_max = 4096;   // of ImportConfig::size
 
@@ -30,14 +45,19 @@ struct Set {
 
 /// The place where an importer puts what it reads.
 struct Import {
-    ImportFiles kept;                 // of image_sets()
-    Set train, test;                  // both open, but for image_sets(); test stays empty if there is none
+    ImportFiles kept;                 // of kinds that go on after they were killed, which call keep()
+    Set train, test;                  // both open, but for kinds that call keep(); test stays empty if there is none
     std::string class_names = {};     // separated by commas; empty: not known
     uint32_t classes = 0;             // of masks
     int32_t ignore = -1;              // DataInfo::ignore
     uint32_t vocabulary = 0;          // DataInfo::vocabulary
     std::string alphabet = {};        // DataInfo::alphabet
     std::vector<std::string> notes;   // ImportResult::notes
+    /// Opens the spools, masks too where `masked`, and sets *state to how far an import of the same was that was killed; else to the
+    /// beginning.  what: a digest of the arguments and files.  of_all: behind the number in the note, as " of 9 images".  shown: what one
+    /// of ImportState::taken is in the note.
+    Status keep(const ImportConfig& config, const std::string& what, const std::string& of_all, ImportState* state, uint64_t shown = 1,
+                bool masked = false);
 };
 
 /// classes 0: 1 + the largest label.

@@ -7,13 +7,13 @@
 #include <charconv>
 #include <span>
 #include <tuple>
+#include <utility>
 
 #include "datasets/image_sample.h"
 #include "datasets/import.h"
 #include "datasets/in_order.h"
 #include "datasets/picture.h"
 #include "datasets/source.h"
-#include "runtime/core/clock.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/memory_room.h"
 #include "runtime/core/version.h"
@@ -198,7 +198,7 @@ public:
         }
         return sha.hex();
     }
-    /// Decodes the files from state.files on, and gives the samples that are there their labels.
+    /// Decodes the files from state.taken on, and gives the samples that are there their labels.
     Status read(const Found& train, const Found& test, Import* import) {
         uint64_t begin = 0;   // of the half's files among all
         for (auto [half, set] : {std::pair{&train, &import->train}, {&test, &import->test}}) {
@@ -209,7 +209,7 @@ public:
                 set->H = set->W = set->side = rules_.size;
                 set->longest = std::max(longest_, rules_.size);
             }
-            const uint64_t count = half->files.size(), done = std::min(state.files - begin, count);
+            const uint64_t count = half->files.size(), done = std::min(state.taken - begin, count);
             uint64_t at = 0;   // in the spool
             for (uint64_t i = 0; i < done; ++i)
                 if (!std::binary_search(state.bad.begin(), state.bad.end(), begin + i)) {
@@ -235,9 +235,9 @@ private:
                          .make = [&](uint64_t i, uint32_t slot) { decode(path_of(half, files[i]), &slots[slot]); },
                          .take = [&](uint64_t i, uint32_t slot) -> Status {
                              GC_TRY(append(files[i].label, &slots[slot], set));
-                             ++state.files;
+                             ++state.taken;
                              progress(false);
-                             return save(import);
+                             return import->kept.save(state);
                          }});
     }
     /// Of the next picture in the spool of an import that goes on.
@@ -246,14 +246,6 @@ private:
         GC_TRY(set->images.read(*at, reinterpret_cast<uint8_t*>(&length), sizeof length));
         *at += sizeof length + length;
         set->lengths.push_back(length);
-        return {};
-    }
-    /// About once a second, so that an import that is killed has lost little.
-    Status save(Import* import) {
-        constexpr uint64_t period_us = 1'000'000;
-        if (clock_us() - saved_us_ < period_us) return {};
-        GC_TRY(import->kept.save(import->train.images, import->test.images, state));
-        saved_us_ = clock_us();
         return {};
     }
     struct Header {
@@ -329,7 +321,7 @@ private:
         if (!decoded->status.ok()) {
             GC_TRY(go_on(decoded->status));
             if (state.bad_texts.size() < bad_shown_max) state.bad_texts.emplace_back(decoded->status.what);
-            state.bad.push_back(state.files);
+            state.bad.push_back(state.taken);
             return {};
         }
         state.oddities.add(decoded->image, rules_, decoded->odd);
@@ -347,13 +339,9 @@ private:
         return {};
     }
     void progress(bool headers) {
-        constexpr uint64_t period_us = 100'000;
-        done_ = !headers ? state.files : done_ + 1;
-        const bool due = headers != headers_ || done_ == files_ || clock_us() - told_us_ >= period_us;
-        headers_ = headers;
-        if (!config_.progress || !due) return;
-        told_us_ = clock_us();
-        config_.progress({headers, done_, files_});
+        done_ = !headers ? state.taken : done_ + 1;
+        const bool turn = std::exchange(headers_, headers) != headers || done_ == files_;
+        if (config_.progress && pace_.due(turn)) config_.progress({headers, done_, files_});
     }
 
     std::string path_of(const Found& half, const Found::File& file) const {
@@ -370,7 +358,8 @@ private:
     uint32_t longest_ = 0;             // side of any sample
     std::string first_, other_;        // the image whose size that is; one of another size
     uint64_t others_ = 0;
-    uint64_t files_ = 0, done_ = 0, told_us_ = 0, saved_us_ = clock_us();
+    uint64_t files_ = 0, done_ = 0;
+    ImportPace pace_;
     bool headers_ = true;   // done_ counts these
 };
 
@@ -390,13 +379,7 @@ Status image_sets(const ImportConfig& config, uint32_t, Import* import) {
     for (Found* half : {&train, &test}) GC_TRY(reader.headers(*half));
     GC_TRY(reader.sizes_alike());
     ImportState& state = reader.state;
-    bool found = false, other = false;
-    GC_TRY(import->kept.open(config.out, reader.what(train, test), &import->train.images, &import->test.images, &state, &found, &other));
-    if (found)
-        import->notes.push_back(fmt::format("goes on after {} of {} images, where an import was ended", state.files, reader.files()));
-    if (other)
-        import->notes.push_back(
-            fmt::format("{}: what an import has left that was ended is of other files or options: it begins anew", config.out));
+    GC_TRY(import->keep(config, reader.what(train, test), fmt::format(" of {} images", reader.files()), &state));
     const Status status = reader.read(train, test, import);
     report(state, &import->notes);
     GC_TRY(status);

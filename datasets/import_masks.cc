@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
+#include <utility>
 
 #include "datasets/image_sample.h"
 #include "datasets/import.h"
 #include "datasets/source.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/version.h"
 
 namespace gradcast {
 namespace {
@@ -73,13 +77,15 @@ Status halves_find(const ImportConfig& config, std::vector<Pair>* train, std::ve
 
 class Reader {
 public:
-    explicit Reader(const ImportConfig& config) : rules_{config.size, config.exif} {}
+    Reader(const ImportConfig& config, uint64_t files) : config_(config), rules_{config.size, config.exif}, files_(files) {}
 
     /// Finds the size and the channels of all samples, and the labels of their masks.
     Status look(const std::vector<Pair>& pairs) {
         ImageFile image, mask;
         std::vector<uint8_t> labels;
+        add(fmt::format("{} images\n", pairs.size()));
         for (const Pair& pair : pairs) {
+            add(file_line(pair.image) + file_line(pair.mask));   // before they are read
             GC_TRY(image_sample_open(pair.image, &image));
             GC_TRY(image_sample_open(pair.mask, &mask));
             if (image.H != mask.H || image.W != mask.W)
@@ -97,21 +103,30 @@ public:
                     "{}: {} x {} pixels, but {} has {} x {}: --size {} makes all alike (resizes the short side to so many pixels and cuts "
                     "the middle out)",
                     pair.image, W, H, first_, W_, H_, std::min(H_, W_));
+            progress(true, ++looked_);
         }
         return {};
     }
+    /// Everything that the samples depend on.
+    std::string what() {
+        add(fmt::format("masks {} {} {} {} {} {} {}\n", version_text, rules_.size, rules_.exif, C_, H_, W_, whites));
+        return sha_.hex();
+    }
 
-    Status read(const std::vector<Pair>& pairs, Set* set) {
+    /// Decodes the pairs from state.taken on; `begin` are taken before those of this half.
+    Status read(std::span<const Pair> pairs, uint64_t begin, Set* set, Import* import) {
         set->C = C_, set->H = H_, set->W = W_;
         set->masked = true;
+        const uint64_t done = std::min<uint64_t>(state.taken - begin, pairs.size());
+        set->labels.assign(done, 0);
         ImageFile file;
         Planes image, mask;
-        for (const Pair& pair : pairs) {
+        for (const Pair& pair : pairs.subspan(done)) {
             std::string odd;
             GC_TRY(image_sample_open(pair.image, &file));
             if (file.C > C_ || image_sample_size(file, rules_) != std::pair{H_, W_}) return changed(pair.image);
             GC_TRY(image_sample(file, rules_, C_, &image, &odd));
-            oddities.add(file, rules_, odd);
+            state.oddities.add(file, rules_, odd);
             const uint32_t orientation = file.orientation, H = file.H, W = file.W;
             GC_TRY(image_sample_open(pair.mask, &file));
             if (file.H != H || file.W != W) return changed(pair.mask);
@@ -123,16 +138,29 @@ public:
             GC_TRY(set->images.append(image.pixels.data(), image.pixels.size()));
             GC_TRY(set->masks.append(mask.pixels.data(), mask.pixels.size()));
             set->labels.push_back(0);
+            progress(false, ++state.taken);
+            GC_TRY(import->kept.save(state));
         }
         return {};
     }
-    ImageOddities oddities;
+    ImportState state;
     std::array<bool, 256> seen{};   // labels
     bool whites = false;            // the label 255 is the class 1
 
 private:
     static Status changed(const std::string& path) { return fail(Code::data, "{}: changed while it was read", path); }
+    void add(const std::string& text) { sha_.add(std::as_bytes(std::span(text))); }
+    void progress(bool headers, uint64_t done) {
+        const bool turn = std::exchange(headers_, headers) != headers || done == files_;
+        if (config_.progress && pace_.due(turn)) config_.progress({headers, done, files_});
+    }
+    const ImportConfig& config_;
     const ImageRules rules_;
+    const uint64_t files_;   // images
+    uint64_t looked_ = 0;    // images, and their masks
+    bool headers_ = true;
+    ImportPace pace_;
+    Sha256 sha_;   // of what()
     uint32_t C_ = 1, H_ = 0, W_ = 0;
     std::string first_;
 };
@@ -142,7 +170,7 @@ private:
 Status mask_sets(const ImportConfig& config, uint32_t, Import* import) {
     std::vector<Pair> train, test;
     GC_TRY(halves_find(config, &train, &test));
-    Reader reader(config);
+    Reader reader(config, train.size() + test.size());
     for (const auto* pairs : {&train, &test}) GC_TRY(reader.look(*pairs));
     uint32_t most = 0;
     for (uint32_t label = 0; label < void_label; ++label)
@@ -157,9 +185,10 @@ Status mask_sets(const ImportConfig& config, uint32_t, Import* import) {
         import->notes.emplace_back("255 in masks is no class: such pixels say nothing (settings.ignore)");
     }
     if (import->classes < 2) return fail(Code::data, "{}: all masks are 0: there is one class, and nothing to learn", config.from);
-    GC_TRY(reader.read(train, &import->train));
-    GC_TRY(reader.read(test, &import->test));
-    reader.oddities.report(&import->notes);
+    GC_TRY(import->keep(config, reader.what(), fmt::format(" of {} images", train.size() + test.size()), &reader.state, 1, true));
+    GC_TRY(reader.read(train, 0, &import->train, import));
+    GC_TRY(reader.read(test, train.size(), &import->test, import));
+    reader.state.oddities.report(&import->notes);
     return {};
 }
 

@@ -1,7 +1,7 @@
 // The record is text, a line for each fact:
 //   gradcast import 1
 //   what DIGEST
-//   done FILES TRAIN_BYTES TEST_BYTES
+//   done TAKEN BYTES…               ImportState::taken and bytes
 //   skipped INDEX…                  files without a sample
 //   bad TEXT                        of one of them
 //   odd COUNT WHAT<tab>PATH         ImageOddities
@@ -9,11 +9,13 @@
 #include "datasets/import_state.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <span>
 
+#include "runtime/core/clock.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 
@@ -23,7 +25,7 @@ namespace {
 constexpr std::string_view first_line = "gradcast import 1";
 
 std::string record_path(const std::string& folder) { return folder + "/import.part"; }
-std::string samples_path(const std::string& folder, const char* half) { return fmt::format("{}/{}.samples.part", folder, half); }
+std::string spool_path(const std::string& folder, const char* name) { return fmt::format("{}/{}.part", folder, name); }
 
 std::string last_line(std::string_view text) { return fmt::format("end {}", sha256_hex(std::as_bytes(std::span(text)))); }
 
@@ -44,12 +46,14 @@ bool line_parse(std::string_view line, std::string* what, ImportState* state) {
     std::string_view rest = line.substr(std::min(space + 1, line.size()));
     if (key == "what") return *what = rest, true;
     if (key == "done") {
-        const bool read = number_take(&rest, &state->files) && number_take(&rest, &state->train_bytes);
-        return read && number_take(&rest, &state->test_bytes) && rest.empty();
+        if (!number_take(&rest, &state->taken)) return false;
+        for (uint64_t bytes = 0; !rest.empty(); state->bytes.push_back(bytes))
+            if (!number_take(&rest, &bytes)) return false;
+        return true;
     }
     if (key == "skipped") {
         for (uint64_t index = 0; !rest.empty(); state->bad.push_back(index))
-            if (!number_take(&rest, &index) || index >= state->files || (!state->bad.empty() && index <= state->bad.back())) return false;
+            if (!number_take(&rest, &index) || index >= state->taken || (!state->bad.empty() && index <= state->bad.back())) return false;
         return true;
     }
     if (key == "bad") return state->bad_texts.emplace_back(rest), true;
@@ -83,39 +87,57 @@ ImportFiles::~ImportFiles() {
 }
 
 void ImportFiles::remove(const std::string& folder) {
-    for (const std::string& path : {record_path(folder), samples_path(folder, "train"), samples_path(folder, "test")}) {
+    const auto unlink = [](const std::string& path) {
         ::unlink(path.c_str());
         ::unlink((path + ".part").c_str());
-    }
+    };
+    unlink(record_path(folder));
+    for (const char* name : import_spools) unlink(spool_path(folder, name));
 }
 
-Status ImportFiles::open(const std::string& folder, const std::string& what, Spool* train, Spool* test, ImportState* state, bool* found,
+Status ImportFiles::open(const std::string& folder, const std::string& what, std::vector<KeptSpool> spools, ImportState* state, bool* found,
                          bool* other) {
+    spools_ = std::move(spools);
+    const auto open_all = [&](bool kept) -> Status {
+        for (size_t i = 0; i < spools_.size(); ++i)
+            GC_TRY(spools_[i].spool->open_kept(spool_path(folder, spools_[i].name), kept ? state->bytes[i] : 0));
+        return {};
+    };
     std::string its;
     const bool read = record_read(record_path(folder), &its, state);
     *other = ::access(record_path(folder).c_str(), F_OK) == 0;
-    *found = read && its == what && train->open_kept(samples_path(folder, "train"), state->train_bytes).ok() &&
-             test->open_kept(samples_path(folder, "test"), state->test_bytes).ok();
+    *found = read && its == what && state->bytes.size() == spools_.size() && open_all(true).ok();
     *other = *other && !*found;
     folder_ = folder;
     what_ = what;
+    saved_us_ = clock_us();
     if (*found) return {};
     *state = {};
     remove(folder);
-    GC_TRY(train->open_kept(samples_path(folder, "train"), 0));
-    return test->open_kept(samples_path(folder, "test"), 0);
+    return open_all(false);
 }
 
-Status ImportFiles::save(Spool& train, Spool& test, ImportState& state) {
-    GC_TRY(train.sync());
-    GC_TRY(test.sync());
-    state.train_bytes = train.bytes();
-    state.test_bytes = test.bytes();
-    std::string text = fmt::format("{}\nwhat {}\ndone {} {} {}\nskipped {}\n", first_line, what_, state.files, state.train_bytes,
-                                   state.test_bytes, fmt::join(state.bad, " "));
+Status ImportFiles::save(ImportState& state) {
+    constexpr uint64_t period_us = 1'000'000;
+    if (clock_us() - saved_us_ < period_us) return {};
+    state.bytes.clear();
+    for (const KeptSpool& each : spools_) {
+        GC_TRY(each.spool->sync());
+        state.bytes.push_back(each.spool->bytes());
+    }
+    std::string text = fmt::format("{}\nwhat {}\ndone {} {}\nskipped {}\n", first_line, what_, state.taken, fmt::join(state.bytes, " "),
+                                   fmt::join(state.bad, " "));
     for (const std::string& each : state.bad_texts) text += fmt::format("bad {}\n", each);
     for (const auto& [what, of] : state.oddities.kinds()) text += fmt::format("odd {} {}\t{}\n", of.first, what, of.second);
-    return file_write(record_path(folder_), text + last_line(text) + "\n", 0600);
+    GC_TRY(file_write(record_path(folder_), text + last_line(text) + "\n", 0600));
+    saved_us_ = clock_us();
+    return {};
+}
+
+std::string file_line(const std::string& path) {
+    struct stat file {};
+    (void)::stat(path.c_str(), &file);   // of a file that is not there the error comes when it is read
+    return fmt::format("{} {}.{:09} {}\n", file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec, path);
 }
 
 }   // namespace gradcast

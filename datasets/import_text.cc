@@ -10,6 +10,8 @@
 #include "datasets/import.h"
 #include "datasets/source.h"
 #include "datasets/tokeniser.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/version.h"
 
 namespace gradcast {
 namespace {
@@ -88,11 +90,48 @@ std::string utf8(uint32_t character) {
             byte(0x80 | (character & 0x3F))};
 }
 
-/// Appends tokens to the half that they belong to: of one file the last share is for testing.
+/// How far an import is in its sources, which it takes in pieces: those to train on, then those to test on.
+class Taken {
+public:
+    Taken(const ImportConfig& config, Import* import) : config_(config), import_(*import) {}
+    /// Opens what an import of the same has left that was killed.  what: all that the tokens depend on beside the sources.
+    Status open(const std::string& what, const std::string& train, const std::string& test) {
+        const std::string all = fmt::format("{} {} {} {}\n{}{}{}", config_.kind, version_text, config_.test, what, file_line(train),
+                                            test.empty() ? "" : file_line(test), import_.alphabet);
+        GC_TRY(import_.keep(config_, sha256_hex(std::as_bytes(std::span(all))), " MiB", &state_, 1 << 20));
+        found_ = state_.taken;
+        return {};
+    }
+    /// Whether the tokens of the next piece, of so many bytes, are there.
+    bool there(size_t bytes) const { return taken_ + bytes <= found_; }
+    /// Whether a piece behind those that were taken is there.
+    bool more_there() const { return taken_ < found_; }
+    /// The piece is taken.
+    Status take(size_t bytes) {
+        taken_ += bytes;
+        if (config_.progress && pace_.due(false)) config_.progress({false, taken_ >> 20, 0});
+        if (taken_ <= found_) return {};
+        state_.taken = taken_;
+        return import_.kept.save(state_);
+    }
+
+private:
+    const ImportConfig& config_;
+    Import& import_;
+    ImportState state_;
+    ImportPace pace_;
+    uint64_t taken_ = 0, found_ = 0;
+};
+
+/// Appends tokens to the half that they belong to, behind those that are there: of one file the last share is for testing.
 class Halves {
 public:
-    Halves(Import* import, Element element, uint64_t train_count) : import_(*import), left_(train_count) {
-        for (Set* set : {&import_.train, &import_.test}) set->C = set->H = set->W = 1, set->element = element;
+    Halves(Import* import, Element element, uint64_t train_count) : import_(*import) {
+        for (Set* set : {&import_.train, &import_.test}) {
+            set->C = set->H = set->W = 1, set->element = element;
+            set->tokens = set->images.bytes() / element_bytes(element);
+        }
+        left_ = train_count - import_.train.tokens;
     }
     Status add(uint32_t token) {
         Set& set = left_ > 0 ? import_.train : import_.test;
@@ -191,6 +230,8 @@ Status merged_sets(const ImportConfig& config, const std::string& train, const s
     Tokeniser tokeniser;
     Element element = Element::u16;
     GC_TRY(vocabulary_open(config, import, &tokeniser, &element));
+    Taken taken(config, import);
+    GC_TRY(taken.open("merges", train, test));
     Halves halves(import, element, UINT64_MAX);
     for (const bool tested : {false, true}) {
         const std::string& path = tested ? test : train;
@@ -200,9 +241,10 @@ Status merged_sets(const ImportConfig& config, const std::string& train, const s
         std::string waiting;
         std::vector<uint32_t> tokens;
         uint64_t end_at = 0;
-        const auto words = [&](bool end) -> Status {
+        const auto words = [&](bool end, bool there) -> Status {
             std::string_view left = waiting;
             for (size_t length; (length = word_length(left, end)) > 0; left.remove_prefix(length)) {
+                if (there) continue;
                 tokens.clear();
                 tokeniser.encode_word(left.substr(0, length), &tokens);
                 for (const uint32_t token : tokens) GC_TRY(halves.add(token));
@@ -217,11 +259,12 @@ Status merged_sets(const ImportConfig& config, const std::string& train, const s
             end_at = at + piece.size();
             GC_TRY(characters.add(piece, at, [](uint32_t) { return Status(); }));
             waiting.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-            return words(false);
+            GC_TRY(words(false, taken.there(piece.size())));
+            return taken.take(piece.size());
         });
         GC_TRY(status);
         GC_TRY(characters.end(end_at));
-        GC_TRY(words(true));
+        GC_TRY(words(true, taken.more_there()));
     }
     return tail_move(config, import);
 }
@@ -236,11 +279,14 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
     Tokeniser tokeniser;
     GC_TRY(vocabulary_open(config, import, &tokeniser, &element));
     const uint32_t vocabulary = config.vocabulary_file.empty() ? config.vocabulary : tokeniser.vocabulary();
+    Taken taken(config, import);
+    uint64_t train_count = 0;
     for (const bool second : {false, true}) {   // how many there are, then the tokens
-        uint64_t train_count = 0;
         std::unique_ptr<Halves> halves;
-        if (second) halves = std::make_unique<Halves>(import, element, train_share(config, import->train.tokens));
-        import->train.tokens = second ? 0 : import->train.tokens;
+        if (second) {
+            GC_TRY(taken.open(fmt::format("{} {}", config.wide_tokens, vocabulary), train, test));
+            halves = std::make_unique<Halves>(import, element, train_share(config, train_count));
+        }
         for (const bool tested : {false, true}) {
             const std::string& path = tested ? test : train;
             if (path.empty()) continue;
@@ -257,6 +303,7 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
             if (second && tested) halves->test();
             const Status status = pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
                 bytes = at + piece.size();
+                const bool there = second && taken.there(piece.size());
                 for (size_t i = at < skip ? std::min<uint64_t>(skip - at, piece.size()) : 0; i < piece.size(); ++i) {
                     const auto place = static_cast<uint32_t>((at + i) % width);
                     token = (place == 0 ? 0 : token) | uint32_t{piece[i]} << (8 * place);
@@ -267,15 +314,14 @@ Status token_sets(const ImportConfig& config, uint32_t, Import* import) {
                                                                    : fmt::format("{}, which has {}: it is not that of these tokens",
                                                                                  config.vocabulary_file, vocabulary));
                     largest = std::max(largest, token);
-                    if (second) GC_TRY(halves->add(token));
-                    else if (!tested) ++train_count;
+                    if (second && !there) GC_TRY(halves->add(token));
+                    else if (!second && !tested) ++train_count;
                 }
-                return {};
+                return second ? taken.take(piece.size()) : Status{};
             });
             GC_TRY(status);
             GC_TRY(format.check(path, bytes));
         }
-        if (!second) import->train.tokens = train_count;
     }
     if (largest == UINT32_MAX) return fail(Code::data, "{}: the token {} is too large", train, largest);
     import->vocabulary = vocabulary > 0 ? vocabulary : largest + 1;
@@ -294,21 +340,24 @@ Status text_sets(const ImportConfig& config, uint32_t, Import* import) {
     if (!config.vocabulary_file.empty()) return merged_sets(config, train, test, import);
     std::set<uint32_t> seen;
     uint64_t count = 0;
-    const auto read = [&](const std::string& path, auto each) -> Status {
+    Taken taken(config, import);
+    const auto read = [&](const std::string& path, bool second, auto each) -> Status {
         Characters characters(path);
         uint64_t end = 0;
         const Status status = pieces(path, [&](std::span<const uint8_t> piece, uint64_t at) -> Status {
             end = at + piece.size();
-            if (!bytes) return characters.add(piece, at, each);
-            for (const uint8_t byte : piece) GC_TRY(each(uint32_t{byte}));
-            return {};
+            const bool there = second && taken.there(piece.size());
+            const auto one = [&](uint32_t character) { return there ? Status{} : each(character); };
+            if (!bytes) GC_TRY(characters.add(piece, at, one));
+            for (size_t i = 0; bytes && i < piece.size(); ++i) GC_TRY(one(piece[i]));
+            return second ? taken.take(piece.size()) : Status{};
         });
         GC_TRY(status);
         return characters.end(end);
     };
     for (const bool tested : {false, true})
         if (const std::string& path = tested ? test : train; !path.empty())
-            GC_TRY(read(path, [&](uint32_t character) -> Status {
+            GC_TRY(read(path, false, [&](uint32_t character) -> Status {
                 if (!bytes) seen.insert(character);
                 count += !tested;
                 return {};
@@ -320,12 +369,13 @@ Status text_sets(const ImportConfig& config, uint32_t, Import* import) {
                     train, seen.size(), import->alphabet.size(), class_names_max);
     import->vocabulary = bytes ? 256 : static_cast<uint32_t>(seen.size());
     const std::vector<uint32_t> all(seen.begin(), seen.end());
+    GC_TRY(taken.open(config.by, train, test));
     Halves halves(import, Element::u16, train_share(config, count));
     for (const bool tested : {false, true}) {
         const std::string& path = tested ? test : train;
         if (path.empty()) continue;
         if (tested) halves.test();
-        GC_TRY(read(path, [&](uint32_t character) {
+        GC_TRY(read(path, true, [&](uint32_t character) {
             return halves.add(bytes ? character : static_cast<uint32_t>(std::ranges::lower_bound(all, character) - all.begin()));
         }));
     }

@@ -107,10 +107,10 @@ using PicturesRead = std::function<Status(uint64_t at, uint64_t bytes, uint8_t* 
 Status shard_write_part(const std::string& path, const DataInfo& info, std::span<const uint32_t> lengths, const PicturesRead& jpegs,
                         const int32_t* labels);
 
-/// How far an import of images is.
+/// How far an import of images, masks, a text or tokens is.
 struct ImportProgress {
-    bool headers = false;   // the first look at all files, for their sizes; then they are decoded
-    uint64_t done = 0, files = 0;
+    bool headers = false;           // the first look at all files, for their sizes; then they are decoded
+    uint64_t done = 0, files = 0;   // images; of a text and tokens: MiB of it, files = 0, as their number is not known
 };
 
 struct ImportConfig {
@@ -132,7 +132,7 @@ struct ImportConfig {
     std::string vocabulary_file = {};                           // of a text or tokens: as Tokeniser::open() takes it; empty: none
     std::string label = {};                                     // of a table: the column of classes; or:
     std::vector<std::string> targets = {}, without = {};        // of a table: columns of float targets; columns that are left out
-    std::function<void(const ImportProgress&)> progress = {};   // of images; called by the thread that imports, about 10 times a second
+    std::function<void(const ImportProgress&)> progress = {};   // called by the thread that imports, about 10 times a second
 };
 struct ImportResult {
     std::vector<std::string> paths;

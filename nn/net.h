@@ -24,6 +24,7 @@ namespace gradcast {
 struct PresetSize {
     uint32_t depth = 4, width = 128, heads = 4;
     bool tied_head = false;   // the head has the embedding's weights
+    double dropout = 0;       // the rate of dropout layers and of attention; 0: there are no such layers
     bool valid = false;       // of all presets: the loss has mean_over = "valid"
 };
 bool preset_sized(std::string_view name);

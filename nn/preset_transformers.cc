@@ -17,6 +17,10 @@ public:
     void linear(const std::string& name, uint32_t outputs, double spread) {
         add({.kind = "linear", .name = name, .values = {{"outputs", outputs}, {"initial_std", spread}}});
     }
+    /// None where the rate is 0.
+    void dropout(const std::string& name) {
+        if (size_.dropout > 0) add({.kind = "dropout", .name = name, .values = {{"rate", size_.dropout}}});
+    }
     /// Blocks of attention and of two linear layers, each behind a layer_norm and with a residual sum, on the output of the layer `before`;
     /// then a layer_norm.
     void blocks(std::string before) {
@@ -30,7 +34,9 @@ public:
             add({.kind = "layer_norm", .name = name("ln1")});
             linear(name("qkv"), 3 * size_.width, std);
             add({.kind = "attention", .name = name("attention"), .values = {{"heads", size_.heads}, {"causal", causal_}}});
+            if (size_.dropout > 0) layers_.back().values.set("dropout", size_.dropout);
             linear(name("projection"), size_.width, residual_std);
+            dropout(name("drop1"));
             sum("middle");
             add({.kind = "layer_norm", .name = name("ln2")});
             linear(name("mlp1"), 4 * size_.width, std);
@@ -38,6 +44,7 @@ public:
             layer_set(gelu, "approximate", std::string_view(gelu_));
             add(std::move(gelu));
             linear(name("mlp2"), size_.width, residual_std);
+            dropout(name("drop2"));
             sum("out");
         }
         add({.kind = "layer_norm", .name = "ln"});
@@ -59,7 +66,8 @@ Status preset_gpt(NetSpec& spec, const PresetSize& size) {
     Transformer made(spec, size, true, "tanh");
     made.add({.kind = "embedding", .name = "wte", .values = {{"outputs", size.width}}});
     made.add({.kind = "positions", .name = "wpe"});
-    made.blocks("wpe");
+    made.dropout("drop");
+    made.blocks(size.dropout > 0 ? "drop" : "wpe");
     made.linear("head", spec.vocabulary, Transformer::std);
     spec.layers.back().values.set("bias", 0);
     if (size.tied_head) spec.layers.back().weights_of = "wte";

@@ -3,6 +3,9 @@
 //
 // Queries are taken in blocks, so scratch memory is in proportion to the positions.  The backward pass computes p again:
 //     dp = dy v^T,  ds = p (dp - sum of p dp) / sqrt(width),  dq = ds k;  dv = p^T dy and dk = ds^T q, added up over the blocks in order.
+//
+// With `dropout` both p in y and dv, and dp, are 0 or times 1 / (1 - dropout) in training, as PyTorch's scaled_dot_product_attention does.
+// Which ones follows from (seed, layer, step, block, sample in the block, head, query, key); each pass draws it again (AttentionDraws).
 #include "nn/cpu/attention.h"
 
 #include <algorithm>
@@ -48,17 +51,19 @@ public:
     uint64_t scratch() const {
         return products_.memory + products_.packed({rows_, width_, positions_}) + 8 * values() + 2 * uint64_t{rows_} * positions_;
     }
-    /// x: the first query.  Rows of x are 3 `channels` floats apart, rows of y `channels`.
-    void forward(float* y, const float* x, uint32_t channels, float* scratch) const {
+    /// x: the first query.  Rows of x are 3 `channels` floats apart, rows of y `channels`.  drops: key.first is the draw of the head's
+    /// first query; null: nothing is dropped.
+    void forward(float* y, const float* x, uint32_t channels, float* scratch, const DropoutKey* drops) const {
         const Memory m = memory(scratch);
         take(m, x, channels);
         each_block([&](uint32_t first, const ScoreRows& shape) {
             scores(m, first, shape);
+            drop(m.p, first, shape, drops);
             products_.backward_data(m.out, m.p, m.v, m.work, {shape.rows, width_, shape.keys});
             give(y + uint64_t{first} * channels, channels, m.out, shape.rows);
         });
     }
-    void backward(float* dx, const float* dy, const float* x, uint32_t channels, float* scratch) const {
+    void backward(float* dx, const float* dy, const float* x, uint32_t channels, float* scratch, const DropoutKey* drops) const {
         const Memory m = memory(scratch);
         take(m, x, channels);
         copy_rows(m.dy, width_, dy, channels, positions_);
@@ -69,9 +74,11 @@ public:
             const InnerShape of{shape.rows, width_, shape.keys};
             const float *dy_rows = m.dy + uint64_t{first} * width_, *queries = m.q + uint64_t{first} * width_;
             scores(m, first, shape);
-            add_transposed(m, m.dv, m.p, dy_rows, of);
             products_.forward_packed(m.dp, dy_rows, m.v, nullptr, m.work, of);
+            drop(m.dp, first, shape, drops);
             attention_kernels().slope(m.dp, m.p, scale_, shape);
+            drop(m.p, first, shape, drops);
+            add_transposed(m, m.dv, m.p, dy_rows, of);
             add_transposed(m, m.dk, m.dp, queries, of);
             products_.backward_data(m.out, m.dp, m.k, m.work, of);
             turn(m.out, first, shape.rows, -1);
@@ -136,6 +143,14 @@ private:
         products_.forward_packed(m.p, m.q + uint64_t{first} * width_, m.k, nullptr, m.work, {shape.rows, width_, shape.keys});
         attention_kernels().softmax(m.p, scale_, shape);
     }
+    /// Of p or dp; 0 stays for keys that a query does not see.
+    void drop(float* p, uint32_t first, const ScoreRows& shape, const DropoutKey* drops) const {
+        if (!drops) return;
+        DropoutKey key = *drops;
+        key.first += AttentionDraws::first(0, first, positions_);
+        for (uint32_t row = 0; row < shape.rows; ++row, p += shape.keys, key.first += AttentionDraws::first(0, 1, positions_))
+            float_kernels(isa_best()).dropout(p, shape.causal ? first + row + 1 : shape.keys, key);
+    }
     /// sum [keys, width] += a^T b, of a [rows, keys] and b [rows, width].
     void add_transposed(const Memory& m, float* sum, const float* a, const float* b, const InnerShape& of) const {
         products_.pack(m.strips, b, of);
@@ -165,24 +180,40 @@ Status attention(Build& b) {
     GC_TRY(b.consume({before.value}, b.position_rows(l.in), list.forward, &x));
     const Activation y = b.activation = b.flows(b.position_rows(l.out), before.learns);
     const Tensor space = b.scratch(head.scratch());
-    /// Calls f(place in y, place in x) for each head.
+    const DropoutShare share = dropout_share(l.value("dropout"));
+    const bool draws = b.training && layer_draws(l);
+    const uint64_t layer_seed = dropout_mixed(b.seed, b.number);
+    /// Calls f(place in y, place in x, what is dropped) for each head.
     const auto each = [=](const Frame& frame, auto f) {
-        for (uint64_t n = 0; n < frame.samples; ++n)
+        const bool drops = draws && frame.training;
+        DropoutKey key{.seed = drops ? dropout_mixed(layer_seed, frame.blocks[0].id.step) : 0,
+                       .sample = 0,
+                       .first = 0,
+                       .stride = 1,
+                       .drop = share.drop,
+                       .scale = share.scale};
+        const Block* block = frame.blocks.data();
+        for (uint32_t n = 0, begin = 0; n < frame.samples; ++n) {
+            if (drops && n - begin == block->samples.count) begin = n, ++block;
+            if (drops) key.sample = uint64_t{block->id.block} << 32 | (n - begin);
             for (uint32_t h = 0; h < heads; ++h) {
-                const uint64_t first = n * positions * channels;
-                f(first + h * width, 3 * first + h * width);
+                const uint64_t first = uint64_t{n} * positions * channels;
+                key.first = AttentionDraws::first(h, 0, positions);
+                f(first + h * width, 3 * first + h * width, drops ? &key : nullptr);
             }
+        }
     };
     list.forward.emplace_back([=](Frame& frame) {
-        each(frame,
-             [&](uint64_t in_y, uint64_t in_x) { head.forward(frame.at(y.value) + in_y, frame.at(x) + in_x, channels, frame.at(space)); });
+        each(frame, [&](uint64_t in_y, uint64_t in_x, const DropoutKey* drops) {
+            head.forward(frame.at(y.value) + in_y, frame.at(x) + in_x, channels, frame.at(space), drops);
+        });
         return Status{};
     });
     if (!y.learns) return {};
     GC_TRY(b.produce(before.gradient, b.position_rows(l.in), after, &dx));
     list.data.emplace_back([=](Frame& frame) {
-        each(frame, [&](uint64_t in_y, uint64_t in_x) {
-            head.backward(frame.at(dx) + in_x, frame.at(y.gradient) + in_y, frame.at(x) + in_x, channels, frame.at(space));
+        each(frame, [&](uint64_t in_y, uint64_t in_x, const DropoutKey* drops) {
+            head.backward(frame.at(dx) + in_x, frame.at(y.gradient) + in_y, frame.at(x) + in_x, channels, frame.at(space), drops);
         });
         return Status{};
     });

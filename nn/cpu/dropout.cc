@@ -2,8 +2,6 @@
 //
 // The mask is keyed by (seed, layer, step, block, sample in the block, element); elements are numbered as if 16 channels lay together, so
 // it depends on no node, lane or kernel set.  The backward pass draws it again.
-#include <cmath>
-
 #include "nn/cpu/build.h"
 #include "nn/kernels.h"
 
@@ -23,20 +21,19 @@ Status dropout(Build& b) {
     b.activation = x;
     if (!b.training) return {};
 
-    auto drop = static_cast<uint32_t>(std::lround(l.value("rate") * 65536));
-    drop = std::min(drop, 65535u);
+    const DropoutShare share = dropout_share(l.value("rate"));
     uint64_t layer_seed = dropout_mixed(b.seed, b.number);
     // Two planes of 8 channels are numbered as the 16 channels that they are.
     uint32_t halves = !flat && width == 8 ? 2 : 1, planes = halves == 1 ? 1 : (l.in.C + 7) / 8;
     uint64_t plane = x.value.bytes() / sizeof(float) / b.samples / planes;
-    auto run = [&kernels, layer_seed, drop, halves, planes, plane, pixels](Frame& frame, const Tensor& tensor) {
+    auto run = [&kernels, layer_seed, share, halves, planes, plane, pixels](Frame& frame, const Tensor& tensor) {
         float* at = frame.at(tensor);
         DropoutKey key{.seed = dropout_mixed(layer_seed, frame.blocks[0].id.step),
                        .sample = 0,
                        .first = 0,
                        .stride = halves,
-                       .drop = drop,
-                       .scale = static_cast<float>(65536.0 / (65536.0 - drop))};
+                       .drop = share.drop,
+                       .scale = share.scale};
         for (const Block& block : frame.blocks)
             for (uint32_t n = 0; n < block.samples.count; ++n) {
                 key.sample = uint64_t{block.id.block} << 32 | n;

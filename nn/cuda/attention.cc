@@ -20,6 +20,12 @@ Status attention(Build& b) {
     const bool learns = b.training && x.learns;
     const Tensor kept = learns ? b.kept(queries * sizeof(AttentionKept)) : Tensor{};
 
+    const DropoutShare share = dropout_share(l.value("dropout"));
+    const bool draws = b.training && layer_draws(l);
+    const size_t seed = b.seed_number();
+    const auto drops = [=](const Frame& f) {
+        return draws && f.training ? AttentionDrops{f.seeds + seed, f.header, share.drop, share.scale} : AttentionDrops{};
+    };
     RotaryTurns by = rotary_turns(l);
     const bool turns = !by.cosines.empty();
     by.cosines.insert(by.cosines.end(), by.sines.begin(), by.sines.end());
@@ -35,14 +41,14 @@ Status attention(Build& b) {
     b.operations->forward.emplace_back([=](const Frame& f) {
         Values from;
         GC_TRY(input(f, &from));
-        return attention_forward(f.stream, f.values(y.value), from, learns ? f.at<AttentionKept>(kept) : nullptr, shape);
+        return attention_forward(f.stream, f.values(y.value), from, learns ? f.at<AttentionKept>(kept) : nullptr, shape, drops(f));
     });
     if (!learns) return {};
     b.operations->data.emplace_back([=](const Frame& f) {
         Values from;
         GC_TRY(input(f, &from));
         GC_TRY(attention_backward(f.stream, f.values(x.gradient), f.values(y.gradient), from, f.values(y.value), f.at<AttentionKept>(kept),
-                                  f.at(delta), shape));
+                                  f.at(delta), shape, drops(f)));
         return turns ? rotary_backward(f.stream, f.values(x.gradient), f.at(angles), shape) : Status{};
     });
     return {};

@@ -7,9 +7,13 @@
 // them.  No sum depends on the order of thread blocks.  A thread block writes `slice` channels of its results; wider heads have several
 // thread blocks, each of which computes the scores.
 //
+// Dropped probabilities are those of nn/cpu/attention.cc.  They count in the sum of exponentials.  Each kernel draws them again for its
+// tile of scores; those without dropout are kernels of their own.
+//
 // Rotary positions are a pass of their own before that: channels i and i + width / 2 of a query or key are turned by the angle of their
 // position, as in nn/cpu/attention.cc.
 #include "nn/cuda/rows.h"
+#include "runtime/core/cuda/philox.h"
 
 namespace gradcast::cuda {
 namespace {
@@ -127,8 +131,33 @@ __device__ __forceinline__ bool sees(const AttentionShape& s, uint32_t query, ui
     return query < s.positions && key < s.positions && (!s.causal || key <= query);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(block_threads) attention_forward_kernel(T* y, const T* x, AttentionKept* kept, const AttentionShape s) {
+/// Of a tile of scores: bit k % 8 of keeps[q][k / 8] says whether the probability of query first_query + q and key first_key + k stays.
+/// first_key is a multiple of 8.  Threads may read it behind the next barrier.
+template <uint32_t queries, uint32_t keys>
+__device__ __forceinline__ void draw_keeps(uint8_t (&keeps)[queries][keys], const AttentionDrops& drops, const AttentionShape& s,
+                                           const HeadPlace& at, uint32_t first_query, uint32_t first_key) {
+    const uint64_t sample = uint64_t{drops.header->block} << 32 | (drops.first + at.n);
+    for (uint32_t i = threadIdx.x; i < queries * keys; i += block_threads) {
+        const uint32_t query = first_query + i / keys, eight = first_key / 8 + i % keys;
+        // As AttentionDraws::first() (nn/graph/attention.h) numbers draws.
+        const uint32_t number = (at.head * s.positions + query) * ((s.positions + 7) / 8) + eight;
+        const Draw draw = draw4(Purpose::dropout, *drops.seed, sample, number);
+        uint32_t bits = 0;
+        for (uint32_t j = 0; j < 8; ++j) bits |= uint32_t{(draw.word[j / 2] >> (j % 2 * 16) & 0xffff) >= drops.drop} << j;
+        keeps[i / keys][i % keys] = static_cast<uint8_t>(bits);
+    }
+}
+/// x of a probability that stays or not.  keeps: of its query.
+template <bool dropping>
+__device__ __forceinline__ float dropped(float x, const uint8_t* keeps, uint32_t key, const AttentionDrops& drops) {
+    if constexpr (!dropping) return x;
+    return keeps[key / 8] >> key % 8 & 1 ? x * drops.scale : 0.0f;
+}
+
+template <typename T, bool dropping>
+__global__ void __launch_bounds__(block_threads)
+    attention_forward_kernel(T* y, const T* x, AttentionKept* kept, const AttentionShape s, const AttentionDrops drops) {
+    __shared__ uint8_t keeps[rows][columns / 8];
     __shared__ Tiles tiles;
     __shared__ float p[rows][columns + 1], values[columns][slice];
     __shared__ float tops[rows], sums[rows], shrinks[rows];   // of each query: the largest score so far, its sum, what older sums shrink by
@@ -143,6 +172,7 @@ __global__ void __launch_bounds__(block_threads) attention_forward_kernel(T* y, 
     }
     for (uint32_t key = 0; key < keys; key += columns) {
         float scores[high][wide];
+        if constexpr (dropping) draw_keeps(keeps, drops, s, at, at.first, key);
         products(scores, tiles, q, at.first, k, key, s.positions, s.width);
         for (uint32_t i = 0; i < high; ++i)
             for (uint32_t j = 0; j < wide; ++j) p[row + i][column + 8 * j] = scores[i][j];
@@ -158,6 +188,7 @@ __global__ void __launch_bounds__(block_threads) attention_forward_kernel(T* y, 
             for (uint32_t j = 0; j < columns; ++j) {
                 own[j] = sees(s, query, key + j) ? expf(s.scale * (own[j] - top)) : 0.0f;
                 total += own[j];
+                own[j] = dropped<dropping>(own[j], keeps[threadIdx.x], j, drops);
             }
             tops[threadIdx.x] = top;
             sums[threadIdx.x] = sums[threadIdx.x] * shrink + total;
@@ -188,19 +219,24 @@ __global__ void __launch_bounds__(row_threads)
     if (i < count && lane == 0) delta[(uint64_t{n} * s.heads + head) * s.positions + position] = sum;
 }
 
-/// p and ds of a score.
+/// What a score gives to dv, and ds.
 struct Slope {
     float p, ds;
 };
-__device__ __forceinline__ Slope slope_of(float score, float dp, const AttentionKept& kept, float delta, float scale, bool seen) {
+/// drop(x): x or 0, as the probability stays or not.
+template <typename Drop>
+__device__ __forceinline__ Slope slope_of(float score, float dp, const AttentionKept& kept, float delta, float scale, bool seen,
+                                          Drop drop) {
     if (!seen) return {0, 0};
     const float p = expf(scale * (score - kept.top)) * kept.inverse;
-    return {p, scale * p * (dp - delta)};
+    return {drop(p), scale * p * (drop(dp) - delta)};
 }
 
-template <typename T>
+template <typename T, bool dropping>
 __global__ void __launch_bounds__(block_threads)
-    attention_queries_kernel(T* dx, const T* dy, const T* x, const AttentionKept* kept, const float* delta, const AttentionShape s) {
+    attention_queries_kernel(T* dx, const T* dy, const T* x, const AttentionKept* kept, const float* delta, const AttentionShape s,
+                             const AttentionDrops drops) {
+    __shared__ uint8_t keeps[rows][columns / 8];
     __shared__ Tiles tiles;
     __shared__ float ds[rows][columns + 1], values[columns][slice];
     const HeadPlace at = head_place(s);
@@ -210,6 +246,7 @@ __global__ void __launch_bounds__(block_threads)
     float sum[high][broad] = {};
     for (uint32_t key = 0; key < keys; key += columns) {
         float scores[high][wide], dp[high][wide];
+        if constexpr (dropping) draw_keeps(keeps, drops, s, at, at.first, key);
         products(scores, tiles, q, at.first, k, key, s.positions, s.width);
         products(dp, tiles, slopes, at.first, v, key, s.positions, s.width);
         for (uint32_t i = 0; i < high; ++i) {
@@ -217,8 +254,11 @@ __global__ void __launch_bounds__(block_threads)
             const uint64_t place = kept_place(s, at) + (query < s.positions ? query : 0);
             const AttentionKept of = kept[place];
             const float less = delta[place];
-            for (uint32_t j = 0; j < wide; ++j)
-                ds[row + i][column + 8 * j] = slope_of(scores[i][j], dp[i][j], of, less, s.scale, sees(s, query, key + column + 8 * j)).ds;
+            for (uint32_t j = 0; j < wide; ++j) {
+                const uint32_t at_key = column + 8 * j;
+                const auto drop = [&](float each) { return dropped<dropping>(each, keeps[row + i], at_key, drops); };
+                ds[row + i][at_key] = slope_of(scores[i][j], dp[i][j], of, less, s.scale, sees(s, query, key + at_key), drop).ds;
+            }
         }
         __syncthreads();
         add_products(sum, ds, values, k, key, s.positions, at.slice_first, s.width);
@@ -227,9 +267,11 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 /// at.first: the first key.
-template <typename T>
+template <typename T, bool dropping>
 __global__ void __launch_bounds__(block_threads)
-    attention_keys_kernel(T* dx, const T* dy, const T* x, const AttentionKept* kept, const float* delta, const AttentionShape s) {
+    attention_keys_kernel(T* dx, const T* dy, const T* x, const AttentionKept* kept, const float* delta, const AttentionShape s,
+                          const AttentionDrops drops) {
+    __shared__ uint8_t keeps[columns][rows / 8];
     __shared__ Tiles tiles;
     __shared__ float p[rows][columns + 1], ds[rows][columns + 1], values[columns][slice];
     const HeadPlace at = head_place(s);
@@ -239,6 +281,7 @@ __global__ void __launch_bounds__(block_threads)
     // Causal: no query before the first key sees it.
     for (uint32_t query = s.causal ? at.first / columns * columns : 0; query < s.positions; query += columns) {
         float scores[high][wide], dp[high][wide];
+        if constexpr (dropping) draw_keeps(keeps, drops, s, at, query, at.first);
         products(scores, tiles, k, at.first, q, query, s.positions, s.width);
         products(dp, tiles, v, at.first, slopes, query, s.positions, s.width);
         for (uint32_t j = 0; j < wide; ++j) {
@@ -247,7 +290,8 @@ __global__ void __launch_bounds__(block_threads)
             const AttentionKept of = kept[place];
             const float less = delta[place];
             for (uint32_t i = 0; i < high; ++i) {
-                const Slope slope = slope_of(scores[i][j], dp[i][j], of, less, s.scale, sees(s, each, at.first + row + i));
+                const auto drop = [&](float of_it) { return dropped<dropping>(of_it, keeps[column + 8 * j], row + i, drops); };
+                const Slope slope = slope_of(scores[i][j], dp[i][j], of, less, s.scale, sees(s, each, at.first + row + i), drop);
                 p[row + i][column + 8 * j] = slope.p;
                 ds[row + i][column + 8 * j] = slope.ds;
             }
@@ -298,13 +342,17 @@ Status turn(cudaStream_t stream, Values y, Values x, const float* turns, const A
     });
 }
 
-/// Calls launch(T{}, first sample, thread blocks) for pieces of the samples.
+/// Calls launch(T{}, whether something is dropped, first sample, thread blocks, what is dropped from there on) for pieces of the samples.
 template <typename Launch>
-Status of_heads(bool bf16, const AttentionShape& s, Launch launch) {
+Status of_heads(bool bf16, const AttentionShape& s, AttentionDrops drops, Launch launch) {
     const uint64_t each = uint64_t{s.heads} * blocks_of(s.positions, rows) * blocks_of(s.width, slice);
     return typed(bf16, [&](auto type) {
-        return pieces(s.samples, each,
-                      [&](uint64_t first, uint32_t samples) { return launch(type, first, static_cast<uint32_t>(samples * each)); });
+        return pieces(s.samples, each, [&](uint64_t first, uint32_t samples) {
+            drops.first = static_cast<uint32_t>(first);
+            const auto blocks = static_cast<uint32_t>(samples * each);
+            return drops.seed ? launch(type, std::true_type{}, first, blocks, drops)
+                              : launch(type, std::false_type{}, first, blocks, drops);
+        });
     });
 }
 
@@ -317,17 +365,17 @@ Status rotary_backward(cudaStream_t stream, Values dx, const float* turns, const
     return turn(stream, dx, dx, turns, s, 2 * s.heads, -1);
 }
 
-Status attention_forward(cudaStream_t stream, Values y, Values x, AttentionKept* kept, const AttentionShape& s) {
+Status attention_forward(cudaStream_t stream, Values y, Values x, AttentionKept* kept, const AttentionShape& s, AttentionDrops drops) {
     const uint64_t values = uint64_t{s.heads} * s.width * s.positions, queries = uint64_t{s.heads} * s.positions;
-    return of_heads(x.bf16, s, [&](auto type, uint64_t first, uint32_t blocks) {
+    return of_heads(x.bf16, s, drops, [&](auto type, auto dropping, uint64_t first, uint32_t blocks, const AttentionDrops& from) {
         using T = decltype(type);
-        return GC_LAUNCH(attention_forward_kernel<T>, blocks, block_threads, stream, as<T>(y) + first * values,
-                         as<T>(x) + first * 3 * values, kept ? kept + first * queries : nullptr, s);
+        return GC_LAUNCH((attention_forward_kernel<T, decltype(dropping)::value>), blocks, block_threads, stream, as<T>(y) + first * values,
+                         as<T>(x) + first * 3 * values, kept ? kept + first * queries : nullptr, s, from);
     });
 }
 
 Status attention_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const AttentionKept* kept, float* delta,
-                          const AttentionShape& s) {
+                          const AttentionShape& s, AttentionDrops drops) {
     const uint64_t values = uint64_t{s.heads} * s.width * s.positions, queries = uint64_t{s.heads} * s.positions;
     const uint32_t lanes = row_lanes(s.width);
     GC_TRY(typed(x.bf16, [&](auto type) {
@@ -338,14 +386,15 @@ Status attention_backward(cudaStream_t stream, Values dx, Values dy, Values x, V
                              as<T>(dy) + first * values, as<T>(y) + first * values, s, count, lanes);
         });
     }));
-    return of_heads(x.bf16, s, [&](auto type, uint64_t first, uint32_t blocks) {
+    return of_heads(x.bf16, s, drops, [&](auto type, auto dropping, uint64_t first, uint32_t blocks, const AttentionDrops& which) {
         using T = decltype(type);
+        constexpr bool drop = decltype(dropping)::value;
         T* const to = as<T>(dx) + first * 3 * values;
         const T *const slopes = as<T>(dy) + first * values, *const from = as<T>(x) + first * 3 * values;
-        GC_TRY(GC_LAUNCH(attention_queries_kernel<T>, blocks, block_threads, stream, to, slopes, from, kept + first * queries,
-                         delta + first * queries, s));
-        return GC_LAUNCH(attention_keys_kernel<T>, blocks, block_threads, stream, to, slopes, from, kept + first * queries,
-                         delta + first * queries, s);
+        GC_TRY(GC_LAUNCH((attention_queries_kernel<T, drop>), blocks, block_threads, stream, to, slopes, from, kept + first * queries,
+                         delta + first * queries, s, which));
+        return GC_LAUNCH((attention_keys_kernel<T, drop>), blocks, block_threads, stream, to, slopes, from, kept + first * queries,
+                         delta + first * queries, s, which);
     });
 }
 

@@ -2,6 +2,7 @@
 // fixed places.  A lane's lists are captured as one CUDA graph, so an operation only enqueues: it does not allocate or wait, and it reads
 // values that change from block to block on the device.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -125,6 +126,8 @@ public:
     // The layer that is being built
     const Layer* layer = nullptr;
     uint32_t number = 0;   // in the list of layers
+    /// The place of its seed in Frame::seeds, of a layer that draws: in the order of these layers.
+    size_t seed_number() const { return static_cast<size_t>(std::count_if(layers.begin(), layers.begin() + number, layer_draws)); }
     Operations* operations = nullptr;
 
     // For layers_build() (nn/graph/planner.h)

@@ -167,16 +167,24 @@ struct AttentionShape {
     float scale;                                 // 1 / sqrt(width)
     bool causal;
 };
+/// What a training step drops of the probabilities: the same as nn/cpu/attention.cc.
+struct AttentionDrops {
+    const uint64_t* seed = nullptr;   // of the layer and step; null: nothing is dropped
+    const BlockHeader* header = nullptr;
+    uint32_t drop = 0;    // of 65536
+    float scale = 1;      // of those that stay
+    uint32_t first = 0;   // the number in the block of the first sample
+};
 /// Of a query and head: the largest score, and 1 / the sum of exp(scale (score - top)).
 struct AttentionKept {
     float top, inverse;
 };
 /// y [samples, positions, heads width] from x [samples, positions, 3 heads width]: queries of all heads, their keys, their values.
 /// kept: [samples, heads, positions], or null.
-Status attention_forward(cudaStream_t stream, Values y, Values x, AttentionKept* kept, const AttentionShape& shape);
+Status attention_forward(cudaStream_t stream, Values y, Values x, AttentionKept* kept, const AttentionShape& shape, AttentionDrops drops);
 /// delta: scratch [samples, heads, positions].
 Status attention_backward(cudaStream_t stream, Values dx, Values dy, Values x, Values y, const AttentionKept* kept, float* delta,
-                          const AttentionShape& shape);
+                          const AttentionShape& shape, AttentionDrops drops);
 /// y = x [samples, positions, 3 heads width], with queries and keys turned by their positions.  turns: RotaryTurns' cosines [positions,
 /// width / 2], and behind them its sines.
 Status rotary(cudaStream_t stream, Values y, Values x, const float* turns, const AttentionShape& shape);

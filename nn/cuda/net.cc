@@ -56,7 +56,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     bucket_of_layer_ = buckets_of_layers(layers_, layout_);
     for (const Group& group : layout_.groups) statistics_ = statistics_ || group.statistics;
     for (uint32_t i = 0; i < layers_.size(); ++i)
-        if (layers_[i].kind->draws) dropout_seeds_.push_back(dropout_mixed(config.seed, i));
+        if (layer_draws(layers_[i])) dropout_seeds_.push_back(dropout_mixed(config.seed, i));
     kernels_name_ = fmt::format("cuda-{}{}, {}", precision_names()[static_cast<size_t>(config.precision)],
                                 config.deterministic ? "" : "-any", device_.name());
 

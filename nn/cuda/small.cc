@@ -76,11 +76,10 @@ Status multiply(Build& b) {
 // Drops the same elements as nn/cpu/dropout.cc.  The host writes the seed of a layer and step (Net).
 Status dropout(Build& b) {
     const Layer& l = *b.layer;
-    const auto drop = std::min(static_cast<uint32_t>(std::lround(l.value("rate") * 65536)), 65535u);
+    const uint32_t drop = dropout_share(l.value("rate")).drop;
     const uint32_t samples = b.samples, pixels = l.in.H * l.in.W, C = l.in.C;
     const uint64_t count = b.rows(l.in) * C;
-    // Seeds are in the order of the dropout layers.
-    const auto seed = std::count_if(b.layers.begin(), b.layers.begin() + b.number, [](const Layer& each) { return each.kind->draws; });
+    const size_t seed = b.seed_number();
     const Activation x = b.activation, y = b.activation = b.flows(x.learns);
     b.operations->forward.emplace_back([=](const Frame& f) {
         if (!f.training) return copy(f.stream, f.values(y.value), f.values(x.value), count);

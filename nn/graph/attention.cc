@@ -29,7 +29,14 @@ constexpr LayerKey rotary{
     .min = 0,
     .max = 1e9,
     .help = "base of the angles by which queries and keys are turned by their position, 10000 as a rule; 0: not turned"};
-constexpr const LayerKey* keys[] = {&heads, &causal, &rotary};
+constexpr LayerKey dropout{.name = "dropout",
+                           .type = LayerKey::Type::number,
+                           .value = 0,
+                           .min = 0,
+                           .max = 1,
+                           .below = true,
+                           .help = "the share of a softmax's probabilities that becomes 0 in training, in units of 2^-16"};
+constexpr const LayerKey* keys[] = {&heads, &causal, &rotary, &dropout};
 
 Status shape(const NetSpec&, Layer& layer) {
     const auto count = static_cast<uint32_t>(layer.value(heads.name));
@@ -42,6 +49,14 @@ Status shape(const NetSpec&, Layer& layer) {
         if (layer.in.C / 3 / count % 2 != 0)
             return fail(Code::invalid, "layer {}: a head of {} channels has no pairs to be turned (rotary): take fewer or more heads",
                         layer.spec.name, layer.in.C / 3 / count);
+    }
+    if (layer.value(dropout.name) > 0) {
+        const uint64_t T = uint64_t{layer.in.H} * layer.in.W;
+        if (T > UINT32_MAX || count * T > AttentionDraws::most / AttentionDraws::of_query(T))
+            return fail(Code::invalid,
+                        "layer {}: dropout draws numbers for {} heads of {} positions, which are more than it can count: take fewer heads "
+                        "or positions, or dropout = 0",
+                        layer.spec.name, count, T);
     }
     layer.out = {layer.in.C / 3, layer.in.H, layer.in.W};
     return {};
@@ -101,6 +116,7 @@ const LayerKind attention_kind{.name = "attention",
                                .short_name = "attention",
                                .keys = keys,
                                .shape = shape,
+                               .draws = [](const Layer& layer) { return layer.value(dropout.name) > 0; },
                                .causal = [](const Layer& layer) { return layer.value(causal.name) != 0; },
                                .onnx = {.form = OnnxOperator::Form::rows, .make = onnx}};
 

@@ -62,13 +62,14 @@ struct LayerKind {
     bool loss = false;                    // ends a net
     bool regression = false;   // loss: compares with targets, which may be those of a regression; else the outputs are probabilities
     bool kinks = false;        // its slope jumps, so finite differences are a test of the gradient only away from the jumps
-    bool draws = false;        // draws random numbers in each step of training (dropout_mixed())
     bool multiplies = false;   // weights by inputs: most of a net's work
     bool spreads = false;      // multiplies: each position of the input, not of the output, meets every weight once
     bool computed = true;      // by gradcast; false: of a net that a process computes (nn/graph/process.cc)
     bool tensor = false;       // its parameters are one tensor with the layer's name
     bool ties = false;         // it can take an earlier layer's weights of the same shape (LayerSpec::weights_of)
     bool selects = false;      // each output vector is a row of the weights, so a slice has rows, not outputs
+    /// Whether it draws random numbers in each step of training (dropout_mixed()); null: no.
+    bool (*draws)(const Layer& layer) = nullptr;
     /// Whether a position of the output depends on no later position of the inputs (by_position, or of attention its key); null: no.
     bool (*causal)(const Layer& layer) = nullptr;
     /// A slice has a multiple of so many outputs, or rows where it selects (nn/graph/slices.h).  0: the kind is not sliced.

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -248,6 +249,10 @@ Status samples_check(const NetSpec& spec, const Samples& samples) {
 uint64_t dropout_mixed(uint64_t seed, uint64_t with) {   // ~0: a number that no element's draw has
     const Philox bits = random4(Purpose::dropout, seed, with, ~0u);
     return uint64_t{bits[1]} << 32 | bits[0];
+}
+DropoutShare dropout_share(double rate) {
+    const uint32_t drop = std::min(static_cast<uint32_t>(std::lround(rate * 65536)), 65535u);
+    return {drop, static_cast<float>(65536.0 / (65536.0 - drop))};
 }
 
 }   // namespace gradcast

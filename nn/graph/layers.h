@@ -151,5 +151,12 @@ Status labels_check(const NetSpec& spec, const Samples& samples);
 Status samples_check(const NetSpec& spec, const Samples& samples);
 /// The key of dropout's draws is mixed from seed, layer (its number in the list) and step, in this order.
 uint64_t dropout_mixed(uint64_t seed, uint64_t with);
+inline bool layer_draws(const Layer& layer) { return layer.kind->draws && layer.kind->draws(layer); }
+/// What is dropped of 65536 by a rate below 1, and what the elements that stay are multiplied by.
+struct DropoutShare {
+    uint32_t drop;
+    float scale;
+};
+DropoutShare dropout_share(double rate);
 
 }   // namespace gradcast

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "runtime/core/rng.h"
 #include "tests/cuda/arrays.h"
 
 namespace gradcast::cuda {
@@ -22,7 +23,15 @@ void expect_near(const std::vector<float>& found, const std::vector<double>& wan
 struct PlainAttention {
     const AttentionShape s;
     const std::vector<float>&x, &dy;
-    std::vector<double> y, dx;
+    uint64_t seed = 0;
+    uint32_t block = 0, drop = 0;   // of 65536
+    std::vector<double> y = {}, dx = {};
+    /// 0, or what a probability is multiplied by.
+    double kept(uint32_t n, uint32_t head, uint32_t query, uint32_t key) const {
+        const Philox draw =
+            random4(Purpose::dropout, seed, uint64_t{block} << 32 | n, (head * s.positions + query) * ((s.positions + 7) / 8) + key / 8);
+        return (draw[key % 8 / 2] >> key % 2 * 16 & 0xffff) >= drop ? 65536.0 / (65536 - drop) : 0;
+    }
     double at(uint32_t n, uint32_t position, uint32_t part, uint32_t head, uint32_t d) const {
         return x[place(n, position, part, head, d)];
     }
@@ -53,8 +62,8 @@ private:
         for (uint32_t key = 0; key < keys; ++key) {
             p[key] /= sum;
             for (uint32_t d = 0; d < s.width; ++d) {
-                y[out(n, query, head, d)] += p[key] * at(n, key, 2, head, d);
-                dp[key] += static_cast<double>(dy[out(n, query, head, d)]) * at(n, key, 2, head, d);
+                y[out(n, query, head, d)] += p[key] * kept(n, head, query, key) * at(n, key, 2, head, d);
+                dp[key] += static_cast<double>(dy[out(n, query, head, d)]) * kept(n, head, query, key) * at(n, key, 2, head, d);
             }
             mean += p[key] * dp[key];
         }
@@ -63,7 +72,7 @@ private:
                 const double ds = static_cast<double>(s.scale) * p[key] * (dp[key] - mean);
                 dx[place(n, query, 0, head, d)] += ds * at(n, key, 1, head, d);
                 dx[place(n, key, 1, head, d)] += ds * at(n, query, 0, head, d);
-                dx[place(n, key, 2, head, d)] += p[key] * static_cast<double>(dy[out(n, query, head, d)]);
+                dx[place(n, key, 2, head, d)] += p[key] * kept(n, head, query, key) * static_cast<double>(dy[out(n, query, head, d)]);
             }
     }
 };
@@ -73,17 +82,24 @@ TEST_F(CudaKindKernels, AttentionIsThatOfItsDefinition) {
     for (const bool bf16 : {false, true})
         for (const auto& [positions, heads, width] :
              {std::tuple{1u, 1u, 1u}, {5u, 3u, 4u}, {64u, 1u, 32u}, {97u, 2u, 20u}, {33u, 1u, 130u}})
-            for (const bool causal : {false, true}) {
-                SCOPED_TRACE(fmt::format("{} positions, {} heads of {}{}", positions, heads, width, causal ? ", causal" : ""));
+            for (const auto& [causal, drop] : {std::pair{false, 0u}, {true, 0u}, {false, 20000u}, {true, 20000u}}) {
+                SCOPED_TRACE(
+                    fmt::format("{} positions, {} heads of {}{}, {} dropped", positions, heads, width, causal ? ", causal" : "", drop));
                 const AttentionShape shape{2, positions, heads, width, 1 / std::sqrt(static_cast<float>(width)), causal};
                 const uint64_t values = uint64_t{2} * positions * heads * width;
                 const Array x(normals(3 * values, 1), bf16), dy(normals(values, 2), bf16), y(values, bf16), dx(3 * values, bf16);
                 const DeviceVector<AttentionKept> kept(uint64_t{2} * positions * heads);
                 const DeviceVector<float> delta(uint64_t{2} * positions * heads);
-                ASSERT_TRUE(ok(attention_forward(nullptr, y, x, kept.get(), shape)));
-                ASSERT_TRUE(ok(attention_backward(nullptr, dx, dy, x, y, kept.get(), delta.get(), shape)));
+                constexpr uint64_t number = 123456789012345;
+                constexpr uint32_t block = 3;
+                const DeviceVector<uint64_t> seed(std::vector<uint64_t>{number});
+                const DeviceVector<BlockHeader> header(std::vector<BlockHeader>{{2, block}});
+                const AttentionDrops drops{drop > 0 ? seed.get() : nullptr, header.get(), drop,
+                                           static_cast<float>(65536.0 / (65536 - drop))};
+                ASSERT_TRUE(ok(attention_forward(nullptr, y, x, kept.get(), shape, drops)));
+                ASSERT_TRUE(ok(attention_backward(nullptr, dx, dy, x, y, kept.get(), delta.get(), shape, drops)));
                 const std::vector<float> inputs = x.read(), slopes = dy.read();
-                PlainAttention plain{shape, inputs, slopes, {}, {}};
+                PlainAttention plain{shape, inputs, slopes, number, block, drop};
                 plain.compute();
                 expect_near(y.read(), plain.y, bf16, 1e-5);
                 expect_near(dx.read(), plain.dx, bf16, bf16 ? 2e-2 : 1e-5);   // delta comes from the rounded y

@@ -3,8 +3,8 @@
 
 #include "tests/cuda/nn_rig.h"
 #include "tests/nn/chain.h"
+#include "tests/nn/dropping.h"
 #include "tests/nn/llama.h"
-#include "tests/nn/nets.h"
 #include "tests/nn/position_reference.h"
 
 namespace gradcast {
@@ -62,6 +62,21 @@ NetSpec small_text() {
                         "attention heads=2 causal=1", "linear outputs=9 bias=0", "softmax_cross_entropy label_smoothing=0.1"});
 }
 
+/// The same with attention that drops.
+NetSpec dropping_text() {
+    NetSpec spec = small_text();
+    for (LayerSpec& each : spec.layers)
+        if (each.kind == "attention") each.values.set("dropout", 0.3);
+    return spec;
+}
+/// Over several tiles of queries and keys, which end within a draw.
+NetSpec dropping_long_text() {
+    NetSpec spec = long_text();
+    for (LayerSpec& each : spec.layers)
+        if (each.kind == "attention") each.values.set("dropout", 0.3);
+    return spec;
+}
+
 const std::vector<std::string> two_heads = {"embedding name=wte outputs=6 initial_std=0.5",
                                             "linear name=up outputs=9 weights_of=wte bias=0", "linear name=down outputs=6",
                                             "linear name=head outputs=9 weights_of=up bias=0", "softmax_cross_entropy"};
@@ -99,6 +114,7 @@ NetSpec multiplied_by_input() {
 
 std::vector<Difference> small_kinds() {
     return {Difference{"text", small_text(), 4, false},
+            {"dropping_text", dropping_text(), 4, false, true},
             {"masks", of_masks(), 5, false},
             {"norms", normed(), 5, false},
             {"floats", regression_on_floats(Element::f32), 5, true},
@@ -126,6 +142,8 @@ std::vector<Difference> kinds() {
                            {"long_llama", llama({.depth = 1, .width = 28, .heads = 2, .hidden = 24}, 76, 90), 2, false},
                            {"smoothed_text", smoothed_text(), 3, false},
                            {"long_text", long_text(), 2, false},
+                           {"dropping_long_text", dropping_long_text(), 2, false, true},
+                           {"dropping_gpt", dropping_gpt(), 4, false, true},
                            {"halves", regression_on_floats(Element::u16), 5, true},
                            {"encoder_decoder", encoder_decoder(), 3, true, true}});
     return all;
@@ -178,7 +196,7 @@ TEST(CudaMoreNets, BitsAreTheSameInEveryRun) {
 // The labels of a text are its tokens, and those of the loss's stage come from there although another stage reads them as input.
 TEST(CudaMoreNets, StagesHaveTheBitsOfTheWhole) {
     GC_NEED_GPU();
-    for (const NetSpec& spec : {small_gpt(), small_llama(), of_masks(), normed(), grouped_net(), transposed()}) {
+    for (const NetSpec& spec : {small_gpt(), dropping_gpt(), small_llama(), of_masks(), normed(), grouped_net(), transposed()}) {
         NetOrder order;
         ASSERT_TRUE(net_gpu_order(spec, &order).ok());
         const size_t count = order.begins.size();

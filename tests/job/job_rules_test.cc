@@ -125,6 +125,8 @@ const std::vector<Case> cases = {
      "net.heads: is of presets that come in sizes: it goes with preset = \"gpt\""},
     {{.net = "preset = \"mlp\"\ntied_head = true\n"},
      "net.tied_head: is of presets that come in sizes: it goes with preset = \"gpt\", and weights_of of [[net.layers]] does the same"},
+    {{.net = "preset = \"mlp\"\ndropout = 0.1\n"},
+     "net.dropout: is of presets that come in sizes: it goes with preset = \"gpt\", and [[net.layers]] have layers of this kind"},
     {{.net = "[[net.layers]]\nkind = \"linear\"\nweights_of = \"a\"\n", .algorithm = "kind = \"asgd\"\n"},
      "net.layers: weights that layers share (weights_of) go with ssgd in this version, not with asgd"},
     {{.net = "[[net.layers]]\nkind = \"softmax_cross_entropy\"\nmean_over = \"valid\"\n", .algorithm = "kind = \"ma\"\n"},

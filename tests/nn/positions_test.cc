@@ -1,7 +1,7 @@
 // Nets with a loss by position beside PyTorch's numbers (make_positions.py), and their layers.
 #include "nn/cpu/attention.h"
 #include "nn/graph/slices.h"
-#include "tests/nn/nets.h"
+#include "tests/nn/dropping.h"
 #include "tests/nn/position_reference.h"
 
 namespace gradcast {
@@ -58,7 +58,8 @@ NetSpec text_net(std::vector<LayerSpec> layers, uint32_t vocabulary = 7, uint32_
 }
 
 TEST(Positions, SlopesAreThoseOfTheLoss) {
-    for (const Difference& each : {Difference{"gpt", small_gpt(), 4, false}, {"masks", of_masks(), 5, false}}) {
+    for (const Difference& each :
+         {Difference{"gpt", small_gpt(), 4, false}, {"masks", of_masks(), 5, false}, {"dropping_gpt", dropping_gpt(), 4, false, true}}) {
         SCOPED_TRACE(each.name);
         Rig rig(each.spec, sizes({each.samples}));
         expect_slopes(rig, each);
@@ -133,6 +134,22 @@ TEST(Positions, EachBuildOfAttentionHasTheSameBits) {
             }
         }
     }
+}
+
+// GPT-2's places of dropout; without it the preset is what it was.
+TEST(Positions, GptHasDropoutWhereItIsAskedFor) {
+    std::vector<std::string> dropped, all;
+    for (const LayerSpec& each : dropping_gpt().layers) {
+        if (each.kind == "dropout" || each.kind == "attention") dropped.push_back(layer_text(each));
+        if (each.kind != "dropout") all.push_back(each.kind);
+    }
+    EXPECT_EQ(dropped, (std::vector<std::string>{"dropout name=drop rate=0.2", "attention name=h1_attention heads=3 causal=1 dropout=0.2",
+                                                 "dropout name=h1_drop1 rate=0.2", "dropout name=h1_drop2 rate=0.2",
+                                                 "attention name=h2_attention heads=3 causal=1 dropout=0.2",
+                                                 "dropout name=h2_drop1 rate=0.2", "dropout name=h2_drop2 rate=0.2"}));
+    std::vector<std::string> plain;
+    for (const LayerSpec& each : small_gpt().layers) plain.push_back(each.kind);
+    EXPECT_EQ(all, plain);
 }
 
 TEST(Positions, GptIsACausalNet) {

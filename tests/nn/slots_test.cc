@@ -1,17 +1,19 @@
 // Micro-batches in flight: whatever order the passes of several slots take, each block has the bits of Net::block().
-#include "tests/nn/nets.h"
+#include "tests/nn/dropping.h"
 #include "tests/nn/slot_calls.h"
 
 namespace gradcast {
 namespace {
 
-const std::vector<const char*> nets = {"lenet5", "cnn", "mlp", "nin", "resnet9", "everything", "floats", "images", "gpt", "masks"};
+const std::vector<const char*> nets = {"lenet5", "cnn",    "mlp", "nin",          "resnet9", "everything",
+                                       "floats", "images", "gpt", "dropping_gpt", "masks"};
 
 NetSpec net_of(const std::string& name) {
     if (name == "everything") return everything();
     if (name == "floats") return regression_on_floats(Element::f32);
     if (name == "images") return encoder_decoder();
     if (name == "gpt") return small_gpt();
+    if (name == "dropping_gpt") return dropping_gpt();
     if (name == "masks") return of_masks();
     return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
 }

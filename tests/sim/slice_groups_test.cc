@@ -137,6 +137,9 @@ TEST(SliceGroups, OfATransformerGiveTheBitsOfTheWholeNet) {
              job.net += "tied_head = true\n", job.parallel += "micro_batch = 2\n";
              job.optimiser += "freeze = [\"wte\"]\nclip_norm = 0.1\n";
          }},
+        {"dropout", 1, 2, 2, [](StagesJob& job) { job.net += "dropout = 0.2\n"; }},
+        {"dropout in stages, several blocks in a call, computed again", 2, 2, 2,
+         [](StagesJob& job) { job.net += "dropout = 0.2\n", job.parallel += "micro_batch = 3\nrecompute = true\n"; }},
         {"bf16", 1, 2, 2, [](StagesJob& job) { job.precision = "bf16"; }},
         {"bf16 in four groups", 1, 4, 1, [](StagesJob& job) { job.precision = "bf16"; }},
         {"bf16 in stages", 2, 2, 1, [](StagesJob& job) { job.precision = "bf16"; }},

@@ -40,8 +40,10 @@ public:
         shown_ = true;
         headers_ = progress.headers;
         const double seconds = static_cast<double>(clock_us() - began_us_) * 1e-6;
-        std::string text = fmt::format("{} of {} images {}", progress.done, progress.files, headers_ ? "looked at" : "decoded");
-        if (const double rate = static_cast<double>(progress.done - began_) / seconds; seconds > 1 && rate > 0)
+        const bool images = progress.files > 0;
+        std::string text = images ? fmt::format("{} of {} images {}", progress.done, progress.files, headers_ ? "looked at" : "decoded")
+                                  : fmt::format("{} MiB taken", progress.done);
+        if (const double rate = static_cast<double>(progress.done - began_) / seconds; images && seconds > 1 && rate > 0)
             text += fmt::format(", {:.0f}/s, {} left", rate, text_seconds(static_cast<double>(progress.files - progress.done) / rate));
         fmt::print(stderr, "\r{}\x1b[K", text);
         std::fflush(stderr);
@@ -327,7 +329,7 @@ void add_import(Cli& cli) {
         "images: a folder of PNG and JPEG for each class; or train/ (training/) and test/ (testing/, val/, valid/, validation/) of such,\n"
         "    in any case.  Pixels are the values that a file holds, as OpenCV reads them: of 16 bits the high byte; gamma and colour\n"
         "    profiles are not applied; transparency is dropped.  What was so is counted and named.\n"
-        "    An import of images that is killed goes on when the same command is given again.\n"
+        "    An import of images, masks, a text or tokens that is killed goes on when the same command is given again.\n"
         "idx: {train,t10k}-{images-idx3,labels-idx1}-ubyte, as mnist has them, also with a dot for a hyphen, test for t10k, or a name\n"
         "    before it, as EMNIST has; .gz or .xz\n"
         "npy: images.npy, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]; labels.npy, integers [N]; test-images.npy and test-labels.npy\n"

@@ -160,6 +160,8 @@ constexpr JobRule rules[] = {
      "is of presets that come in sizes: it goes with preset = \"gpt\""},
     {"net.tied_head", [](Keys keys) { return keys.changed("net.tied_head") && !preset_sized(keys.job.preset); },
      "is of presets that come in sizes: it goes with preset = \"gpt\", and weights_of of [[net.layers]] does the same"},
+    {"net.dropout", [](Keys keys) { return keys.changed("net.dropout") && !preset_sized(keys.job.preset); },
+     "is of presets that come in sizes: it goes with preset = \"gpt\", and [[net.layers]] have layers of this kind"},
     {"net.layers", [](Keys keys) { return tied(keys) && keys.job.algorithm != "ssgd"; },
      "weights that layers share (weights_of) go with ssgd in this version, not with {algorithm.kind}"},
     {"net.layers", [](Keys keys) { return averages_valid(keys) && keys.job.algorithm != "ssgd"; },

@@ -334,7 +334,7 @@ Status JobParts::check_net(const EngineConfig& config, Report& report) {
     size_t wrong = spec.layers.size();
     if (const Status status = layers_check(spec, &layers, &wrong); !status.ok()) return of_layer(wrong), status;
     for (const Layer& layer : layers) {
-        if (job.algorithm != "dane" || !layer.kind->draws) continue;
+        if (job.algorithm != "dane" || !layer_draws(layer)) continue;
         of_layer(static_cast<size_t>(&layer - layers.data()));
         return fail(Code::invalid, "layer {}: it draws what it drops, and dane needs gradients without that", layer_name(layer));
     }
