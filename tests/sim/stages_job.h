@@ -22,10 +22,18 @@
 
 namespace gradcast {
 
+/// Of this process, which removes it at its end.
 inline std::string test_folder() {
-    static const std::string folder = ::testing::TempDir() + "gradcast-stages-" + std::to_string(getpid());
-    std::filesystem::create_directories(folder);
-    return folder;
+    struct Folder {
+        const std::string path = ::testing::TempDir() + "gradcast-stages-" + std::to_string(getpid());
+        ~Folder() {
+            std::error_code ignored;
+            std::filesystem::remove_all(path, ignored);
+        }
+    };
+    static const Folder folder;
+    std::filesystem::create_directories(folder.path);
+    return folder.path;
 }
 
 /// Noise whose brightness follows from the class.
