@@ -163,7 +163,7 @@ private:
     bool taken_ = false;             // they are those of the present step
     std::vector<BucketSum> whole_;   // the same, as the net takes them
     OptimiserConfig optimiser_;
-    std::optional<NormClip> clip_;   // on CPUs alone
+    std::optional<NormClip> clip_;
     std::optional<ScaledUnits> scaled_;
     uint64_t positions_ = 0;     // of a sample, where the loss is a mean over those that count; else 0
     const Net* net_ = nullptr;   // whose these are

@@ -56,7 +56,7 @@ struct GradientSink {
         (void)lane, (void)blocks, (void)bucket, (void)piece, (void)status;
         return false;
     }
-    /// Called before the first bucket if the net has mean_over_valid() (nn/graph/layers.h), on CPUs.  Takes the number of positions in the
+    /// Called before the first bucket if the net has mean_over_valid() (nn/graph/layers.h).  Takes the number of positions in the
     /// block's samples whose label counts.
     virtual void valid(uint32_t lane, BlockId block, uint64_t positions) { (void)lane, (void)block, (void)positions; }
     /// Whether it takes row_bound().

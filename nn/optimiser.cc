@@ -6,6 +6,7 @@
 
 #include "nn/averaged.h"
 #include "nn/kernels.h"
+#include "nn/optimiser_parts.h"
 #include "nn/sums.h"
 
 namespace gradcast {
@@ -13,55 +14,17 @@ namespace {
 
 constexpr OptimiserKey lr_key{.name = "lr", .member = &OptimiserConfig::lr, .above = true, .help = "learning rate"};
 
-enum class Treatment : uint8_t { plain, exempt, frozen };
-/// Elements of this node's vector.
-struct Part {
-    uint64_t offset, count;
-    Treatment how;
-    uint64_t end() const { return offset + count; }
-};
-
-/// All elements of the layout, ascending.  by_range: each range is a part of its own, and no part has elements of two groups.
-std::vector<Part> parts_of(const std::vector<OptimiserRange>& ranges, const Layout& layout, bool by_range) {
-    std::vector<Part> parts;
-    std::vector<Layout::Run> runs = layout.runs();
-    if (by_range) runs.clear();
-    for (const Group& group : layout.groups)
-        if (by_range) runs.push_back({group.offset, group.count, group.place()});
-    for (const Layout::Run& run : runs) {
-        uint64_t at = run.place;
-        const uint64_t end = run.place + run.count;
-        const auto up_to = [&](uint64_t place, Treatment how) {
-            place = std::clamp(place, at, end);
-            if (place > at && !by_range && !parts.empty() && parts.back().how == how) parts.back().count += place - at;
-            else if (place > at) parts.push_back({run.offset + (at - run.place), place - at, how});
-            at = place;
-        };
-        for (const OptimiserRange& range : ranges) {
-            up_to(range.place, Treatment::plain);
-            up_to(range.place + range.count, !range.learns ? Treatment::frozen : range.decays ? Treatment::plain : Treatment::exempt);
-        }
-        up_to(end, Treatment::plain);
-    }
-    return parts;
-}
-
-OptimiserConfig without_decay(OptimiserConfig config) {
-    config.weight_decay = 0;
-    return config;
-}
-
 class HostOptimiser final : public Optimiser {
 public:
     HostOptimiser(const OptimiserKind& kind, const OptimiserConfig& config, const Layout& layout, Arena& arena)
         : kind_(kind),
           config_(config),
-          undecayed_(without_decay(config)),
+          undecayed_(optimiser_without_decay(config)),
           elements_(layout.elements),
           whole_(layout.whole()),
           runs_(layout.runs()),
           answered_(layout.runs(false)),
-          parts_(parts_of(config.ranges, layout, kind.look != nullptr)),
+          parts_(optimiser_parts(config.ranges, layout, kind.look != nullptr)),
           vectors_(kind.vectors(config)),
           vectors_in_all_(optimiser_vectors(config)) {
         if (vectors_in_all_ > 0) arena.plan("optimiser", vectors_in_all_ * elements_ * sizeof(float), &state_);
@@ -74,7 +37,7 @@ public:
     void step(StepId step) override {
         now_ = kind_.rates(config_, step);
         exempt_ = kind_.rates(undecayed_, step);
-        fresh_ = step == 0 ? 1 : static_cast<float>(1 - config_.ema);   // averages begin with the weights after the first step
+        fresh_ = averaged_share(config_, step);
     }
     std::span<Piece> pieces() override { return pieces_; }
     void look(Piece& piece, uint64_t offset, std::span<const float> w, std::span<const float> gradient) override {
@@ -93,7 +56,7 @@ public:
     uint64_t update(uint64_t offset, std::span<float> w, std::span<const float> gradient) override {
         GC_ASSERT(w.size() == gradient.size());
         float* state[optimiser_vectors_max] = {};
-        auto part = std::ranges::upper_bound(parts_, offset, {}, &Part::end);
+        auto part = std::ranges::upper_bound(parts_, offset, {}, &OptimiserPart::end);
         for (uint64_t at = offset, count; at < offset + w.size(); at += count, ++part) {
             count = std::min(part->end(), offset + w.size()) - at;
             if (part->how == Treatment::frozen) continue;
@@ -129,7 +92,7 @@ private:
     const OptimiserConfig config_, undecayed_;   // undecayed_: for what is exempt
     const uint64_t elements_, whole_;
     const std::vector<Layout::Run> runs_, answered_;   // answered_: of what this node stands for
-    const std::vector<Part> parts_;
+    const std::vector<OptimiserPart> parts_;
     const uint32_t vectors_, vectors_in_all_;   // of the kind; with the averaged weights
     std::vector<Piece> pieces_;
     std::vector<TensorNorms> norms_;   // by part, where the kind looks at norms
@@ -171,6 +134,35 @@ void add_uses(const char* kind, std::span<const OptimiserKey* const> keys, std::
 }
 
 }   // namespace
+
+std::vector<OptimiserPart> optimiser_parts(const std::vector<OptimiserRange>& ranges, const Layout& layout, bool by_range) {
+    std::vector<OptimiserPart> parts;
+    std::vector<Layout::Run> runs = layout.runs();
+    if (by_range) runs.clear();
+    for (const Group& group : layout.groups)
+        if (by_range) runs.push_back({group.offset, group.count, group.place()});
+    for (const Layout::Run& run : runs) {
+        uint64_t at = run.place;
+        const uint64_t end = run.place + run.count;
+        const auto up_to = [&](uint64_t place, Treatment how) {
+            place = std::clamp(place, at, end);
+            if (place > at && !by_range && !parts.empty() && parts.back().how == how) parts.back().count += place - at;
+            else if (place > at) parts.push_back({run.offset + (at - run.place), place - at, how});
+            at = place;
+        };
+        for (const OptimiserRange& range : ranges) {
+            up_to(range.place, Treatment::plain);
+            up_to(range.place + range.count, !range.learns ? Treatment::frozen : range.decays ? Treatment::plain : Treatment::exempt);
+        }
+        up_to(end, Treatment::plain);
+    }
+    return parts;
+}
+
+OptimiserConfig optimiser_without_decay(OptimiserConfig config) {
+    config.weight_decay = 0;
+    return config;
+}
 
 std::span<const OptimiserKind* const> optimiser_kinds() {
 #define GC_OPTIMISER(kind) &kind##_optimiser,

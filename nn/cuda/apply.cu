@@ -20,7 +20,7 @@ __global__ void digest_kernel(DigestNow* now, const uint32_t* words, uint64_t co
 }   // namespace
 
 Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share) {
-    return apply(stream, StatisticsUpdate{w, share}, words, count);
+    return apply(stream, StatisticsUpdate{{w, nullptr, nullptr, nullptr}, share}, words, count);
 }
 
 void update_split(const UpdateGroup& group, std::vector<UpdateBlock>* blocks) {

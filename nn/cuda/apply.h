@@ -2,9 +2,12 @@
 // and runtime/core/digest.cc (nvcc -fmad=false).
 //
 // A Rule has
-//     static constexpr uint32_t vectors_max;   // of state
+//     static constexpr uint32_t vectors_max;   // of state; of one with whole steps
 //     static __device__ void element(float& w, float& first, float& second, uint32_t vectors, float g, const StepRates& now);
 // which updates an element of w and of the optimiser's vectors of state.  There are `vectors` of them; element() ignores the others.
+// One that scales the step of each tensor by its norms has also
+//     static __device__ float look(float w, float& first, float& second, float g, const StepRates& now);   // the step before that
+//     static __device__ void scale(StepRates& now, const TensorNorms& norms);
 #pragma once
 #include "nn/cuda/element.h"
 #include "runtime/core/cuda/digest.h"
@@ -14,37 +17,80 @@ namespace {
 
 __device__ bool finite(float x) { return (__float_as_uint(x) & 0x7f800000) != 0x7f800000; }
 
-__device__ uint32_t vectors_of(const float* first, const float* second) { return (first ? 1 : 0) + (second ? 1 : 0); }
-/// The rule of running statistics.
+/// Of the optimiser's rule.
+__device__ uint32_t vectors_of(const UpdateVectors& at) { return (at.first ? 1 : 0) + (at.second ? 1 : 0); }
+/// The rule of running statistics and of averaged weights.
 __device__ void mix(float& w, float share, float g) { w += share * (g - w); }
 
 template <typename Rule>
 struct Update {
-    float *w, *first, *second;
-    __device__ void operator()(uint64_t i, float g, const StepRates& now) const {
-        float one = first ? first[i] : 0, two = second ? second[i] : 0;
-        Rule::element(w[i], one, two, vectors_of(first, second), g, now);
-        if (first) first[i] = one;
-        if (second) second[i] = two;
+    UpdateVectors at;
+    UpdateRule rule;
+    const StepRates* own;   // of the tensor; null: those of the step
+    __device__ void operator()(uint64_t i, float g, const UpdateRates& now) const {
+        if (rule != UpdateRule::frozen) {
+            float one = at.first ? at.first[i] : 0, two = at.second ? at.second[i] : 0;
+            Rule::element(at.w[i], one, two, vectors_of(at), g, own ? *own : rule == UpdateRule::exempt ? now.exempt : now.plain);
+            if (at.first) at.first[i] = one;
+            if (at.second) at.second[i] = two;
+        }
+        if (at.mean) mix(at.mean[i], now.fresh, at.w[i]);
     }
 };
 struct StatisticsUpdate {
-    float* w;
+    UpdateVectors at;
     float share;
-    __device__ void operator()(uint64_t i, float g, const StepRates&) const { mix(w[i], share, g); }
+    __device__ void operator()(uint64_t i, float g, const UpdateRates&) const { mix(at.w[i], share, g); }
 };
 
-template <typename Update>
-__global__ void apply_kernel(Update update, Words words, uint64_t count) {
-    const uint64_t i = thread_number();
-    if (i >= count) return;
+__device__ float gradient_at(const Words& words, uint64_t i) {
     const ApplyNow& now = *words.now;
     const uint64_t at = words.first + i;
     const double word = now.word == Word::i16   ? static_cast<double>(static_cast<const int16_t*>(now.words)[at])
                         : now.word == Word::i32 ? static_cast<double>(static_cast<const int32_t*>(now.words)[at])
                                                 : static_cast<double>(static_cast<const int64_t*>(now.words)[at]);
-    update(i, static_cast<float>(word * *words.unit), now.rates);
-    if (!finite(update.w[i])) *now.spoiled = 1;
+    return static_cast<float>(word * *words.unit);
+}
+
+template <typename Update>
+__global__ void apply_kernel(Update update, Words words, uint64_t count) {
+    const uint64_t i = thread_number();
+    if (i >= count) return;
+    update(i, gradient_at(words, i), words.now->rates);
+    if (!finite(update.at.w[i])) *words.now->spoiled = 1;
+}
+
+/// A thread block adds up the squares of norm_piece elements.
+template <typename Rule>
+__global__ void norms_kernel(TensorNorms* norms, UpdateVectors at, Words words, uint64_t count) {
+    __shared__ double weights[threads], steps[threads];
+    const uint64_t begin = blockIdx.x * norm_piece, end = count - begin < norm_piece ? count : begin + norm_piece;
+    TensorNorms sum{};
+    for (uint64_t i = begin + threadIdx.x; i < end; i += threads) {
+        float first = at.first[i], second = at.second[i];
+        const double weight = at.w[i], step = Rule::look(at.w[i], first, second, gradient_at(words, i), words.now->rates.plain);
+        sum.w += weight * weight;
+        sum.step += step * step;
+    }
+    weights[threadIdx.x] = sum.w;
+    steps[threadIdx.x] = sum.step;
+    for (uint32_t apart = threads / 2; apart > 0; apart /= 2) {
+        __syncthreads();
+        if (threadIdx.x >= apart) continue;
+        weights[threadIdx.x] += weights[threadIdx.x + apart];
+        steps[threadIdx.x] += steps[threadIdx.x + apart];
+    }
+    if (threadIdx.x == 0) norms[blockIdx.x] = {weights[0], steps[0]};
+}
+template <typename Rule>
+__global__ void rates_kernel(StepRates* own, const TensorNorms* norms, uint32_t pieces, const ApplyNow* now) {
+    TensorNorms sum{};
+    for (uint32_t i = 0; i < pieces; ++i) {
+        sum.w += norms[i].w;
+        sum.step += norms[i].step;
+    }
+    *own = now->rates.plain;
+    Rule::scale(*own, sum);
 }
 
 template <typename Update>
@@ -55,7 +101,7 @@ Status apply(cudaStream_t stream, const Update& update, const Words& words, uint
 // ---- whole steps: every group in one kernel, which also digests what it has written ------------------------------------------------
 
 // A thread updates packs of four elements, which are 4 * threads apart.
-constexpr uint32_t packs = update_per_block / (4 * threads), state_max = 1 + optimiser_vectors_max;
+constexpr uint32_t packs = update_per_block / (4 * threads);
 static_assert(update_per_block % (4 * threads) == 0 && threads == digest_row);
 
 /// The place of a thread's packs in its thread block.
@@ -106,7 +152,7 @@ __device__ __forceinline__ void read_digits(Gradients& to, const CudaDevice::Ste
     int64_t values[packs][4] = {};
     for (uint64_t digit = 3; digit-- > 0;) {
         Pack<uint16_t, 4> sums[packs];
-        sum_lanes(sums, words, group.words + digit * group.count, place);
+        sum_lanes(sums, words, group.words + digit * group.digit, place);
         for (uint32_t k = 0; k < packs; ++k)
             for (int i = 0; i < 4; ++i) values[k][i] = values[k][i] * group.radix + static_cast<int16_t>(sums[k].v[i]);
     }
@@ -114,11 +160,12 @@ __device__ __forceinline__ void read_digits(Gradients& to, const CudaDevice::Ste
         for (int i = 0; i < 4; ++i) to[k].v[i] = static_cast<float>(static_cast<double>(values[k][i]) * unit);
 }
 
-/// The digest's factors for the elements of a thread block in w (0), in the first vector (1) and in the second (2).  A thread block
+/// The digest's factors for the elements of a thread block in w (0), and in the vectors of state from the first one (1) on.  A thread block
 /// computes them once: an element takes far fewer instructions than its factor.
+template <uint32_t vectors>
 struct Factors {
-    uint32_t small[state_max][digest_row];   // by element % digest_row
-    uint64_t large[state_max][update_per_block / digest_row + 1];
+    uint32_t small[vectors][digest_row];   // by element % digest_row
+    uint64_t large[vectors][update_per_block / digest_row + 1];
     __device__ void fill(uint32_t vector, uint64_t first) {
         small[vector][threadIdx.x] = digest_small((first + threadIdx.x) % digest_row);
         if (threadIdx.x <= update_per_block / digest_row) large[vector][threadIdx.x] = digest_large(first / digest_row + threadIdx.x);
@@ -137,9 +184,9 @@ struct Factors {
     }
 };
 
-// 3 thread blocks of a multiprocessor: fewer registers would be too few.
-template <typename Rule>
-__global__ void __launch_bounds__(threads, 3) update_kernel(const __grid_constant__ UpdateTask task) {
+// 3 thread blocks of a multiprocessor: fewer registers would be too few.  averages: there are averaged weights.
+template <typename Rule, bool averages>
+__global__ void __launch_bounds__(threads, averages ? 2 : 3) update_kernel(const __grid_constant__ UpdateTask task) {
     const UpdateBlock block = task.blocks[blockIdx.x];
     const UpdateGroup& group = block.group;
     const bool halted = *task.words.halted != 0;
@@ -151,41 +198,53 @@ __global__ void __launch_bounds__(threads, 3) update_kernel(const __grid_constan
         place.part[k] = Part::of(place.at[k], block.begin, block.end);
     }
     // All loads are under way before the first value is needed.
+    const UpdateVectors& at = task.at;
     Pack<float, 4> w[packs], first[packs] = {}, second[packs] = {}, gradient[packs];
-    read(w, task.w + element, place);
-    if (task.first) read(first, task.first + element, place);
-    const bool has_second = Rule::vectors_max > 1 && task.second;
-    if (has_second) read(second, task.second + element, place);
+    [[maybe_unused]] Pack<float, 4> mean[packs] = {};
+    read(w, at.w + element, place);
+    if (at.first) read(first, at.first + element, place);
+    const bool has_second = Rule::vectors_max > 1 && at.second;
+    if (has_second) read(second, at.second + element, place);
+    if constexpr (averages) read(mean, at.mean + element, place);
     if (group.radix != 0) read_digits(gradient, task.words, group, unit, place);
     else if (task.words.word == Word::i16) read_words<int16_t, uint16_t>(gradient, task.words, group.words, unit, place);
     else read_words<int32_t, uint32_t>(gradient, task.words, group.words, unit, place);
 
     // In shared memory, what registers have no room for.
-    alignas(16) __shared__ Factors factors;
+    alignas(16) __shared__ Factors<1 + Rule::vectors_max + (averages ? 1 : 0)> factors;
     __shared__ StepRates rates;
-    if (threadIdx.x < sizeof rates / sizeof(float)) rates.at[threadIdx.x] = task.rates->at[threadIdx.x];
+    const UpdateRule rule = group.rule;
+    if (threadIdx.x < sizeof rates / sizeof(float))
+        rates.at[threadIdx.x] = (rule == UpdateRule::exempt ? task.rates->exempt : task.rates->plain).at[threadIdx.x];
+    const uint32_t vectors = vectors_of(at);
     factors.fill(0, element);
-    if (task.first) factors.fill(1, task.elements + element);
+    if (at.first) factors.fill(1, task.elements + element);
     if (has_second) factors.fill(2, 2 * task.elements + element);
+    if constexpr (averages) factors.fill(vectors + 1, (vectors + 1) * task.elements + element);
     __syncthreads();
 
-    const uint32_t vectors = vectors_of(task.first, task.second);
     if (!halted) {
-        if (group.statistics) place.each([&](uint32_t k, uint32_t i) { mix(w[k].v[i], task.share, gradient[k].v[i]); });
-        else
+        if (rule == UpdateRule::statistics) place.each([&](uint32_t k, uint32_t i) { mix(w[k].v[i], task.share, gradient[k].v[i]); });
+        else if (rule != UpdateRule::frozen)
             place.each(
                 [&](uint32_t k, uint32_t i) { Rule::element(w[k].v[i], first[k].v[i], second[k].v[i], vectors, gradient[k].v[i], rates); });
-        write(task.w + element, w, place);
-        if (task.first) write(task.first + element, first, place);
-        if (has_second) write(task.second + element, second, place);
+        write(at.w + element, w, place);
+        if (at.first) write(at.first + element, first, place);
+        if (has_second) write(at.second + element, second, place);
+        if constexpr (averages) {
+            const float fresh = task.rates->fresh;
+            if (rule != UpdateRule::statistics) place.each([&](uint32_t k, uint32_t i) { mix(mean[k].v[i], fresh, w[k].v[i]); });
+            write(at.mean + element, mean, place);
+        }
     }
     bool sound = true;
     for (const auto& pack : w)
         for (const float x : pack.v) sound = sound && finite(x);
     if (!sound) *task.spoiled = 1;
     uint64_t sum = factors.digest(0, element, w, place);
-    if (task.first) sum += factors.digest(1, task.elements + element, first, place);
+    if (at.first) sum += factors.digest(1, task.elements + element, first, place);
     if (has_second) sum += factors.digest(2, 2 * task.elements + element, second, place);
+    if constexpr (averages) sum += factors.digest(vectors + 1, (vectors + 1) * task.elements + element, mean, place);
     const unsigned long long all = block_sum(sum);
     if (threadIdx.x > 0) return;
     atomicAdd(&task.total->sum, all);
@@ -196,13 +255,25 @@ __global__ void __launch_bounds__(threads, 3) update_kernel(const __grid_constan
 }
 
 template <typename Rule>
+Status apply_rule(cudaStream_t stream, const UpdateVectors& at, UpdateRule rule, const Words& words, uint64_t count, const StepRates* own) {
+    return apply(stream, Update<Rule>{at, rule, own}, words, count);
+}
+template <typename Rule>
+UpdateKernels update_kernels_by_tensor() {
+    return {.apply = apply_rule<Rule>,
+            .look = [](cudaStream_t stream, const UpdateVectors& at, const Words& words, uint64_t count, TensorNorms* norms,
+                       StepRates* own) -> Status {
+                const uint32_t pieces = blocks_of(count, norm_piece);
+                GC_TRY(GC_LAUNCH(norms_kernel<Rule>, pieces, threads, stream, norms, at, words, count));
+                return GC_LAUNCH(rates_kernel<Rule>, 1, 1, stream, own, norms, pieces, words.now);
+            }};
+}
+template <typename Rule>
 UpdateKernels update_kernels() {
-    return {.apply =
-                [](cudaStream_t stream, float* w, float* first, float* second, const Words& words, uint64_t count) {
-                    return apply(stream, Update<Rule>{w, first, second}, words, count);
-                },
-            .all = [](cudaStream_t stream, const UpdateTask& task,
-                      uint32_t blocks) { return GC_LAUNCH(update_kernel<Rule>, blocks, threads, stream, task); }};
+    return {.apply = apply_rule<Rule>, .all = [](cudaStream_t stream, const UpdateTask& task, uint32_t blocks) {
+                return task.at.mean ? GC_LAUNCH((update_kernel<Rule, true>), blocks, threads, stream, task)
+                                    : GC_LAUNCH((update_kernel<Rule, false>), blocks, threads, stream, task);
+            }};
 }
 
 }   // namespace

@@ -28,6 +28,16 @@ void CudaNet::write_labels(std::byte* to, const Samples& samples, uint32_t size)
         }
 }
 
+void CudaNet::tell_loss(uint32_t number, BlockId id, const Samples& samples, GradientSink& sink) const {
+    sink.loss(number, id, lanes_[number].results.as<LossResult>()->loss);
+    if (!counts_valid_) return;
+    const PositionLabels labels(spec_);
+    uint64_t valid = 0;
+    for (uint32_t n = 0; n < samples.count; ++n)
+        for (uint32_t at = 0; at < labels.positions(); ++at) valid += labels.counts(labels.of(samples, n, at));
+    sink.valid(number, id, valid);
+}
+
 // Writes a block's input to page-locked memory, which its graph reads.
 void CudaNet::write_input(std::byte* to, const Samples& samples, BlockId id, uint32_t size) {
     BlockHeader header{
@@ -113,7 +123,7 @@ Status CudaNet::block(uint32_t number, BlockId id, const Samples& samples, Gradi
     GC_TRY(begun);
     const Work work = quantised ? Work::quantised : Work::block;
     GC_TRY(start(*program, number, samples, id, work));
-    sink.loss(number, id, lane.results.as<LossResult>()->loss);
+    tell_loss(number, id, samples, sink);
     const auto buckets = static_cast<uint32_t>(layout_.buckets.size());
     return quantised ? deliver(number, id, sink, work, 0, buckets) : hand_in(number, id, sink, 0, buckets);
 }

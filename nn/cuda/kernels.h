@@ -6,7 +6,7 @@
 
 #include "nn/curves.h"
 #include "nn/kernels.h"
-#include "nn/optimiser.h"
+#include "nn/optimiser_parts.h"
 #include "runtime/core/cuda/device.h"
 #include "runtime/core/element.h"
 
@@ -18,13 +18,18 @@ struct Values {
     bool bf16 = false;
 };
 
-/// The head of a block's input; float scale [C] and shift [C], uint64_t seeds of dropout layers, int32_t labels [samples] follow, and
+/// The numbers of a step that the host computes for an update.
+struct UpdateRates {
+    StepRates plain{}, exempt{};   // exempt: of tensors that do not decay
+    float fresh = 0;               // the share of the new weights in the averaged ones
+};
+/// The head of a block's input; float scale [C] and shift [C], uint64_t seeds of layers that draw, int32_t labels [samples] follow, and
 /// behind them in page-locked memory the places of samples in the GPU's data set, or images.
 struct BlockHeader {
     uint32_t count = 0;   // samples; the rest of the program's size is zeros
     uint32_t block = 0, step = 0;
     uint32_t resident = 0;   // 1: images come from the data set
-    StepRates rates{};       // of a whole step
+    UpdateRates rates{};     // of a whole step
 };
 /// What a block's input is made of.
 struct BlockInput {
@@ -243,7 +248,7 @@ Status squared_loss(cudaStream_t stream, Values x, Values dx, const LossTask& ta
 struct ApplyNow {
     const void* words;   // of the bucket
     Word word;
-    StepRates rates;
+    UpdateRates rates;
     uint32_t* spoiled;   // set to 1 where a parameter is not finite
 };
 /// A group's gradient is (float)((double)word * *unit).
@@ -255,23 +260,34 @@ struct Words {
 /// w += share (gradient - w).
 Status apply_statistics(cudaStream_t stream, float* w, const Words& words, uint64_t count, float share);
 
-/// A group of parameters in a whole step's update.
+/// How elements are updated: as OptimiserPart::how says, or as running statistics.
+enum class UpdateRule : uint8_t { plain, exempt, frozen, statistics };
+inline UpdateRule update_rule(Treatment how) {
+    return how == Treatment::frozen ? UpdateRule::frozen : how == Treatment::exempt ? UpdateRule::exempt : UpdateRule::plain;
+}
+/// Elements of parameters, and of the optimiser's vectors of state and the averaged weights; null: there are none.
+struct UpdateVectors {
+    float *w, *first, *second, *mean;
+};
+
+/// A run of parameters of one group in a whole step's update.
 struct UpdateGroup {
     uint64_t element, count;   // the canonical index of the first; elements
     uint64_t words;            // of the first element, in a lane's words
+    uint64_t digit;            // where radix is not 0: words from one digit of an element to the next
     uint32_t number;           // StepWords::units has its unit
     int32_t radix;             // StepGroup::radix
-    bool statistics;
+    UpdateRule rule;
 };
 constexpr uint32_t update_per_block = 2048;   // elements
-/// The part of a group that one thread block updates: elements begin .. end, counted from group.element.
+/// The part of a run that one thread block updates: elements begin .. end, counted from group.element.
 struct UpdateBlock {
     UpdateGroup group;     // moved so that group.element is a multiple of 4
-    uint32_t begin, end;   // begin is not 0 where the group's first element is no multiple of 4; end is update_per_block at most
+    uint32_t begin, end;   // begin is not 0 where the run's first element is no multiple of 4; end is update_per_block at most
 };
-/// The number of thread blocks of a group.
+/// The number of thread blocks of a run.
 inline uint32_t update_blocks(uint64_t element, uint64_t count) { return blocks_of(element % 4 + count, update_per_block); }
-/// Appends a group's thread blocks.
+/// Appends a run's thread blocks.
 void update_split(const UpdateGroup& group, std::vector<UpdateBlock>* blocks);
 /// In device memory; 0 between two launches.
 struct UpdateTotal {
@@ -280,9 +296,9 @@ struct UpdateTotal {
 };
 /// The update of all groups; an argument of the kernel.
 struct UpdateTask {
-    float *w, *first, *second;   // [elements]: parameters; the optimiser's vectors of state, null: there is none
+    UpdateVectors at;   // [elements]
     CudaDevice::StepWords words;
-    const StepRates* rates;
+    const UpdateRates* rates;
     const UpdateBlock* blocks;   // [thread blocks]
     uint64_t elements;           // of all groups: where the optimiser's state begins in the digest
     UpdateTotal* total;
@@ -290,12 +306,20 @@ struct UpdateTask {
     uint32_t* spoiled;   // set to 1 where a parameter is not finite
     float share;         // of statistics
 };
-/// The kernels of an optimiser, in nn/cuda/KIND.cu.  Both are null where GPUs do not compute it.
+/// Elements whose squares a thread block adds up.
+constexpr uint64_t norm_piece = 64 * 1024;
+/// The kernels of an optimiser, in nn/cuda/KIND.cu.
 struct UpdateKernels {
-    /// Updates `count` elements of w and of its vectors of state, which are null where there are no more.
-    Status (*apply)(cudaStream_t stream, float* w, float* first, float* second, const Words& words, uint64_t count);
-    /// Updates all groups from the sums of the lanes' words, and writes the digest of parameters and state to *task.digest.
-    Status (*all)(cudaStream_t stream, const UpdateTask& task, uint32_t blocks);
+    /// Updates `count` elements, from `at` on.  rule: not statistics.  own: the rates of a tensor, on the device; null: those of the step.
+    Status (*apply)(cudaStream_t stream, const UpdateVectors& at, UpdateRule rule, const Words& words, uint64_t count,
+                    const StepRates* own);
+    /// Updates all groups from the sums of the lanes' words, and writes the digest of parameters and state to *task.digest.  Null: the
+    /// optimiser scales the step of each tensor by its norms, which no whole step does in this version.
+    Status (*all)(cudaStream_t stream, const UpdateTask& task, uint32_t blocks) = nullptr;
+    /// *own = the rates of a tensor, from its norms; writes nothing else of what apply() gets.  norms: scratch, one for each norm_piece.
+    /// Sums are in an order that depends on `count` alone.  Null: all tensors have the rates of the step.
+    Status (*look)(cudaStream_t stream, const UpdateVectors& at, const Words& words, uint64_t count, TensorNorms* norms,
+                   StepRates* own) = nullptr;
 };
 #define GC_OPTIMISER(kind) extern const UpdateKernels kind##_kernels;
 GC_OPTIMISERS(GC_OPTIMISER)

@@ -32,9 +32,7 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
     config_ = config;
     GC_TRY(layers_check(spec_, &layers_));
     GC_TRY(computed_check(layers_));
-    if (mean_over_valid(spec_))
-        return fail(Code::unsupported, "layer {}: GPUs do not compute mean_over = \"valid\" in this version: take device cpu",
-                    layer_name(layers_.back()));
+    counts_valid_ = mean_over_valid(spec_);
     if (config.stage.slice_groups > 1) return fail(Code::unsupported, "nodes share slices on CPUs alone in this version: take device cpu");
     for (const Layer& layer : layers_)
         if (!layer.slices.empty())
@@ -141,14 +139,10 @@ Status CudaNet::plan(const NetSpec& spec, const NetConfig& config) {
 
 Status CudaNet::plan(const OptimiserConfig& config, std::unique_ptr<Optimiser>* optimiser) {
     GC_TRY(optimiser_check(config));
-    if (!update_kernels_of(*optimiser_find(config.kind)).apply)
-        return fail(Code::unsupported, "optimiser: GPUs do not compute {} in this version: take device cpu", config.kind);
-    if (!config.ranges.empty() || config.clip_norm > 0 || config.ema > 0)   // not yet
-        return fail(Code::unsupported,
-                    "optimiser: GPUs do not compute decay_exempt, freeze, clip_norm and ema in this version: take device cpu");
     auto made = std::make_unique<CudaOptimiser>(config, layout_, device_);
     optimiser_ = made.get();
     *optimiser = std::move(made);
+    plan_whole_update();
     return {};
 }
 

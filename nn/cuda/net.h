@@ -109,6 +109,7 @@ private:
         std::vector<double> losses;
     };
     void plan_whole();
+    void plan_whole_update();   // the optimiser is there
     Status ready_whole();
     Status enqueue_whole(uint32_t parity, NetTrace* trace = nullptr);
     struct Gpu {
@@ -122,6 +123,8 @@ private:
     Status check_samples(const Samples& samples) const;
     void write_input(std::byte* to, const Samples& samples, BlockId id, uint32_t size);
     void write_labels(std::byte* to, const Samples& samples, uint32_t size) const;
+    /// Passes on the loss of a block that has been computed, with mean_over_valid() also its positions that count.
+    void tell_loss(uint32_t lane, BlockId id, const Samples& samples, GradientSink& sink) const;
     /// Writes a block's input, and enqueues the copies that its graph does not make.
     Status put(uint32_t lane, const Slot& slot, const Samples& samples, BlockId id, const Program& program);
     BlockInput input_of(uint32_t lane, const Slot& slot, const std::byte* staged) const;
@@ -251,6 +254,7 @@ private:
     bool stale_ = false;                      // mirror_ is older than the parameters
     bool spoiled_ = false;                    // of stages: a parameter is not finite
     CudaOptimiser* optimiser_ = nullptr;
+    bool counts_valid_ = false;   // mean_over_valid()
     std::atomic<StepId> cancelled_{no_step};
     NetTrace* trace_ = nullptr;
 };

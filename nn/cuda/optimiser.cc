@@ -36,8 +36,6 @@ Status DeviceDigest::start(uint64_t first) {
     return check(cudaGraphLaunch(graph_.get(), gpu_->stream.get()), "cudaGraphLaunch");
 }
 
-extern const UpdateKernels lamb_kernels{};   // not yet
-
 const UpdateKernels& update_kernels_of(const OptimiserKind& kind) {
 #define GC_OPTIMISER(which) \
     if (&kind == &which##_optimiser) return which##_kernels;
@@ -58,16 +56,45 @@ static std::vector<Layout::Run> runs_of_state(const Layout& layout, uint32_t vec
 
 CudaOptimiser::CudaOptimiser(const OptimiserConfig& config, const Layout& layout, CudaDevice& device)
     : config_(config),
+      undecayed_(optimiser_without_decay(config)),
       kind_(*optimiser_find(config.kind)),
       kernels_(update_kernels_of(kind_)),
       vectors_(kind_.vectors(config)),
+      vectors_in_all_(optimiser_vectors(config)),
       elements_(layout.elements),
+      parts_(optimiser_parts(config.ranges, layout, true)),
       device_(device),
       gpu_(*device.gpus()[0]) {
-    gpu_.arena.plan("optimiser", vectors_ * elements_ * sizeof(float), &state_);
-    gpu_.arena.plan_pinned("optimiser", vectors_ * elements_ * sizeof(float), &host_);
-    digest_.plan(gpu_, runs_of_state(layout, vectors_));
+    gpu_.arena.plan("optimiser", vectors_in_all_ * elements_ * sizeof(float), &state_);
+    gpu_.arena.plan_pinned("optimiser", vectors_in_all_ * elements_ * sizeof(float), &host_);
+    digest_.plan(gpu_, runs_of_state(layout, vectors_in_all_));
+    if (kernels_.look) {
+        uint64_t most = 0;
+        for (const OptimiserPart& part : parts_) most = std::max(most, part.count);
+        gpu_.arena.plan("optimiser", blocks_of(most, norm_piece) * sizeof(TensorNorms), &norms_);
+        gpu_.arena.plan("optimiser", sizeof(StepRates), &own_);
+    }
     step(0);
+}
+
+std::span<const OptimiserPart> CudaOptimiser::parts(const Group& group) const {
+    const auto first = std::ranges::lower_bound(parts_, group.offset, {}, &OptimiserPart::offset);
+    const auto end = std::ranges::lower_bound(first, parts_.end(), group.offset + group.count, {}, &OptimiserPart::offset);
+    return {first, end};
+}
+
+Status CudaOptimiser::apply(float* w, const Group& group, const Words& words) {
+    for (const OptimiserPart& part : parts(group)) {
+        const UpdateVectors at = vectors(w, part.offset);
+        if (part.how == Treatment::frozen && !at.mean) continue;
+        Words of = words;
+        of.first += part.offset - group.offset;
+        const bool scaled = kernels_.look && part.how == Treatment::plain;
+        auto* const own = scaled ? static_cast<StepRates*>(own_.device) : nullptr;
+        if (scaled) GC_TRY(kernels_.look(gpu_.stream.get(), at, of, part.count, static_cast<TensorNorms*>(norms_.device), own));
+        GC_TRY(kernels_.apply(gpu_.stream.get(), at, update_rule(part.how), of, part.count, own));
+    }
+    return {};
 }
 
 Status CudaOptimiser::ready() {

@@ -126,7 +126,7 @@ Status CudaNet::forward(uint32_t number, uint32_t slot_number, std::span<const B
     GC_TRY(cross(run, false, false));
     GC_TRY(pass_end(number));
     GC_TRY(wait(lane.passed));
-    if (has_loss()) sink.loss(number, id, lane.results.as<LossResult>()->loss);
+    if (has_loss()) tell_loss(number, id, samples, sink);
     return statistics_ ? hand_in(number, id, sink, 0, 1) : Status{};
 }
 

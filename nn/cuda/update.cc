@@ -29,7 +29,7 @@ Status CudaNet::update(uint32_t number) {
         const Words from{reinterpret_cast<const ApplyNow*>(now), group.offset - bucket.offset,
                          reinterpret_cast<const double*>(now + sizeof(ApplyNow)) + g};
         if (statistics_ && number == 0) GC_TRY(apply_statistics(stream, w + group.offset, from, group.count, statistics_share));
-        else GC_TRY(optimiser_->apply(w, group.offset, from, group.count));
+        else GC_TRY(optimiser_->apply(w, group, from));
     }
     return refresh(gpus_[0], bucket.offset, bucket.offset + bucket.count);
 }

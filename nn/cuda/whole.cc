@@ -24,9 +24,18 @@ void CudaNet::plan_whole() {
         arena.plan_pinned("samples", blocks * whole_.staged_bytes, &whole_.staged[parity]);
         arena.plan_pinned("samples", sizeof(uint64_t) + (blocks + 1) * whole_.result_bytes, &whole_.results[parity]);
     }
-    for (const Group& group : layout_.groups) whole_.thread_blocks += update_blocks(group.offset, group.count);
-    arena.plan("sums", whole_.thread_blocks * sizeof(UpdateBlock), &whole_.blocks);
     arena.plan("sums", sizeof(UpdateTotal), &whole_.total);
+}
+
+void CudaNet::plan_whole_update() {
+    whole_.on = whole_.on && optimiser_->whole_steps();
+    if (!whole_.on) return;
+    for (const Group& group : layout_.groups) {
+        if (group.statistics) whole_.thread_blocks += update_blocks(group.offset, group.count);
+        else
+            for (const OptimiserPart& part : optimiser_->parts(group)) whole_.thread_blocks += update_blocks(part.offset, part.count);
+    }
+    device_.gpus()[0]->arena.plan("sums", whole_.thread_blocks * sizeof(UpdateBlock), &whole_.blocks);
 }
 
 Status CudaNet::ready_whole() {
@@ -38,19 +47,24 @@ Status CudaNet::ready_whole() {
     for (uint32_t g = 0; g < layout_.groups.size(); ++g) {
         const Group& group = layout_.groups[g];
         const CudaDevice::StepGroup words = follower->step_group(g);
-        update_split({.element = group.offset,
-                      .count = group.count,
-                      .words = words.first,
-                      .number = g,
-                      .radix = words.radix,
-                      .statistics = group.statistics},
-                     &blocks);
+        const auto split = [&](uint64_t offset, uint64_t count, UpdateRule rule) {
+            update_split({.element = offset,
+                          .count = count,
+                          .words = words.first + (offset - group.offset),
+                          .digit = group.count,
+                          .number = g,
+                          .radix = words.radix,
+                          .rule = rule},
+                         &blocks);
+        };
+        if (group.statistics) split(group.offset, group.count, UpdateRule::statistics);
+        else
+            for (const OptimiserPart& part : optimiser_->parts(group)) split(part.offset, part.count, update_rule(part.how));
     }
     GC_ASSERT(blocks.size() == whole_.thread_blocks);
     for (uint32_t parity = 0; parity < 2; ++parity) {
         UpdateTask& task = whole_.task[parity];
-        task.w = static_cast<float*>(gpus_[0].parameters.device);
-        optimiser_->task(&task);
+        optimiser_->task(static_cast<float*>(gpus_[0].parameters.device), &task);
         task.words = follower->step_words(whole_.lanes);
         task.rates = &lanes_[0].slots[0].frame.header->rates;
         task.blocks = static_cast<const UpdateBlock*>(whole_.blocks.device);

@@ -57,7 +57,7 @@ constexpr LayerKey mean_over{
     .max = 1,
     .help =
         "of masks and texts.  positions: a sample's loss is its sum divided by all positions of the sample; valid: the loss of a "
-        "mini-batch is its sum divided by the positions of all its samples whose label is not the ignored one (ssgd on CPUs)",
+        "mini-batch is its sum divided by the positions of all its samples whose label is not the ignored one (ssgd)",
     .words = [] {
         return std::vector<std::string>{"positions", "valid"};
     }};

@@ -193,6 +193,33 @@ TEST(CudaMoreNets, BitsAreTheSameInEveryRun) {
         }
 }
 
+// With mean_over = "valid" a block also says how many of its positions count; losses and gradients are those of the mean over all.
+TEST(CudaMoreNets, BlocksSayHowManyPositionsCount) {
+    GC_NEED_GPU();
+    struct Counts : Gather {
+        using Gather::Gather;
+        uint64_t counted = 0;
+        void valid(uint32_t, BlockId, uint64_t positions) override { counted = positions; }
+    };
+    const NetSpec plain = of_masks();
+    NetSpec spec = plain;
+    spec.layers.back().values.set("mean_over", 1);
+    for (const uint32_t slots : {1u, 2u}) {   // blocks as graphs, and as passes
+        NetConfig config = sizes({5});
+        CudaRig without(plain, config);
+        config.slots = slots;
+        CudaRig rig(spec, config);
+        Rig cpu(spec, sizes({5}));
+        const Data data(spec, 5, 3);
+        Counts found(rig.net->layout()), wanted(cpu.net->layout());
+        ASSERT_TRUE(rig.net->block(0, {0, 0}, data.samples, found).ok());
+        ASSERT_TRUE(cpu.net->block(0, {0, 0}, data.samples, wanted).ok());
+        EXPECT_EQ(found.counted, wanted.counted);
+        EXPECT_TRUE(found.counted > 0 && found.counted < uint64_t{5} * spec.positions());
+        EXPECT_TRUE(same_bits(found.gradient, without.block(data.samples).gradient));
+    }
+}
+
 // The labels of a text are its tokens, and those of the loss's stage come from there although another stage reads them as input.
 TEST(CudaMoreNets, StagesHaveTheBitsOfTheWhole) {
     GC_NEED_GPU();

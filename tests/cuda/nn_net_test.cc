@@ -249,10 +249,28 @@ TEST(CudaNet, SinksMayTakeGradientsOnTheGpu) {
 TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
     GC_NEED_GPU();
     const NetSpec spec{.C = 3, .H = 5, .W = 4, .classes = 3, .layers = {conv(7, 2), norm(), relu(), fc(3), loss()}};
-    for (const OptimiserConfig& config : {OptimiserConfig{.lr = 0.1}, OptimiserConfig{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-                                          OptimiserConfig{.lr = 0.1, .momentum = 0.8, .weight_decay = 0.02, .nesterov = true},
-                                          OptimiserConfig{.kind = "adam", .lr = 0.01, .weight_decay = 0.01}})
+    std::vector<OptimiserConfig> configs = {
+        {.lr = 0.1},
+        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01},
+        {.lr = 0.1, .momentum = 0.8, .weight_decay = 0.02, .nesterov = true},
+        {.kind = "adam", .lr = 0.01, .weight_decay = 0.01},
+        {.lr = 0.1, .ema = 0.75},
+        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .decay_exempt = true, .freeze = {"conv1"}},
+        {.kind = "adam", .lr = 0.01, .weight_decay = 0.01, .freeze = {"fc1.weight"}, .ema = 0.5},
+        {.kind = "adamw",
+         .lr = 0.01,
+         .weight_decay = 0.5,
+         .decay_exempt_names = {"norm1", "conv1.weight"},
+         .freeze = {"conv1.bias"},
+         .ema = 0.9},
+        {.kind = "lamb", .lr = 0.01, .weight_decay = 0.5},
+        {.kind = "lamb", .lr = 0.01, .weight_decay = 0.5, .decay_exempt = true, .freeze = {"fc1.weight"}, .ema = 0.9}};
+    std::vector<Layer> layers;
+    ASSERT_TRUE(layers_check(spec, &layers).ok());
+    for (OptimiserConfig& config : configs)
         for (const Word word : {Word::i16, Word::i32, Word::i64}) {
+            const Status ranged = optimiser_ranges(layers, &config);
+            ASSERT_TRUE(ranged.ok()) << ranged.what;
             Rig cpu(spec, sizes({2}), config);
             std::vector<uint64_t> all(3 * cpu.net->layout().elements);   // page-locked: copies of words do not wait
             CudaRig gpu(spec, sizes({2}), config);
@@ -277,7 +295,7 @@ TEST(CudaNet, AppliesSumsToTheBitAsTheCpu) {
             auto same = [](std::span<const float> a, std::span<const float> b) {
                 return same_bits({a.begin(), a.end()}, {b.begin(), b.end()});
             };
-            EXPECT_TRUE(same(cpu.net->parameters(), gpu.net->parameters())) << config.kind << " " << config.momentum;
+            EXPECT_TRUE(same(cpu.net->parameters(), gpu.net->parameters())) << config.kind << " " << config.momentum << " " << config.ema;
             EXPECT_TRUE(same(cpu.optimiser->state(), gpu.optimiser->state()));
             EXPECT_EQ(cpu.net->digest(), gpu.net->digest());
             EXPECT_EQ(cpu.optimiser->digest(11), gpu.optimiser->digest(11));

@@ -26,15 +26,15 @@ struct Groups {
     explicit Groups(const UpdateCase& c) : words(c.lanes - 1) {   // words need not be aligned as the elements are
         for (const uint32_t offset : {0u, 1u, 2u, 3u})
             for (const uint64_t count : {1u, 3u, 4u, 5u, 1023u, 1025u, 2047u, 2048u, 2049u, 4100u}) {
-                while (elements % 4 != offset) add(1, false, c);
-                add(count, false, c);
-                add(count, true, c);
+                while (elements % 4 != offset) add(1, UpdateRule::plain, c);
+                for (const UpdateRule rule : {UpdateRule::plain, UpdateRule::statistics, UpdateRule::exempt, UpdateRule::frozen})
+                    add(count, rule, c);
             }
-        while (elements % 4 == 0) add(1, false, c);   // so the second vector of state is not aligned
+        while (elements % 4 == 0) add(1, UpdateRule::plain, c);   // so the second vector of state is not aligned
     }
-    void add(uint64_t count, bool statistics, const UpdateCase& c) {
-        const int32_t radix = statistics && c.word == Word::i16 ? 201 : 0;
-        all.push_back({elements, count, words, static_cast<uint32_t>(all.size()), radix, statistics});
+    void add(uint64_t count, UpdateRule rule, const UpdateCase& c) {
+        const int32_t radix = rule == UpdateRule::statistics && c.word == Word::i16 ? 201 : 0;
+        all.push_back({elements, count, words, count, static_cast<uint32_t>(all.size()), radix, rule});
         elements += count;
         words += radix != 0 ? 3 * count : count;
     }
@@ -43,7 +43,7 @@ struct Groups {
 template <typename T>
 void expect_as_alone(const UpdateCase& c) {
     const Groups groups(c);
-    const uint32_t vectors = c.kind.vectors(c.config);
+    const uint32_t own = c.kind.vectors(c.config), vectors = optimiser_vectors(c.config);
     std::mt19937 random(7);
     std::vector<double> units;
     for (size_t g = 0; g < groups.all.size(); ++g)
@@ -65,28 +65,28 @@ void expect_as_alone(const UpdateCase& c) {
         for (uint64_t i = 0; i < group.count; ++i)
             for (uint64_t digits = group.radix != 0 ? 3 : 1; digits-- > 0;)
                 whole[group.element + i] = whole[group.element + i] * group.radix +
-                                           static_cast<std::make_signed_t<T>>(sums[group.words + digits * group.count + i]);
+                                           static_cast<std::make_signed_t<T>>(sums[group.words + digits * group.digit + i]);
     std::normal_distribution<float> normal;
     std::vector<float> values(groups.elements), state(vectors * groups.elements);
     for (float& each : values) each = normal(random);
     for (float& each : state) each = std::abs(normal(random));   // Adam's second moments are not negative
 
-    const StepRates rates = c.kind.rates(c.config, 3);
+    const UpdateRates rates = {c.kind.rates(c.config, 3), c.kind.rates(optimiser_without_decay(c.config), 3), averaged_share(c.config, 3)};
     const float share = 0.25f;
     const DeviceVector<double> unit(units);
     const DeviceVector<uint32_t> spoiled(std::vector<uint32_t>(2)), halted(std::vector<uint32_t>{0, 1});
-    auto vector = [&](const DeviceVector<float>& of, uint32_t number, uint64_t element) {
-        return number < vectors ? of.get() + number * groups.elements + element : nullptr;
+    auto at = [&](const DeviceVector<float>& values_of, const DeviceVector<float>& state_of, uint64_t element) {
+        auto vector = [&](uint32_t number, bool there) { return there ? state_of.get() + number * groups.elements + element : nullptr; };
+        return UpdateVectors{values_of.get() + element, vector(0, own > 0), vector(1, own > 1), vector(own, vectors > own)};
     };
     const DeviceVector<float> w(values), s(state), w_alone(values), s_alone(state);
     const DeviceVector<int64_t> words(whole);
     const DeviceVector<ApplyNow> now(std::vector<ApplyNow>{{words.get(), Word::i64, rates, spoiled.get() + 1}});
     for (const UpdateGroup& group : groups.all) {
         const Words from{now.get(), group.element, unit.get() + group.number};
-        float* at = w_alone.get() + group.element;
-        ASSERT_TRUE(ok(group.statistics ? apply_statistics(nullptr, at, from, group.count, share)
-                                        : c.kernels.apply(nullptr, at, vector(s_alone, 0, group.element), vector(s_alone, 1, group.element),
-                                                          from, group.count)));
+        const UpdateVectors alone = at(w_alone, s_alone, group.element);
+        ASSERT_TRUE(ok(group.rule == UpdateRule::statistics ? apply_statistics(nullptr, alone.w, from, group.count, share)
+                                                            : c.kernels.apply(nullptr, alone, group.rule, from, group.count, nullptr)));
     }
     const std::vector<float> w_want = w_alone.read(), s_want = s_alone.read();
 
@@ -98,12 +98,10 @@ void expect_as_alone(const UpdateCase& c) {
         ASSERT_EQ(blocks.size(), count);
     }
     const DeviceVector<UpdateBlock> block(blocks);
-    const DeviceVector<StepRates> rate(std::vector<StepRates>{rates});
+    const DeviceVector<UpdateRates> rate(std::vector<UpdateRates>{rates});
     const DeviceVector<UpdateTotal> total(std::vector<UpdateTotal>(1));
     const DeviceVector<uint64_t> digest(1);
-    task.w = w.get();
-    task.first = vector(s, 0, 0);
-    task.second = vector(s, 1, 0);
+    task.at = at(w, s, 0);
     task.words.word = c.word;
     task.words.lanes = c.lanes;
     task.words.units = unit.get();
@@ -133,7 +131,7 @@ void expect_as_alone(const UpdateCase& c) {
     values = w_want;
     values[groups.elements - 1] = INFINITY;
     const DeviceVector<float> wild(values);
-    task.w = wild.get();
+    task.at.w = wild.get();
     ASSERT_TRUE(ok(c.kernels.all(nullptr, task, count)));
     EXPECT_EQ(spoiled.read()[0], 1u);
 }
@@ -144,13 +142,16 @@ TEST_F(CudaUpdate, GroupsOfAnyOffsetAndSizeAreAsAlone) {
     for (const uint32_t lanes : {1u, 3u})
         for (const UpdateCase& c :
              {UpdateCase{sgd_optimiser, sgd_kernels, plain, {}, lanes}, UpdateCase{sgd_optimiser, sgd_kernels, momentum, {}, lanes},
-              UpdateCase{adam_optimiser, adam_kernels, adam, {}, lanes}, UpdateCase{adamw_optimiser, adamw_kernels, adamw, {}, lanes}}) {
-            SCOPED_TRACE(c.config.kind + std::to_string(c.config.momentum) + ", lanes: " + std::to_string(lanes));
-            UpdateCase with = {c.kind, c.kernels, c.config, Word::i16, lanes};
-            expect_as_alone<uint16_t>(with);
-            with.word = Word::i32;
-            expect_as_alone<uint32_t>(with);
-        }
+              UpdateCase{adam_optimiser, adam_kernels, adam, {}, lanes}, UpdateCase{adamw_optimiser, adamw_kernels, adamw, {}, lanes}})
+            for (const double ema : {0.0, 0.75}) {
+                if (ema > 0 && lanes > 1) continue;
+                SCOPED_TRACE(fmt::format("{} {}, lanes: {}, ema {}", c.config.kind, c.config.momentum, lanes, ema));
+                UpdateCase with = {c.kind, c.kernels, c.config, Word::i16, lanes};
+                with.config.ema = ema;
+                expect_as_alone<uint16_t>(with);
+                with.word = Word::i32;
+                expect_as_alone<uint32_t>(with);
+            }
 }
 
 }   // namespace

@@ -131,8 +131,6 @@ const std::vector<Case> cases = {
      "net.layers: weights that layers share (weights_of) go with ssgd in this version, not with asgd"},
     {{.net = "[[net.layers]]\nkind = \"softmax_cross_entropy\"\nmean_over = \"valid\"\n", .algorithm = "kind = \"ma\"\n"},
      "net.layers: mean_over = \"valid\" counts the positions of whole mini-batches: it goes with ssgd, not with ma"},
-    {{.net = "device = \"cuda\"\n[[net.layers]]\nkind = \"softmax_cross_entropy\"\nmean_over = \"valid\"\n"},
-     "net.layers: mean_over = \"valid\" computes on CPUs in this version: take device = \"cpu\""},
     {{.net = "mean_over = \"valid\"\n[[net.layers]]\nkind = \"softmax_cross_entropy\"\n"},
      "net.mean_over: is of presets: a layer softmax_cross_entropy has a key of this name"},
     {{.net = "preset = \"mlp\"\nprecision = \"tf32\"\n"},
@@ -155,8 +153,6 @@ const std::vector<Case> cases = {
      "optimiser.evaluate: there are no averaged weights: ema goes with optimiser.ema above 0"},
     {{.optimiser = "kind = \"lamb\"\n", .algorithm = "kind = \"ma\"\n"},
      "optimiser.kind: lamb goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "kind = \"lamb\"\n"},
-     "optimiser.kind: lamb computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "kind = \"lamb\"\n", .parallel = "slices = 2\n"},
      "optimiser.kind: lamb takes norms of whole tensors in this version: leave slices and buddy out"},
 
@@ -318,26 +314,16 @@ TEST(JobRules, AKeyOfSsgdOrOfCpus) {
      "data.samples: goes with ssgd, not ma"},
     {{.net = "preset = \"unet\"\nmean_over = \"valid\"\n", .algorithm = "kind = \"ma\"\n"},
      "net.mean_over: goes with ssgd, not ma"},
-    {{.net = "preset = \"unet\"\nmean_over = \"valid\"\ndevice = \"cuda\"\n"},
-     "net.mean_over: computes on CPUs in this version: take device = \"cpu\""},
     {{.net = "preset = \"gpt\"\ntied_head = true\n", .algorithm = "kind = \"ma\"\n"},
      "net.tied_head: goes with ssgd, not ma"},
     {{.optimiser = "weight_decay = 0.1\ndecay_exempt = [\"fc1\"]\n", .algorithm = "kind = \"ma\"\n"},
      "optimiser.decay_exempt: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "weight_decay = 0.1\ndecay_exempt = true\n"},
-     "optimiser.decay_exempt: computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "freeze = [\"fc1\"]\n", .algorithm = "kind = \"ma\"\n"},
      "optimiser.freeze: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"auto\"\n", .optimiser = "freeze = [\"fc1\"]\n"},
-     "optimiser.freeze: computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "clip_norm = 1\n", .algorithm = "kind = \"ma\"\n"},
      "optimiser.clip_norm: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "clip_norm = 1\n"},
-     "optimiser.clip_norm: computes on CPUs in this version: take device = \"cpu\""},
     {{.optimiser = "ema = 0.9\n", .algorithm = "kind = \"ma\"\n"},
      "optimiser.ema: goes with ssgd, not ma"},
-    {{.net = "preset = \"mlp\"\ndevice = \"cuda\"\n", .optimiser = "ema = 0.9\n"},
-     "optimiser.ema: computes on CPUs in this version: take device = \"cpu\""},
     {{.algorithm = "kind = \"ma\"\n", .profile = "step = 2\n"},
      "profile.step: goes with ssgd, not ma"},
     };
@@ -350,7 +336,6 @@ TEST(JobRules, AKeyOfSsgdOrOfCpus) {
     for (const JobOption& option : job_options()) {
         const std::string key = fmt::format("{}.{}", option.section, option.key);
         EXPECT_EQ(said.contains(key + ": goes with ssgd, not ma"), option.field.ssgd) << key;
-        EXPECT_EQ(said.contains(key + ": computes on CPUs in this version: take device = \"cpu\""), option.field.cpus) << key;
     }
 }
 

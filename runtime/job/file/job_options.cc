@@ -120,10 +120,6 @@ constexpr JobOption::Field of_ssgd(JobOption::Field made) {
     made.ssgd = true;
     return made;
 }
-constexpr JobOption::Field of_ssgd_on_cpus(JobOption::Field made) {
-    made.cpus = true;
-    return of_ssgd(made);
-}
 
 // clang-format off
 constexpr JobOption rows[] = {
@@ -220,7 +216,7 @@ constexpr JobOption rows[] = {
      field<&PresetSize::dropout, Identity::changed>},
     {"net", "mean_over", Kind::name, "\"positions\"", 0, 0, false, means,
      "of presets and data with masks, or a text.  positions: a sample's loss is its sum divided by all positions of the sample; valid: the loss of a mini-batch is its sum divided by the positions of all its samples whose label is not the ignored one (mean_over of softmax_cross_entropy)",
-     of_ssgd_on_cpus({[](Target target, const Value& value) { target.job->size.valid = value.text == "valid"; },
+     of_ssgd({[](Target target, const Value& value) { target.job->size.valid = value.text == "valid"; },
                       [](const JobConfig& job) -> std::string { return job.size.valid ? "valid" : "positions"; }, Identity::changed})},
     {"net", "pad", Kind::integer, "0", 0, 1024, false, nullptr,
      "zeros added on each side of a sample, with [[net.layers]]", field<&JobConfig::net_pad, Identity::yes>},
@@ -264,7 +260,7 @@ constexpr JobOption rows[] = {
      "how lr changes over the job", field<&OptimiserConfig::schedule, Identity::yes>},
     {"optimiser", "decay_exempt", Kind::flag_or_texts, "false", 0, 1, false, nullptr,
      "true: weight_decay leaves out tensors of fewer than 2 dimensions, which are biases and weights of norms; or [\"fc1\", \"conv1.bias\"]: it leaves out the tensors of these layers, and these tensors",
-     of_ssgd_on_cpus({[](Target target, const Value& value) {
+     of_ssgd({[](Target target, const Value& value) {
           target.job->optimiser.decay_exempt = value.integer != 0;
           target.job->optimiser.decay_exempt_names = value.texts;
       },
@@ -274,13 +270,13 @@ constexpr JobOption rows[] = {
       Identity::changed})},
     {"optimiser", "freeze", Kind::texts, "[]", 0, 0, false, nullptr,
      "names of layers, or of tensors, that keep their initial weights bit for bit: no update, no momentum, no decay.  \"layer1\" names layer1.0.conv1 too.  Running statistics of batch norm go on",
-     of_ssgd_on_cpus(field<&OptimiserConfig::freeze, Identity::changed>)},
+     of_ssgd(field<&OptimiserConfig::freeze, Identity::changed>)},
     {"optimiser", "clip_norm", Kind::number, "0", 0, 1e30, false, nullptr,
      "a step whose gradient has a larger norm, over all layers, is scaled to this norm; 0: none is",
-     of_ssgd_on_cpus(field<&OptimiserConfig::clip_norm, Identity::changed>)},
+     of_ssgd(field<&OptimiserConfig::clip_norm, Identity::changed>)},
     {"optimiser", "ema", Kind::number, "0", 0, 1, false, nullptr,
      "averaged weights are kept beside the weights: after each step ema times the average before it and 1 - ema times the weights; they are part of checkpoints, of final.h5 and of the step's digest; 0: none",
-     of_ssgd_on_cpus(field<&OptimiserConfig::ema, Identity::changed>), true},
+     of_ssgd(field<&OptimiserConfig::ema, Identity::changed>), true},
     {"optimiser", "evaluate", Kind::name, "\"weights\"", 0, 0, false, evaluated,
      "ema: evaluations during the job are of the averaged weights, with the running statistics of the net",
      {[](Target target, const Value& value) { target.job->evaluate_ema = value.text == "ema"; },

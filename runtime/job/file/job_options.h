@@ -54,8 +54,7 @@ struct JobOption {
         // The help names those with the trait, which alone use the value.
         bool ExchangeKind::*exchanges = nullptr;
         bool AlgorithmKind::*algorithms = nullptr;
-        // A value other than the default goes with ssgd alone; computes on CPUs alone in this version.
-        bool ssgd = false, cpus = false;
+        bool ssgd = false;   // a value other than the default goes with ssgd alone
     };
 
     const char* section;

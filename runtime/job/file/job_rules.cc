@@ -166,8 +166,6 @@ constexpr JobRule rules[] = {
      "weights that layers share (weights_of) go with ssgd in this version, not with {algorithm.kind}"},
     {"net.layers", [](Keys keys) { return averages_valid(keys) && keys.job.algorithm != "ssgd"; },
      "mean_over = \"valid\" counts the positions of whole mini-batches: it goes with ssgd, not with {algorithm.kind}"},
-    {"net.layers", [](Keys keys) { return averages_valid(keys) && !on_cpus(keys); },
-     "mean_over = \"valid\" computes on CPUs in this version: take device = \"cpu\""},
     {"net.mean_over", [](Keys keys) { return keys.job.size.valid && !keys.has("net.preset"); },
      "is of presets: a layer softmax_cross_entropy has a key of this name"},
     {"net.precision", [](Keys keys) { return keys.job.precision == Precision::tf32 && on_cpus(keys); },
@@ -192,8 +190,6 @@ constexpr JobRule rules[] = {
      "there are no averaged weights: ema goes with optimiser.ema above 0"},
     {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && learns_alone(keys); },
      "{optimiser.kind} goes with ssgd, not {algorithm.kind}"},
-    {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && !on_cpus(keys); },
-     "{optimiser.kind} computes on CPUs in this version: take device = \"cpu\""},
     {"optimiser.kind", [](Keys keys) { return by_tensor(keys) && (sliced(keys) || keys.job.buddy); },
      "{optimiser.kind} takes norms of whole tensors in this version: leave slices and buddy out"},
 
@@ -353,11 +349,8 @@ std::vector<BrokenRule> job_rules_broken(JobKeys keys) {
     for (const JobRule& rule : rules)
         if (rule.broken(keys)) add(rule.key, rule.text);
     for (const JobOption& option : job_options()) {
-        if (!option.field.ssgd && !option.field.cpus) continue;
         const std::string key = fmt::format("{}.{}", option.section, option.key);
-        if (!keys.changed(key)) continue;
-        if (option.field.ssgd && learns_alone(keys)) add(key, "goes with ssgd, not {algorithm.kind}");
-        if (option.field.cpus && !on_cpus(keys)) add(key, "computes on CPUs in this version: take device = \"cpu\"");
+        if (option.field.ssgd && learns_alone(keys) && keys.changed(key)) add(key, "goes with ssgd, not {algorithm.kind}");
     }
     return broken;
 }
