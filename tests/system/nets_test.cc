@@ -39,15 +39,40 @@ void masks(const std::string& folder) {
     ASSERT_TRUE(status.ok()) << status.what;
 }
 
+/// Of 16 x 16 pixels in 3 classes that differ in their brightness.
+void images(const std::string& folder) {
+    constexpr uint32_t count = 24, pixels = 3 * 16 * 16;
+    std::vector<uint8_t> images;
+    std::vector<int32_t> labels;
+    for (uint32_t i = 0; i < count * pixels; ++i) {
+        if (i % pixels == 0) labels.push_back(static_cast<int32_t>(i / pixels % 3));
+        images.push_back(static_cast<uint8_t>(80 * static_cast<uint32_t>(labels.back()) + random4(Purpose::test, i, 0, 0)[0] % 60));
+    }
+    const DataInfo info{count, 3, 16, 16, 3, {0.4f, 0.4f, 0.4f}, {0.3f, 0.3f, 0.3f}, "a test"};
+    std::filesystem::create_directories(folder + "/data");
+    for (const char* half : {"train", "test"}) {
+        const Status status = shard_write(fmt::format("{}/data/{}.h5", folder, half), info, images.data(), labels.data());
+        ASSERT_TRUE(status.ok()) << status.what;
+    }
+}
+
 constexpr NetOf nets[] = {
     {"gpt", text, "context = 12\n[net]\npreset = \"gpt\"\ndepth = 2\nwidth = 24\nheads = 3\ntied_head = true\n"},
     {"masks", masks,
      "flip = true\ncrop = 2\n[[net.layers]]\nkind = \"conv\"\noutputs = 8\nkernel = 3\npad = 1\n[[net.layers]]\nkind = \"group_norm\"\n"
      "groups = 2\n[[net.layers]]\nkind = \"gelu\"\n[[net.layers]]\nkind = \"conv\"\noutputs = 3\nkernel = 1\n[[net.layers]]\n"
      "kind = \"softmax_cross_entropy\"\n"}};
+/// Of many millions of parameters, so that their jobs have few steps.  These take minutes: GC_GRIDS=all, as `make nightly` does, trains
+/// them.
+std::vector<NetOf> large_nets() {
+    const char* wanted = std::getenv("GC_GRIDS");
+    if (!wanted || wanted != std::string_view("all")) return {};
+    return {{"unet", masks, "[net]\npreset = \"unet\"\n"}, {"resnet18", images, "[net]\npreset = \"resnet18\"\n"}};
+}
 
 struct SystemNets : testing::TestWithParam<NetOf> {
     Cluster cluster{4};
+    uint32_t blocks = 8;
     void SetUp() override {
         ASSERT_NO_FATAL_FAILURE(GetParam().import(cluster.folder));
         for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
@@ -55,9 +80,9 @@ struct SystemNets : testing::TestWithParam<NetOf> {
     }
     std::string job(uint32_t steps, const std::string& algorithm, const std::string& more = "") const {
         return fmt::format(
-            "[job]\nseed = 2\nsteps = {}\nbatch = 12\nblocks = 8\ndeadline = \"8s\"\n{}[data]\ntrain = \"{}/data/train.h5\"\n"
+            "[job]\nseed = 2\nsteps = {}\nbatch = 12\nblocks = {}\ndeadline = \"8s\"\n{}[data]\ntrain = \"{}/data/train.h5\"\n"
             "test = \"{}/data/test.h5\"\n{}[optimiser]\nkind = \"adam\"\nlr = 0.002\n[algorithm]\n{}",
-            steps, more, cluster.folder, cluster.folder, GetParam().net, algorithm);
+            steps, blocks, more, cluster.folder, cluster.folder, GetParam().net, algorithm);
     }
     JobStatus trained(const std::string& text, const std::vector<std::string>& nodes, std::string* job = nullptr) {
         const Json answer = cluster[0].submit(text, nodes);
@@ -68,35 +93,38 @@ struct SystemNets : testing::TestWithParam<NetOf> {
         EXPECT_EQ(status.state, JobState::done) << status.error << logs(cluster);
         return status;
     }
+    void one_digest(uint32_t steps);
+    void killed_and_resumed(uint32_t steps, uint32_t checkpoint_every, uint32_t killed, uint32_t cancelled);
 };
 
-TEST_P(SystemNets, OneDigestForAnyNumberOfNodesAndExchange) {
-    const JobStatus wanted = trained(job(20, "exchange = \"ring\"\n"), {"a"});
+void SystemNets::one_digest(uint32_t steps) {
+    const JobStatus wanted = trained(job(steps, "exchange = \"ring\"\n"), {"a"});
     EXPECT_GT(wanted.accuracy, 0);
     for (const char* algorithm : {"exchange = \"ring\"\n", "exchange = \"coded-rs\"\nm = 2\n"})
         for (const std::vector<std::string>& nodes : {std::vector<std::string>{"a", "b"}, {"a", "b", "c", "d"}}) {
             SCOPED_TRACE(fmt::format("{} of {} nodes", algorithm, nodes.size()));
-            const JobStatus status = trained(job(20, algorithm), nodes);
+            const JobStatus status = trained(job(steps, algorithm), nodes);
             EXPECT_EQ(status.digest, wanted.digest);
             EXPECT_EQ(status.accuracy, wanted.accuracy);
             EXPECT_EQ(status.test_loss, wanted.test_loss);
         }
 }
 
-TEST_P(SystemNets, ANodeIsKilledAndTheJobIsResumed) {
-    constexpr uint32_t steps = 600;
+/// A node is killed after so many steps, and the job is cancelled after so many.
+void SystemNets::killed_and_resumed(uint32_t steps, uint32_t checkpoint_every, uint32_t killed, uint32_t cancelled) {
     const JobStatus wanted = trained(job(steps, "exchange = \"ring\"\n"), {"a"});
     // The code goes on without the node, and then without the job's first half.
-    std::string id = cluster[0].submit(job(steps, "exchange = \"coded-rs\"\nm = 2\ns = 1\n", "checkpoint_every = 5\n")).value("id", "");
-    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 15; })) << cluster[0].job(id).dump(2) << logs(cluster);
+    const std::string checkpoints = fmt::format("checkpoint_every = {}\n", checkpoint_every);
+    std::string id = cluster[0].submit(job(steps, "exchange = \"coded-rs\"\nm = 2\ns = 1\n", checkpoints)).value("id", "");
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= killed; })) << cluster[0].job(id).dump(2) << logs(cluster);
     cluster[3].process->kill(SIGKILL), cluster[3].process->wait();
-    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 30; })) << cluster[0].job(id).dump(2) << logs(cluster);
+    ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= cancelled; })) << cluster[0].job(id).dump(2) << logs(cluster);
     cluster[0].post("/v1/jobs/" + id + "/cancel", Json::object());
     const JobStatus cut = cluster[0].ended(id, 2 * patience_us);
     ASSERT_TRUE(cut.state == JobState::cancelled) << cut.error << "at step " << cut.step;
     for (const size_t node : {1, 2}) (void)cluster[node].ended(id, 2 * patience_us);
     ASSERT_TRUE(eventually([&] { return cluster[0].sees() == "a b c"; }));
-    std::string other = job(steps, "exchange = \"ring\"\n", "checkpoint_every = 5\n");
+    std::string other = job(steps, "exchange = \"ring\"\n", checkpoints);
     const Json answer =
         cluster[0].post("/v1/jobs/" + id + "/resume", Json{{"text", other}, {"base", "/"}, {"path", "other.toml"}, {"nodes", {"a", "b"}}});
     ASSERT_EQ(answer.value("id", ""), id) << answer.dump();
@@ -105,6 +133,14 @@ TEST_P(SystemNets, ANodeIsKilledAndTheJobIsResumed) {
     EXPECT_EQ(last.state, JobState::done) << last.error << logs(cluster);
     EXPECT_EQ(last.digest, wanted.digest);
 }
+
+TEST_P(SystemNets, OneDigestForAnyNumberOfNodesAndExchange) { one_digest(20); }
+TEST_P(SystemNets, ANodeIsKilledAndTheJobIsResumed) { killed_and_resumed(600, 5, 15, 30); }
+
+struct SystemLargeNets : SystemNets {
+    SystemLargeNets() { blocks = 4; }   // of at least two samples, for batch norm
+};
+TEST_P(SystemLargeNets, OneDigestForAnyNumberOfNodesAndExchange) { one_digest(1); }
 
 // Also a GPT whose head and embedding, which share their weights, are in different stages.
 TEST_P(SystemNets, OneDigestForAnyStages) {
@@ -185,6 +221,7 @@ TEST_P(SystemNets, StagesAreResumedOnAnotherGrid) {
 constexpr NetOf gpt = {"gpt", text, "context = 12\n[net]\npreset = \"gpt\"\ndepth = 2\nwidth = 24\nheads = 3\n"};
 constexpr NetOf tied = {"tied", text, nets[0].net};
 INSTANTIATE_TEST_SUITE_P(Of, SystemSlicedNets, testing::Values(gpt, tied), [](const auto& p) { return p.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, SystemLargeNets, testing::ValuesIn(large_nets()), [](const auto& p) { return p.param.name; });
 INSTANTIATE_TEST_SUITE_P(Of, SystemNets, testing::ValuesIn(nets), [](const auto& p) { return p.param.name; });
 
 }   // namespace

@@ -95,7 +95,7 @@ nightly: deps
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/sim --gtest_filter='*Views.*NodesByChance:*Views.TwoNodes*:StagesShapes.*'
 	GC_SEEDS=$$(($$GC_SEEDS / 50)) $(BUILD)/tests/sim --gtest_filter='Ends.*'
 	GC_SEEDS=24 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
-	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrid*'
+	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrid*:Of/SystemLargeNets.*'
 	GC_WIDTH=2100 GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemMemory.*'
 	$(BUILD)/tests/algos --gtest_filter='SlowRidgeTest.*'
 	@$(MAKE) --no-print-directory tidy
