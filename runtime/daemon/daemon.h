@@ -77,7 +77,7 @@ private:
     JobRun& run_of(const JobId& id);   // of one that is open
     void watch_peers(std::vector<PeerState>* before);
     std::vector<NodeAddress> members() const;
-    uint32_t datagrams_for(const std::vector<Member>& members) const;
+    uint32_t datagrams_for(const std::vector<Member>* members) const;
     void rdma_for(bool wanted, JobPlan* plan) const;
     void rails_for(JobPlan* plan) const;
     Status listen_on_interfaces(std::vector<std::string>* addresses);

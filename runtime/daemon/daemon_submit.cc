@@ -110,7 +110,9 @@ Status Daemon::plan(const Submission& submission, JobPlan* plan) const {
     plan->deadline_us = config.deadline_us;
     plan->survive = config.survive;
     plan->elastic = config.survive && config.elastic;
-    if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(plan->members);
+    // A job that begins with one rank has no use for datagrams before others join it.
+    const bool grows = config.survive && plan->members.size() <= cells_of(config);
+    if (config.transport != "tcp") plan->datagram_bytes = datagrams_for(grows ? nullptr : &plan->members);
     if (config.transport == "auto" || config.transport == "rdma") rdma_for(config.transport == "rdma", plan);
     if (plan->rdma && std::exchange(plan->elastic, false))
         plan->notes += "elastic has no effect over RDMA: with transport.kind = \"ip\" other nodes join\n";
@@ -223,11 +225,12 @@ Status Daemon::isa_check(const JobConfig& job, const std::vector<Member>& member
         fmt::join(all, ", "), isa_name(least), fmt::join(above, ", "));
 }
 
-/// The largest datagram that all members' interfaces carry; 0: some have none.
-uint32_t Daemon::datagrams_for(const std::vector<Member>& members) const {
+/// The largest datagram that the interfaces of all these members carry, or where null those of all that this daemon knows; 0: some have
+/// none.
+uint32_t Daemon::datagrams_for(const std::vector<Member>* members) const {
     uint32_t bytes = UINT32_MAX;
     for (const PeerState& peer : membership_->peers()) {
-        if (std::none_of(members.begin(), members.end(), [&](const Member& each) { return each.name == peer.member.name; })) continue;
+        if (members && std::ranges::find(*members, peer.member.name, &Member::name) == members->end()) continue;
         if (peer.datagram_bytes == 0 && bytes != 0)
             log_.info("node {} has no {}: multicast exchanges go over TCP, a copy to each node", peer.member.name,
                       config_.launched() ? "--interface" : "`interface` in its gradcastd.toml");

@@ -1,5 +1,6 @@
 // A protocol for tests of datagrams: on a command it sends its datagrams, and it checks every byte received.
 #pragma once
+#include <atomic>
 #include <set>
 
 #include "tests/link/fixture.h"
@@ -59,7 +60,8 @@ public:
         sends_ = sends;
     }
 
-    uint64_t losses = 0, duplicates = 0;
+    std::atomic<uint64_t> losses = 0;   // any thread
+    uint64_t duplicates = 0;
     std::string last_loss;
     uint64_t received() const { return received_; }
 

@@ -293,6 +293,39 @@ TEST_P(DatagramVerdicts, WhoIsNotReachedAtAllIsNamedAndLost) {
     });
 }
 
+// As of a job that begins with one rank, whose next view may have others.
+TEST_P(DatagramVerdicts, NobodyIsLostBeforeAChannelHasDatagrams) {
+    IN_NAMESPACE(lo_and({nft_input + "meta l4proto udp drop"}), [] {
+        constexpr uint64_t deadline_us = 4'000'000;
+        Company company(2);
+        const std::string group = test_group();
+        std::vector<std::unique_ptr<Crier>> streams, datagrams;
+        for (Rank rank : {0u, 1u}) {
+            LinkConfig config = company.config(kind(), protect(), rank, group);
+            config.deadline_us = deadline_us;
+            Node& node = company.nodes[rank];
+            const Status status = node.open(config);
+            ASSERT_TRUE(status.ok()) << status.what;
+            for (auto* criers : {&streams, &datagrams}) {
+                criers->push_back(std::make_unique<Crier>(rank, 2, std::vector<Cry>{}, Landing::place));
+                criers->back()->expect(0, false);
+            }
+            node.driver->attach(5, streams[rank].get());
+            node.start();
+        }
+        ::usleep(deadline_us / 4 + 2'500'000);   // of four verdicts
+        EXPECT_EQ(streams[0]->losses + streams[1]->losses, 0u);
+        for (Rank rank : {0u, 1u}) {
+            const Attachment attachment{6, datagrams[rank].get(), true};
+            company.nodes[rank].driver->host().open_view(1, {&attachment, 1});
+        }
+        for (uint64_t until = clock_us() + wait_us; clock_us() < until && streams[0]->losses == 0;) ::usleep(1000);
+        for (Node& node : company.nodes) node.stop();
+        EXPECT_GE(streams[0]->losses, 1u);
+        EXPECT_TRUE(holds(streams[0]->last_loss, "no datagram reaches 127.0.0.1:")) << streams[0]->last_loss;
+    });
+}
+
 // A stream that stands still brings no address for datagrams.
 TEST_P(DatagramVerdicts, WhereOnlySmallPacketsPassTheStreamSaysSo) {
     IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", nft_input + "ip length '>' 1000 drop"}), [] {

@@ -118,6 +118,7 @@ void Datagrams::Queue::push(const Queued& queued) {
 
 void Datagrams::open_view(uint32_t number, std::span<const uint16_t> channels) {
     if (channels.empty()) return;
+    if (!std::exchange(needed_, true)) give_up_us_ = now_us_ + give_up_after_us();
     view_sealer_ = std::make_unique<DatagramSealer>(shape_of(config_, number));
     view_receiver_ = std::make_unique<DatagramReceiver>(shape_of(config_, number));
     for (const uint16_t channel : channels) view_receiver_->attach(channel);

@@ -33,7 +33,10 @@ public:
     Datagrams(const LinkConfig& config, const Log& log, LinkCounters& counters, InlinePool& pool, LinkOwner& owner);
     Status open(Proactor& proactor, Rdma* rdma);   // rdma: the same one, or null: over UDP
     void add_peer();                               // the next peer, which LinkConfig has now
-    void attach(uint16_t channel) override { receiver_.attach(channel); }
+    void attach(uint16_t channel) override {
+        receiver_.attach(channel);
+        needed_ = true;
+    }
     void open_view(uint32_t number, std::span<const uint16_t> channels) override;
     void close_view(uint32_t number, std::span<const uint16_t> channels) override;   // drops Sends that are not sealed yet
     bool view_drained() override { return closing_bursts_ == 0; }
@@ -153,6 +156,7 @@ private:
         const auto others = static_cast<uint32_t>(mates_.size() - 1);
         return stage == 0 ? std::max(2 * burst_max, 128 / std::max(others, 1u)) : stage == 1 ? burst_max : 4;
     }
+    uint64_t give_up_after_us() const;   // of peers that datagrams one by one do not reach
     bool concerns(Rank rank) const { return rank != config_.rank && !mates_[rank].lost; }
     bool all_reached(uint32_t stage) const;
     std::vector<std::string> missing(uint32_t stage) const;
@@ -188,6 +192,8 @@ private:
 
     enum class Phase : uint8_t { waiting, multicast, narrow, settled } phase_ = Phase::waiting;
     bool multicast_ = false, said_ = false;
+    /// Some channel has been attached.  Until then a peer that no datagram reaches is neither warned of nor given up, and probes go on.
+    bool needed_ = false;
     uint32_t round_ = 0, sizes_[stages] = {};   // sizes_: payload by stage, 0: none
     uint64_t next_try_us_ = 0, deadline_us_ = 0, give_up_us_ = 0, probe_sequence_ = 0;
     uint32_t trains_sent_ = 0;

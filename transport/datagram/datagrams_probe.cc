@@ -158,6 +158,8 @@ std::vector<std::string> Datagrams::missing(uint32_t stage) const {
     return labels;
 }
 
+uint64_t Datagrams::give_up_after_us() const { return std::max(config_.deadline_us / 4, 2 * verdict_us); }
+
 void Datagrams::probe(uint64_t now) {
     if (phase_ == Phase::settled) {
         // Late reports correct a verdict that was too early.
@@ -185,7 +187,7 @@ void Datagrams::probe(uint64_t now) {
             phase_ = Phase::narrow;
             next_try_us_ = now;
             deadline_us_ = now + verdict_us;
-            give_up_us_ = now + std::max(config_.deadline_us / 4, 2 * verdict_us);
+            give_up_us_ = now + give_up_after_us();
         } else if (now >= next_try_us_) {
             train(0, static_cast<Rank>(mates_.size()));
             next_try_us_ = now + retry_us;
@@ -193,8 +195,9 @@ void Datagrams::probe(uint64_t now) {
     }
     if (phase_ == Phase::narrow) {
         if (all_reached(1)) return settle(all_reached(0));
-        if (now >= deadline_us_ && !std::exchange(said_, true) && !config_.datagrams.probe_only) say_unreachable();
-        if (now >= give_up_us_ && stream_stands(now)) give_up_us_ = now + verdict_us;
+        if (now >= deadline_us_ && needed_ && !std::exchange(said_, true)) say_unreachable();
+        const bool waits = !needed_ && !config_.datagrams.probe_only;
+        if (now >= give_up_us_ && (waits || stream_stands(now))) give_up_us_ = now + verdict_us;
         if (now >= give_up_us_) {
             for (Rank rank = 0; rank < mates_.size() && !config_.datagrams.probe_only; ++rank)
                 if (concerns(rank) && !reached(mates_[rank], 1)) {
