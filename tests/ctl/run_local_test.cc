@@ -111,6 +111,30 @@ TEST_F(SystemLocal, WholeStepsOfAGpuHaveTheBitsOfAnExchange) {
     }
 }
 
+// A node computes whole steps but with a clip and LAMB; two exchange, and two stages apply their own parts.
+TEST_F(SystemLocal, OptimisersOfGpusHaveOneDigestOnAnyGrid) {
+    if (!on_stand_in("test = \"test.h5\"\n")) GTEST_SKIP() << "not built: host/libgradcast_cuda.so";
+    const auto result = [](const Outcome& outcome) {
+        return outcome.out.substr(std::min(outcome.out.find("accuracy "), outcome.out.size()));
+    };
+    for (const char* optimiser :
+         {"--set optimiser.kind=adamw --set optimiser.weight_decay=0.1 --set optimiser.decay_exempt=true --set "
+          "optimiser.freeze='[\"conv1\"]' "
+          "--set optimiser.ema=0.5 --set optimiser.evaluate=ema",
+          "--set optimiser.clip_norm=0.1 --set optimiser.ema=0.9", "--set optimiser.kind=lamb --set optimiser.weight_decay=0.1"}) {
+        SCOPED_TRACE(optimiser);
+        const std::string with = fmt::format(" --set job.steps=3 --set job.evaluate=2 --set job.blocks=4 {}", optimiser);
+        const Outcome alone = run("run job.toml --local 1" + with);
+        ASSERT_EQ(alone.exit, 0) << alone.err;
+        EXPECT_NE(result(alone).find("\ndigest "), std::string::npos) << alone.out;
+        for (const char* grid : {"--local 2", "--local 2 --set parallel.stages=2"}) {
+            const Outcome outcome = run(fmt::format("run job.toml {}{}", grid, with));
+            EXPECT_EQ(outcome.exit, 0) << outcome.err;
+            EXPECT_EQ(result(outcome), result(alone)) << grid;
+        }
+    }
+}
+
 // Checkpoints of one grid go on with another one.
 TEST_F(SystemLocal, StagesOfGpusHaveTheBitsOfTheWholeNet) {
     if (!on_stand_in("test = \"test.h5\"\n")) GTEST_SKIP() << "not built: host/libgradcast_cuda.so";

@@ -307,7 +307,7 @@ TEST(JobRules, SliceGroupsMayBeAuto) {
 }
 
 // JobOption::Field says which.
-TEST(JobRules, AKeyOfSsgdOrOfCpus) {
+TEST(JobRules, AKeyOfSsgd) {
     // clang-format off
     const Case flagged[] = {
     {{.data = "samples = 9\n", .net = "command = [\"a\"]\n", .algorithm = "kind = \"ma\"\n"},
