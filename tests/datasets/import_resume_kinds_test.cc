@@ -1,11 +1,7 @@
 // Imports of masks, texts and tokens that are killed, and the next one of the same arguments.
-#include <signal.h>
-#include <sys/wait.h>
-
 #include <functional>
-#include <thread>
 
-#include "tests/datasets/images.h"
+#include "tests/datasets/killed_import.h"
 
 namespace gradcast {
 namespace {
@@ -24,23 +20,7 @@ protected:
         return files;
     }
     /// Kills an import when it has taken so much, one less of which is recorded.
-    void kill_after(uint64_t taken) {
-        const pid_t pid = ::fork();
-        if (pid == 0) {
-            config.progress = [&](const ImportProgress& progress) {
-                if (progress.headers) return;
-                if (progress.done >= taken) ::kill(::getpid(), SIGKILL);
-                std::this_thread::sleep_for(std::chrono::milliseconds(progress.done + 1 == taken ? 1100 : 110));   // then it is recorded
-            };
-            (void)data_import(config, &result).ok();
-            ::_exit(0);
-        }
-        int how = 0;
-        ASSERT_EQ(::waitpid(pid, &how, 0), pid);
-        ASSERT_TRUE(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-        ASSERT_TRUE(std::filesystem::exists(out + "/import.part") && std::filesystem::exists(out + "/train.samples.part"));
-        ASSERT_FALSE(std::filesystem::exists(out + "/train.h5"));
-    }
+    void kill_after(uint64_t taken) { kill_import(config, taken, taken - 1); }
     /// Imports that are killed at those places, once and twice, end with the bytes and notes of one that is not.  all: behind the number
     /// in the note.
     void expect_the_same(const std::vector<uint64_t>& places, const std::string& all) {

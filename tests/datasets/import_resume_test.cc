@@ -1,10 +1,5 @@
 // An import of images that is killed, and the next one of the same arguments.
-#include <signal.h>
-#include <sys/wait.h>
-
-#include <thread>
-
-#include "tests/datasets/images.h"
+#include "tests/datasets/killed_import.h"
 
 namespace gradcast {
 namespace {
@@ -32,22 +27,9 @@ protected:
     }
     /// Kills an import when it has taken so many files, the record of some of which it has written.
     void kill_after(uint64_t taken) {
-        const pid_t pid = ::fork();
-        if (pid == 0) {
-            config.threads = 1;
-            config.progress = [&](const ImportProgress& progress) {
-                if (progress.headers) return;
-                if (progress.done >= taken) ::kill(::getpid(), SIGKILL);
-                std::this_thread::sleep_for(std::chrono::milliseconds(progress.done + 2 == taken ? 1100 : 110));   // then it is recorded
-            };
-            (void)import().ok();
-            ::_exit(0);
-        }
-        int how = 0;
-        ASSERT_EQ(::waitpid(pid, &how, 0), pid);
-        ASSERT_TRUE(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
-        ASSERT_TRUE(std::filesystem::exists(out + "/import.part") && std::filesystem::exists(out + "/train.samples.part"));
-        ASSERT_FALSE(std::filesystem::exists(out + "/train.h5"));
+        ImportConfig one = config;
+        one.threads = 1;
+        kill_import(one, taken, taken - 2);
     }
     void expect_whole(const std::string& note) {
         EXPECT_TRUE(read_file(out + "/train.h5") == train);
