@@ -11,7 +11,13 @@
 // tile of scores; those without dropout are kernels of their own.
 //
 // Rotary positions are a pass of their own before that: channels i and i + width / 2 of a query or key are turned by the angle of their
-// position, as in nn/cpu/attention.cc.
+// position, as in nn/cpu/attention.cc.  The turned copy of the input is scratch memory, so the backward pass makes it once more, and turns
+// the gradients of queries and keys back.
+#include "nn/graph/attention.h"
+
+#include <cmath>
+
+#include "nn/cuda/build.h"
 #include "nn/cuda/rows.h"
 #include "runtime/core/cuda/philox.h"
 
@@ -396,6 +402,52 @@ Status attention_backward(cudaStream_t stream, Values dx, Values dy, Values x, V
         return GC_LAUNCH((attention_keys_kernel<T, drop>), blocks, block_threads, stream, to, slopes, from, kept + first * queries,
                          delta + first * queries, s, which);
     });
+}
+
+Status attention(Build& b) {
+    const Layer& l = *b.layer;
+    const auto heads = static_cast<uint32_t>(l.value("heads"));
+    const uint32_t width = l.out.C / heads, positions = l.in.H * l.in.W;
+    const AttentionShape shape{
+        b.samples, positions, heads, width, static_cast<float>(1 / std::sqrt(static_cast<double>(width))), l.value("causal") != 0};
+    const uint64_t queries = uint64_t{b.samples} * positions * heads;
+    GC_TRY(b.rows_fit(queries));
+    const Activation x = b.activation, y = b.activation = b.flows(x.learns);
+    const bool learns = b.training && x.learns;
+    const Tensor kept = learns ? b.kept(queries * sizeof(AttentionKept)) : Tensor{};
+
+    const DropoutShare share = dropout_share(l.value("dropout"));
+    const bool draws = b.training && layer_draws(l);
+    const size_t seed = b.seed_number();
+    const auto drops = [=](const Frame& f) {
+        return draws && f.training ? AttentionDrops{f.seeds + seed, f.header, share.drop, share.scale} : AttentionDrops{};
+    };
+    RotaryTurns by = rotary_turns(l);
+    const bool turns = !by.cosines.empty();
+    by.cosines.insert(by.cosines.end(), by.sines.begin(), by.sines.end());
+    const Tensor angles = turns ? b.constant(std::move(by.cosines)) : Tensor{};
+    const uint64_t delta_bytes = learns ? aligned(queries * sizeof(float)) : 0;
+    const Tensor delta = b.scratch(delta_bytes + (turns ? 3 * queries * width * b.value_bytes() : 0));
+    const Tensor turned{delta.place, delta.offset + delta_bytes};
+    /// What the kernels read.
+    const auto input = [=](const Frame& f, Values* of) {
+        *of = f.values(turns ? turned : x.value);
+        return turns ? rotary(f.stream, *of, f.values(x.value), f.at(angles), shape) : Status{};
+    };
+    b.operations->forward.emplace_back([=](const Frame& f) {
+        Values from;
+        GC_TRY(input(f, &from));
+        return attention_forward(f.stream, f.values(y.value), from, learns ? f.at<AttentionKept>(kept) : nullptr, shape, drops(f));
+    });
+    if (!learns) return {};
+    b.operations->data.emplace_back([=](const Frame& f) {
+        Values from;
+        GC_TRY(input(f, &from));
+        GC_TRY(attention_backward(f.stream, f.values(x.gradient), f.values(y.gradient), from, f.values(y.value), f.at<AttentionKept>(kept),
+                                  f.at(delta), shape, drops(f)));
+        return turns ? rotary_backward(f.stream, f.values(x.gradient), f.at(angles), shape) : Status{};
+    });
+    return {};
 }
 
 }   // namespace gradcast::cuda

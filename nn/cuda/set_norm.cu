@@ -5,6 +5,9 @@
 //     dw = sum of dy z,  db = sum of dy
 //
 // Some threads share a set.  Sums of sets are in double, each thread its elements in order, then the threads by halves.
+#include <algorithm>
+
+#include "nn/cuda/build.h"
 #include "nn/cuda/columns.h"
 #include "nn/cuda/rows.h"
 
@@ -162,6 +165,49 @@ Status set_norm_weights(cudaStream_t stream, Values dy, Values x, const SetScale
         return columns_sum(stream, SetElement<T, decltype(width)::value>{as<T>(dy), as<T>(x), scales, s}, SetTotal{dweight, dbias}, memory,
                            uint64_t{s.N} * s.pixels, s.C);
     });
+}
+
+namespace {
+
+Status set_norm(Build& b, const SetShape& shape) {
+    const Layer& l = *b.layer;
+    const uint64_t rows = b.rows(l.in);
+    GC_TRY(b.rows_fit(std::max(rows, uint64_t{shape.N} * shape.groups)));
+    const Activation x = b.activation, y = b.activation = b.flows(true);
+    const Tensor scales = b.kept(uint64_t{shape.sets()} * sizeof(SetScale));
+    const bool biased = l.biases > 0;
+    const Tensor weight = b.weight(Place::parameters), bias = biased ? b.bias(Place::parameters) : Tensor{};
+    b.operations->forward.emplace_back([=, epsilon = l.value("epsilon")](const Frame& f) {
+        return set_norm_forward(f.stream, f.values(y.value), f.values(x.value), f.at<SetScale>(scales), f.at(weight),
+                                biased ? f.at(bias) : nullptr, shape, epsilon);
+    });
+    if (!b.training) return {};
+    const Tensor dweight = b.weight(Place::gradient), dbias = biased ? b.bias(Place::gradient) : Tensor{};
+    const SumPlaces sums = b.sum(Place::beside, columns_size(rows, l.in.C, 2, b.bf16));
+    b.operations->weights.emplace_back([=](const Frame& f) {
+        return set_norm_weights(f.stream, f.values(y.gradient), f.values(x.value), f.at<SetScale>(scales), f.at(dweight),
+                                biased ? f.at(dbias) : nullptr, f.at(sums), shape);
+    });
+    if (x.learns)
+        b.operations->data.emplace_back([=](const Frame& f) {
+            return set_norm_backward(f.stream, f.values(x.gradient), f.values(y.gradient), f.values(x.value), f.at<SetScale>(scales),
+                                     f.at(weight), shape);
+        });
+    return {};
+}
+
+}   // namespace
+
+/// Of each position, whose channels are a set.
+static Status row_norm(Build& b, bool centred) {
+    return set_norm(b, {static_cast<uint32_t>(b.rows(b.layer->in)), 1, b.layer->in.C, 1, centred});
+}
+Status layer_norm(Build& b) { return row_norm(b, true); }
+Status rms_norm(Build& b) { return row_norm(b, false); }
+
+Status group_norm(Build& b) {
+    const Layer& l = *b.layer;
+    return set_norm(b, {b.samples, l.in.H * l.in.W, l.in.C, static_cast<uint32_t>(l.value("groups"))});
 }
 
 }   // namespace gradcast::cuda

@@ -11,6 +11,7 @@ namespace gradcast {
 struct MemoryUse {
     std::string place;   // "job", "view", "gpu 0"; "" if there is only one
     std::vector<std::pair<std::string, uint64_t>> bytes;
+    bool on_gpu = false;   // memory of a GPU: the host has none of it
     void add(const char* purpose, uint64_t more);
     uint64_t total() const;
     bool operator==(const MemoryUse&) const = default;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/bits.h"
 #include "runtime/core/element.h"
 
 namespace gradcast {
@@ -46,9 +47,9 @@ struct RankSet {
 };
 /// The bits of ranks 0 .. n-1 without `self`.
 inline std::vector<uint64_t> ranks_but(Rank self, uint32_t n) {
-    std::vector<uint64_t> bits((n + 63) / 64);
+    std::vector<uint64_t> bits(bit_words(n));
     for (Rank rank = 0; rank < n; ++rank)
-        if (rank != self) bits[rank / 64] |= uint64_t{1} << rank % 64;
+        if (rank != self) set_bit(bits.data(), rank);
     return bits;
 }
 

@@ -1,6 +1,7 @@
 // Runs the real gradcastctl and looks at exit codes, texts and JSON.  Where the client is tested, the daemon is a FakeBackend.
 #pragma once
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,6 +63,7 @@ struct Ctl : testing::Test {
         pid_t pid = ::fork();
         if (pid != 0) return pid;
         ::signal(SIGPIPE, SIG_DFL);
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);   // with the thread that started it
         ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
         ::_exit(126);
     }

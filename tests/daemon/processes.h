@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -107,6 +108,7 @@ public:
         }
         if (!options.notify.empty()) ::setenv("NOTIFY_SOCKET", options.notify.c_str(), 1);
         if (options.uid && (::setgid(options.uid) != 0 || ::setuid(options.uid) != 0)) ::_exit(126);
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);   // with the thread that started it, so a killed test leaves nothing behind
         ::fexecve(file.get(), argv.data(), environ);
         ::_exit(127);
     }

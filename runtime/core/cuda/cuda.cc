@@ -124,7 +124,7 @@ Status DeviceArena::seal() {
 }
 
 std::vector<MemoryUse> DeviceArena::memory(const std::string& place) const {
-    std::vector<MemoryUse> all = {{place, {}}, {place + " page-locked", {}}};
+    std::vector<MemoryUse> all = {{place, {}, true}, {place + " page-locked", {}}};
     for (const Item& item : items_) all[0].add(item.purpose, item.bytes);
     for (const Item& item : pinned_) all[1].add(item.purpose, item.bytes);
     if (pinned_.empty()) all.pop_back();

@@ -34,9 +34,9 @@ MemoryRoom job_room(const EngineConfig& config, uint64_t taken) {
 
 Status memory_check(const EngineConfig& config, const std::vector<MemoryUse>& planned, uint64_t taken, MemoryBudget::Share* share) {
     uint64_t needed = 0, programs = 0;
-    std::vector<MemoryUse> here;   // what is page-locked for a GPU too, but not what the GPU has
+    std::vector<MemoryUse> here;
     for (const MemoryUse& place : planned)
-        if (!place.place.starts_with("gpu") || place.place.ends_with("page-locked")) here.push_back(place);
+        if (!place.on_gpu) here.push_back(place);
     for (const MemoryUse& place : here) {
         needed += place.total();
         for (const auto& [purpose, bytes] : place.bytes)

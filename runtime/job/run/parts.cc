@@ -460,9 +460,9 @@ Status JobParts::plan_examined(const EngineConfig& config, const std::string& de
         net.passes_apart = pipeline->passes_apart();
         net.recompute = pipeline->recomputes();
     }
-    // Whole steps know no factor of a step's sums, which a clip and a mean over positions that count are.
-    const bool factors = job.optimiser.clip_norm > 0 || mean_over_valid(spec);
-    if (compute.device && !local && !factors && config.nodes() == 1 && block_sizes.size() <= step_blocks_max) net.step_blocks = block_sizes;
+    // Whole steps know no factor of a step's sums, which a clip and a mean over positions that count are, and no norms of tensors.
+    const bool whole_steps = !local && job.optimiser.clip_norm == 0 && !mean_over_valid(spec) && !optimiser_find(job.optimiser.kind)->look;
+    if (compute.device && whole_steps && config.nodes() == 1 && block_sizes.size() <= step_blocks_max) net.step_blocks = block_sizes;
     const uint64_t of_round = updates > 0 ? schedule.steps : local ? local->config().steps : 1;
     schedule = job.optimiser;
     schedule.steps = steps * of_round;
