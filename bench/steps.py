@@ -8,9 +8,9 @@ here = os.path.dirname(os.path.abspath(__file__))
 batch, blocks = 128, 8   # samples and blocks of a step, of all hosts together
 batches = {"gpt10m": 8}   # samples of a step of nets that have fewer
 context = 256            # tokens of a sample of a text
-parameters = {"mlp": 2_383_370, "wide": 103_995_010, "lenet5": 61_706, "nin": 966_986, "gpt10m": 10_942_464, "resnet9": 6_573_130, "gpt": 834_304, "resnet18": 11_173_962}
-shapes = {"mlp": (28, 28), "wide": (28, 28), "lenet5": (28, 28), "nin": (3, 32, 32), "resnet9": (3, 32, 32), "resnet18": (3, 32, 32)}
-core_s = {"mlp": 0.015, "wide": 1.0, "lenet5": 0.005, "nin": 1.5, "resnet9": 3.0, "gpt": 1.4, "gpt10m": 6, "resnet18": 20}   # about, for a step on a core: only the number of steps depends on it
+parameters = {"mlp": 2_383_370, "wide": 103_995_010, "lenet5": 61_706, "nin": 966_986, "equal": 1_442_634, "gpt10m": 10_942_464, "resnet9": 6_573_130, "gpt": 834_304, "resnet18": 11_173_962}
+shapes = {"mlp": (28, 28), "wide": (28, 28), "lenet5": (28, 28), "nin": (3, 32, 32), "equal": (3, 32, 32), "resnet9": (3, 32, 32), "resnet18": (3, 32, 32)}
+core_s = {"mlp": 0.015, "wide": 1.0, "lenet5": 0.005, "nin": 1.5, "equal": 5, "resnet9": 3.0, "gpt": 1.4, "gpt10m": 6, "resnet18": 20}   # about, for a step on a core: only the number of steps depends on it
 examples = os.path.join(here, "..", "tools", "python", "examples")
 attached = {"gpt": 4, "resnet18": 4}   # nets that a program computes (examples/train_NET.py) -> blocks of a step
 rates = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s"}
@@ -35,11 +35,11 @@ def has_torch():
     return subprocess.run(["/usr/bin/python3", "-c", "import torch.distributed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
-def layers_text(outputs):
-    """[net] of a job file: inner products with so many outputs, each with a ReLU, and one of 10 classes."""
-    layer = '[[net.layers]]\nkind = "{}"\n{}'
-    wide = [layer.format("inner_product", f"outputs = {each}\n") + layer.format("relu", "") for each in outputs]
-    return "[net]\n" + "".join(wide) + layer.format("inner_product", "outputs = 10\n") + layer.format("softmax_cross_entropy", "")
+def layers_text(kind, keys, count, last=""):
+    """[net] of a job file: so many layers of a kind, each with a ReLU, the layer `last`, and an inner product of 10 classes."""
+    layer = '[[net.layers]]\nkind = "{}"\n{}\n'
+    return ("[net]\n" + count * (layer.format(kind, keys) + layer.format("relu", "")) + (layer.format(last, "") if last else "")
+            + layer.format("inner_product", "outputs = 10") + layer.format("softmax_cross_entropy", ""))  # fmt: skip
 
 
 def net_text(net):
@@ -49,7 +49,11 @@ def net_text(net):
                 f'environment = {{ PYTHONPATH = {package}, PYTHONDONTWRITEBYTECODE = "1" }}\n')  # fmt: skip
     if net == "gpt10m":   # of nanoGPT's page on Shakespeare
         return '[net]\npreset = "gpt"\ndepth = 6\nwidth = 384\nheads = 6\n'
-    return layers_text([5000] * 5) if net == "wide" else f'[net]\npreset = "{net}"\n'
+    if net == "wide":
+        return layers_text("inner_product", "outputs = 5000", 5)
+    if net == "equal":
+        return layers_text("conv", "outputs = 64\nkernel = 3\npad = 1", 40, "global_average_pool")
+    return f'[net]\npreset = "{net}"\n'
 
 
 def job_text(folder, net, steps, more, cut=blocks, data="", samples=batch):

@@ -2,7 +2,8 @@
 
 usage: pipeline.py RANK NODES STORE NET BATCH STEPS INTERFACE gpipe|1f1b MICRO CUTS
 STORE: a file that all ranks reach and that does not exist yet.  MICRO: micro-batches of a step.  CUTS: the first layers of the second stage and
-the following ones, with commas, as gradcast names them: "fc2" begins with the second inner product.
+the following ones, with commas, as gradcast names them: "fc2" begins with the second inner product.  A cut inside of a residual branch moves to
+the branch's end, so that one value crosses it.
 A stage posts all receives of a step before the step; sends go on while it computes.  gpipe: all forward passes, then all backward passes (Huang
 et al. 2019).  1f1b: stage k of S begins with S - k forward passes, then a backward and a forward pass in turn (Narayanan et al. 2019).  SGD with
 momentum.  Each rank prints one line of JSON: when training began and when each step ended, in seconds of this machine's monotonic clock, the
@@ -11,7 +12,6 @@ seconds that its stage computed in each step, and at the last stage the mean los
 import datetime
 import json
 import os
-import re
 import sys
 import time
 
@@ -27,32 +27,27 @@ os.environ["GLOO_SOCKET_IFNAME"] = interface
 import torch  # noqa: E402  (reads them)
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
-from torch_nets import model, samples  # noqa: E402
+from torch_nets import loss_of, part_of, parts, random_samples  # noqa: E402
 
 torch.set_num_threads(1)
 torch.manual_seed(1)
-kinds = {"fc": nn.Linear, "conv": nn.Conv2d, "dropout": nn.Dropout, "relu": nn.ReLU, "max_pool": nn.MaxPool2d}
-whole = list(model(net))
+named = parts(net)
+names, whole = list(named), list(named.values())
 count = sum(parameter.numel() for layer in whole for parameter in layer.parameters())
 
-
-def first_layer(cut):
-    kind, number = re.fullmatch(r"([a-z_]+?)(\d*)", cut).groups()
-    return [i for i, layer in enumerate(whole) if kind in kinds and isinstance(layer, kinds[kind])][int(number or 1) - 1]
-
-
-ends_of = [0, *map(first_layer, cuts), len(whole)]
-C, H = samples[net]
+ends_of = [0, *(names.index(part_of(cut, names)) for cut in cuts), len(whole)]
+if sorted(set(ends_of)) != ends_of:
+    raise SystemExit(f"pipeline.py: the cuts {', '.join(cuts)} leave a stage without layers")
+x, y = random_samples(net, batch)
 size = batch // micro
 with torch.no_grad():
-    shape = nn.Sequential(*whole[: ends_of[rank]])(torch.zeros(1, C, H, H)).shape[1:]   # of what comes in
-    out_shape = nn.Sequential(*whole[ends_of[rank] : ends_of[rank + 1]])(torch.zeros(1, *shape)).shape[1:]
+    shape = nn.Sequential(*whole[: ends_of[rank]])(x[:1]).shape[1:]   # of what comes in
+    out_shape = nn.Sequential(*whole[ends_of[rank] : ends_of[rank + 1]])(torch.zeros(1, *shape) if rank else x[:1]).shape[1:]
 made = nn.Sequential(*whole[ends_of[rank] : ends_of[rank + 1]])
-del whole
+del named, whole
 first, last = rank == 0, rank == nodes - 1
-images, labels = torch.rand(batch, C, H, H).split(size) if first else None, (torch.arange(batch) % 10).split(size)
+inputs, labels = x.split(size), y.split(size)
 optimiser = torch.optim.SGD(made.parameters(), lr=0.01, momentum=0.9)
-loss_of = nn.CrossEntropyLoss(reduction="sum")
 warm = micro if schedule == "gpipe" else min(micro, nodes - rank)
 order = [("forward", i) for i in range(warm)]
 for i in range(micro):
@@ -75,7 +70,7 @@ def step():
     for what, i in order:
         if what == "forward":
             if first:
-                x = images[i]
+                x = inputs[i]
             else:
                 x, arrived = values[i]
                 arrived.wait()
@@ -83,7 +78,7 @@ def step():
             began = time.monotonic()
             y = made(x)
             if last:
-                y = loss_of(y, labels[i]) / batch
+                y = loss_of(net, y, labels[i]) / batch
                 loss += y.item()
             kept[i] = x, y
             computed += time.monotonic() - began

@@ -1,12 +1,14 @@
 """The networks of nn/presets.cc and of bench/steps.py in PyTorch, for the scripts beside this one."""
+import collections
 import importlib
 import os
+import re
 import sys
 
 import torch
 from torch import nn
 
-samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32), "resnet18:64": (3, 64), "resnet18:224": (3, 224), "unet:128": (3, 128)}   # channels, height and width
+samples = {"lenet5": (1, 28), "mlp": (1, 28), "wide": (1, 28), "equal": (3, 32), "cnn": (3, 32), "nin": (3, 32), "resnet9": (3, 32), "resnet18": (3, 32), "resnet18:64": (3, 64), "resnet18:224": (3, 224), "unet:128": (3, 128)}   # channels, height and width
 
 
 examples = {"gpt": "Gpt", "resnet18": "ResNet18"}   # nets that are examples of the Python package: module -> class
@@ -69,6 +71,9 @@ def model(net):
             nn.Flatten(), nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10))
     if net == "wide":   # bench/steps.py
         return nn.Sequential(nn.Flatten(), *[layer for i in range(5) for layer in (nn.Linear(5000 if i else 784, 5000), nn.ReLU())], nn.Linear(5000, 10))
+    if net == "equal":   # bench/steps.py
+        convolutions = [layer for i in range(40) for layer in (nn.Conv2d(64 if i else 3, 64, 3, padding=1), nn.ReLU())]
+        return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
     if net == "cnn":
         return nn.Sequential(
             nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -103,6 +108,46 @@ def model(net):
     if net in examples:
         return getattr(example(net), examples[net])()
     raise SystemExit(f"no net '{net}': {', '.join(samples)}")
+
+
+class Part(nn.Module):
+    """`forward`, with the parameters of these modules."""
+
+    def __init__(self, forward, *modules):
+        super().__init__()
+        self.forward, self.has = forward, nn.ModuleList(modules)
+
+
+kinds = {nn.Linear: "fc", nn.Conv2d: "conv", nn.Dropout: "dropout", nn.ReLU: "relu", nn.MaxPool2d: "max_pool"}
+
+
+def parts(net):
+    """The net as {name: module}, one behind the other.  A name is that of the part's first layer in gradcast."""
+    made = model(net)
+    if net == "gpt10m":
+        halves = {}
+        for i, layer in enumerate(made.layers, 1):
+            halves[f"h{i}_ln1"] = Part(layer.attend, layer.norm1, layer.attention, layer.projection)
+            halves[f"h{i}_ln2"] = Part(layer.dense, layer.norm2, layer.up, layer.down)
+        return {"wte": Part(made.embed, made.bytes, made.places), **halves, "ln": Part(made.score, made.norm, made.head)}
+    numbers, named = collections.Counter(), {}
+    for layer in made:
+        kind = kinds.get(type(layer), type(layer).__name__)
+        numbers[kind] += 1
+        named[f"{kind}{numbers[kind]}"] = layer
+    return named
+
+
+def part_of(cut, names):
+    """The name of the part that begins at a cut of gradcast's.  A cut inside of a residual branch of gpt10m, which two values cross, moves to the
+    branch's end."""
+    inside = re.fullmatch(r"h(\d+)_(?:(qkv|attention|projection|middle)|(mlp1|gelu|mlp2|out))", cut)
+    if inside:
+        cut = f"h{inside[1]}_ln2" if inside[2] else f"h{int(inside[1]) + 1}_ln1"
+    found = next((name for name in (cut, cut + "1", "ln") if name in names), None)
+    if not found:
+        raise SystemExit(f"no part begins with '{cut}': {', '.join(names)}")
+    return found
 
 
 def random_samples(net, count):

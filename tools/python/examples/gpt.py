@@ -20,12 +20,17 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1), persistent=False)
 
-    def forward(self, x):
+    def attend(self, x):
         n, T, width = x.shape
         q, k, v = self.attention(self.norm1(x)).view(n, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)   # [n, heads, T, width / heads]
         weights = (q @ k.transpose(2, 3) / k.shape[3] ** 0.5 + self.mask[:T, :T]).softmax(3)
-        x = x + self.projection((weights @ v).transpose(1, 2).reshape(n, T, width))
+        return x + self.projection((weights @ v).transpose(1, 2).reshape(n, T, width))
+
+    def dense(self, x):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    def forward(self, x):
+        return self.dense(self.attend(x))
 
 
 class Gpt(nn.Module):
@@ -42,9 +47,14 @@ class Gpt(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
 
+    def embed(self, x):
+        return self.bytes(x) + self.places.weight[: x.shape[1]]
+
+    def score(self, x):
+        return self.head(self.norm(x))
+
     def forward(self, x):
-        x = self.bytes(x) + self.places.weight[: x.shape[1]]
-        return self.head(self.norm(self.layers(x)))
+        return self.score(self.layers(self.embed(x)))
 
 
 class Text:
