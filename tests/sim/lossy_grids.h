@@ -17,11 +17,6 @@ struct LossyGrid {
     std::function<const Quiet&(uint32_t)> whole;   // what one replica on one node gives, by steps
 };
 
-/// Before the first step, also while the first scales are computed, nobody may be missing.
-inline bool has_begun(const Lossy& job) {
-    return std::ranges::any_of(job.engines, [](const auto& each) { return each->status().step > 0 || each->status().views.size() > 1; });
-}
-
 /// Of a quiet run on four nodes.
 inline uint64_t quiet_us(const LossyGrid& grid) {
     static std::map<std::string, uint64_t> known;

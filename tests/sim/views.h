@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -243,5 +244,43 @@ inline void expect_one_line(const Lossy& job, const Quiet& whole) {
 }
 
 inline void expect_one_line(const Lossy& job) { expect_one_line(job, quiet(job.steps)); }
+
+/// Before the first step, also while the first scales are computed, nobody may be missing.
+inline bool has_begun(const Lossy& job) {
+    return std::ranges::any_of(job.engines, [](const auto& each) { return each->status().step > 0 || each->status().views.size() > 1; });
+}
+
+/// Each rank is lost at every second of 16 moments of a quiet job, which lasts `quiet_us`.  made: returns that job from a seed.
+inline void expect_any_rank_at_any_time(const std::string& what, uint64_t quiet_us, const Quiet& whole,
+                                        const std::function<Lossy(uint64_t)>& made) {
+    uint32_t changed = 0, tried = 0;
+    const uint32_t ranks = made(1).sim_config.ranks;
+    for (Rank rank = 0; rank < ranks; ++rank)
+        for (uint64_t at = 1 + rank % 2; at < 16; at += 2) {
+            SCOPED_TRACE(fmt::format("{}, rank {} at {} of 16", what, rank, at));
+            Lossy job = made(at);
+            job.kills = {{rank, quiet_us * at / 16}};
+            job.run();
+            if (!has_begun(job)) continue;
+            job.expect(whole.digest);
+            expect_one_line(job, whole);
+            ++tried;
+            changed += !job.engines[rank == 0 ? 1 : 0]->status().losses.empty();
+            if (::testing::Test::HasFailure()) return;
+        }
+    EXPECT_GT(changed, tried / 2) << what;
+}
+
+/// Two nodes are lost: one at any time, and another one while the others agree, or soon after, or in a later view.
+inline void expect_two_lost_by_chance(const std::string& what, uint64_t seed, const Quiet& whole, Lossy job) {
+    const uint64_t random = splitmix64(seed);
+    job.sim_config.jitter_us = random % 4 * 100;
+    const Rank first = random >> 8 & 3, second = job.sim_config.ranks == 4 ? first ^ 2 : first ^ 1;
+    const uint64_t at_us = 2'000 + (random >> 16) % whole.us;
+    job.kills = {{first, at_us}, {second, at_us + (random >> 40) % (3 * D / 2)}};
+    SCOPED_TRACE(fmt::format("{}: {} at {}, {} at {}", what, first, at_us, second, job.kills.back().second));
+    job.run();
+    if (has_begun(job)) expect_one_line(job, whole);
+}
 
 }   // namespace gradcast::views_test
