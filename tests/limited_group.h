@@ -11,8 +11,8 @@
 
 namespace gradcast {
 
-/// Creates a control group of `controller` whose file `two` (or `one`, in the hierarchy of version 1) holds `limit`; empty path if that is
-/// not possible.
+/// Creates a control group of `controller` whose file `two` (or `one`, in the hierarchy of version 1) holds `limit`, without swap; empty
+/// path if that is not possible.
 struct LimitedGroup {
     LimitedGroup(const std::string& controller, const std::string& two, const std::string& one, uint64_t limit,
                  const std::string& suffix = "") {
@@ -23,6 +23,7 @@ struct LimitedGroup {
             if (!std::filesystem::create_directory(made, error)) continue;
             std::ofstream out(made / name);
             if (out << limit && out.flush()) {
+                std::ofstream(made / "memory.swap.max") << 0 << std::flush;   // where the kernel counts swap
                 path = made;
                 file = made / name;
                 return;

@@ -138,6 +138,12 @@ TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
     for (int i = 0; i < 500; ++i) words += fmt::format("{} words. ", i * 7919 % 100);
     ASSERT_TRUE(file_write(folder_ + "/words.txt", words).ok());
     ASSERT_TRUE(data_import({.kind = "text", .from = folder_ + "/words.txt", .out = folder_ + "/text", .test = 0.2}, &imported).ok());
+    std::string rows = "rooms,age,price\n";
+    for (int i = 0; i < 200; ++i) rows += fmt::format("{},{},{}\n", i % 7, i * 31 % 90, i % 7 * 10 - i * 31 % 90);
+    ASSERT_TRUE(file_write(folder_ + "/houses.csv", rows).ok());
+    const ImportConfig houses{
+        .kind = "table", .from = folder_ + "/houses.csv", .out = folder_ + "/table", .test = 0.2, .targets = {"price"}};
+    ASSERT_TRUE(data_import(houses, &imported).ok());
     const std::filesystem::path base = std::filesystem::canonical("tools/jobs");
     std::set<std::string> kinds, files;
     for (const auto& entry : std::filesystem::directory_iterator(base))
@@ -152,7 +158,7 @@ TEST_F(GatheringTest, TheExamplesOfJobFilesTrain) {
         ASSERT_TRUE(algorithm_find(job.algorithm, &kind).ok());
         const bool exact = job.settings.solver == "exact", many = job.preset == "resnet18" || job.preset == "unet";   // several shards
         const std::map<std::string, std::string> of_preset = {
-            {"ridge", "ridge"}, {"gpt", "text"}, {"resnet18", "photos"}, {"unet", "masks"}};
+            {"ridge", "ridge"}, {"gpt", "text"}, {"resnet18", "photos"}, {"unet", "masks"}, {"", "table"}};
         const auto data = of_preset.find(job.preset);
         const std::string named = data == of_preset.end() ? "fashion-mnist" : data->second, shards = many ? "*.h5" : ".h5";
         EXPECT_EQ(job.train, base / (named + "/train" + shards));

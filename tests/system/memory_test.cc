@@ -26,7 +26,7 @@ void make_data(const std::string& path) {
 /// 24 inner products of `width` outputs, and a narrow one.
 std::string job_text(uint32_t width, const std::string& parallel) {
     std::string text =
-        "[job]\nseed = 5\nsteps = 3\nbatch = 24\nblocks = 6\nevaluate = 3\ncheckpoint_keep = 0\n[data]\ntrain = \"data.h5\"\ntest = "
+        "[job]\nseed = 5\nsteps = 3\nbatch = 24\nblocks = 6\nevaluate = 3\ncheckpoint_every = 2\n[data]\ntrain = \"data.h5\"\ntest = "
         "\"data.h5\"\n[optimiser]\nlr = 0.001\nmomentum = 0.9\n" +
         parallel;
     for (uint32_t layer = 0; layer < 24; ++layer)

@@ -85,7 +85,7 @@ rdma-test: deps deps-rdma
 # The simulator under chance, for hours.
 nightly: export GC_SEEDS ?= 10000
 nightly: deps
-	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange $(BUILD)/tests/view $(BUILD)/tests/sim $(BUILD)/tests/algos
+	@$(MAKE) --no-print-directory $(BUILD)/tests/bulk $(BUILD)/tests/exchange $(BUILD)/tests/view $(BUILD)/tests/sim $(BUILD)/tests/algos $(BUILD)/tests/nn $(BUILD)/tests/datasets $(BUILD)/tests/system all
 	$(BUILD)/tests/bulk --gtest_filter='Bulk*'
 	$(BUILD)/tests/view --gtest_filter='View.FromSeeds'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/exchange
@@ -94,7 +94,9 @@ nightly: deps
 	$(BUILD)/tests/sim --gtest_filter='StagesViews.OneNodeByChance:StagesBuddies.NodesByChance'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/sim --gtest_filter='*Views.*NodesByChance:*Views.TwoNodes*:StagesShapes.*'
 	GC_SEEDS=$$(($$GC_SEEDS / 50)) $(BUILD)/tests/sim --gtest_filter='Ends.*'
-	GC_SEEDS=24 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
+	GC_SEEDS=120 $(BUILD)/tests/sim --gtest_filter='SlowStages.*'
+	GC_FLOATS=all $(BUILD)/tests/nn --gtest_filter='Curves.*'
+	GC_PICTURES=100000 $(BUILD)/tests/datasets --gtest_filter='SlowMemory.AnImportOfPicturesFits'
 	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrid*:Of/SystemLargeNets.*'
 	GC_WIDTH=2100 GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemMemory.*'
 	$(BUILD)/tests/algos --gtest_filter='SlowRidgeTest.*'
