@@ -2,7 +2,7 @@
 
 import concurrent.futures, itertools, json, os, re, statistics, subprocess, sys, time
 
-from cluster import command, cpu, lab
+from cluster import command, cpu, ctl, lab
 
 here = os.path.dirname(os.path.abspath(__file__))
 batch, blocks = 128, 8   # samples and blocks of a step, of all hosts together
@@ -109,6 +109,15 @@ def limit(cluster, part):
     """Every host gets this share of a core; 1: all of its own."""
     if part < 1:
         command([lab, "slow", "all", f"{100 * part:.0f}%", "--name", cluster.name])
+
+
+def planned(cluster, text, rate):
+    """What `gradcastctl plan`, run at a host of the lab, says of a job on all hosts."""
+    path = f"{cluster.folder}/plan.toml"
+    with open(path, "w") as file:
+        file.write(text)
+    words = [lab, "run", "--name", cluster.name, "0", "--", ctl, "-o", "json", "plan", path, "--nodes", str(cluster.n), "--lanes", "1", "--rate", rate]
+    return json.loads(command(words, 300))
 
 
 def row_of(cell, way, part, first, times):

@@ -77,6 +77,22 @@ TEST_P(CudaPlans, AreThereForEachConvolution) {
             }
     EXPECT_EQ(refused, 0u);   // every engine of the heuristics can be planned
 }
+
+TEST_P(CudaPlans, AreThereForLargeNets) {
+    for (const auto& [name, side] : {std::pair{"resnet18", 224u}, {"resnet50", 64u}, {"unet", 128u}})
+        for (const Precision precision : {Precision::f32, Precision::bf16}) {
+            cuda::CudaDevice device;
+            device.gpus().push_back(std::make_unique<cuda::CudaDevice::Gpu>());
+            device.lanes().resize(1);
+            NetConfig config = sizes({16});
+            config.precision = precision;
+            std::unique_ptr<Net> net;
+            const NetSpec spec = name == std::string("unet") ? unet(side) : preset(name, 3, side);
+            const Status status = cuda::net_plan(spec, config, device, &net);
+            EXPECT_TRUE(status.ok()) << name << ": " << status.what;
+        }
+    EXPECT_EQ(refused, 0u);
+}
 INSTANTIATE_TEST_SUITE_P(Gpus, CudaPlans, testing::ValuesIn(gpus), [](const auto& p) { return p.param.name; });
 
 }   // namespace

@@ -198,6 +198,7 @@ size_t export_nets(const TestFolder& folder) {
                                                     {"nin", preset("nin", 3, 32)},
                                                     {"resnet9", preset("resnet9", 3, 32)},
                                                     {"resnet18", preset("resnet18", 3, 64)},
+                                                    {"resnet50", preset("resnet50", 3, 32)},
                                                     {"unet", unet(32)},
                                                     {"vit-s", preset("vit-s", 3, 32)},
                                                     {"everything", everything()},
