@@ -38,8 +38,8 @@ class Cells final : public Consumer {
 public:
     /// By number of the cell: the groups of its layout whose terms its ranks report, and their numbers in the whole net.
     using CellGroups = std::vector<std::vector<Layout::Run>>;
-    /// Allocates.  All outlive this.  keeps: by rank, the ranks whose cells it keeps too (KeptStages); empty: none.  alike: by number of
-    /// a cell, the first cell that has the same weights of several stages (TiedSums), which may be itself.  groups: empty where no step is
+    /// Allocates.  All outlive this.  keeps[r]: the ranks whose cells rank r keeps in addition (KeptStages); empty: none.  alike[c]: the
+    /// first cell that shares weights of several stages with cell c (TiedSums), or c itself.  groups: empty where no step is
     /// clipped.
     Cells(Context& context, Dispatch& dispatch, const View& view, const Grid& grid, Rank self, uint32_t spare,
           std::vector<std::vector<Rank>> keeps, std::vector<uint32_t> alike, CellGroups groups);
@@ -54,7 +54,7 @@ public:
     /// Every rank that lives has reported that, so nobody needs anything that this rank computes in context.step.
     bool all_hold() const;
     /// Reports it, and blocks until `replicas - spare` replicas are whole: each of their ranks has reported it.  Gives the sums over the
-    /// cells.  No rank applies a step before, so when one applies t, as many replicas have applied t - 1.
+    /// cells.  No rank applies a step before commit() returns, so `replicas - spare` replicas have applied the step before.
     Status commit(std::span<const Sum* const> sums, StepTotals* totals);
     /// Gives the sums as commit() does, if the reports of all ranks of some replica are here; commit() need not have been called.  Returns
     /// false if they are not.  Does not block.
@@ -68,7 +68,7 @@ public:
     /// The last state() that this rank has begun: the step, and the digest of this rank's part.
     StepId next() const { return next_; }
     uint64_t part() const { return part_; }
-    /// That rank's Context::checkpoints, as of that state; of a rank that is late, as of the last one that it has reported.
+    /// Returns the Context::checkpoints that `rank` sent with the last state(); of a late rank, those of its latest report.
     CheckpointNews checkpoints(Rank rank) const;
     /// The digest of that rank's part of that state; 0 where it has not been reported here.
     uint64_t part(Rank rank) const;

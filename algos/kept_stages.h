@@ -28,13 +28,13 @@ struct KeptStage {
     uint32_t stage = 0;
     Layout layout;                     // of the stage, as its own rank has it
     std::unique_ptr<Codec> codec;      // of that layout: its scales
-    std::vector<Layout::Run> groups;   // its groups for which it stands, and their numbers in the whole net
+    std::vector<Layout::Run> groups;   // groups that this stage represents in digests, and their numbers in the whole net
     Net* net = nullptr;
     Optimiser* optimiser = nullptr;
     std::optional<ScaledUnits> scaled = {};   // of that layout; nothing: no step has a factor
     std::vector<SumPiece> pieces = {};        // all of the layout
     std::vector<BucketSum> whole = {};        // of the step that is applied
-    /// By group: a stage before it that the rank keeps too has the same weights.  They are there once, and so is their step.
+    /// By group: whether an earlier kept stage has the same tied weights.  Tied weights are stored and updated once.
     std::vector<bool> applied_before = {};
 
     /// Fills in `pieces`; the rest is there.
@@ -69,7 +69,7 @@ public:
     Status begin();
     /// Blocks until all sums of the kept stages have come.  Error: deadline, peer_lost.
     Status wait();
-    /// After all ranks have reported theirs.  factor: as KeptStage::apply().
+    /// Applies the sums of the kept stages, after all ranks have reported that they hold their sums.  factor: as KeptStage::apply().
     void apply(double factor);
     /// Digest of the state of kept stage `index`; 0: there is none.
     uint64_t part(size_t index);

@@ -22,7 +22,7 @@ struct Judge {
 class Port final : public Consumer {
 public:
     /// Allocates.  Must exist before the exchange completes anything: a sum may come before this trainer begins its first step.  judge:
-    /// null where it is undecidable who is right.  view_ranks: those of the view, by rank of the exchange; empty: the same.
+    /// null if no conflict can be decided.  view_ranks: ranks of the view, by rank of the exchange; empty: both numberings are equal.
     Port(Context& context, Dispatch& dispatch, Exchange& exchange, size_t buckets, StepId first_step, Judge* judge,
          std::vector<Rank> view_ranks = {});
 
@@ -41,7 +41,7 @@ public:
     Status wait(uint32_t first, std::span<const Sum*> into, uint64_t patience = 1);
     /// The sums of the present step that wait() has not taken, by bucket; null: not here yet.
     std::span<const Sum* const> come() const { return come_[step_ % step_slots]; }
-    /// The sums have been applied: releases the step before.  All ranks have applied that one, as all have computed this one from it.
+    /// The sums have been applied: releases the step before, which all ranks have applied: each computed the present step from it.
     void applied();
     /// Takes what has come.  Error: what has ended the job, or the view.
     Status poll();

@@ -24,9 +24,9 @@ Status replay_read(const std::string& path, const Facts& job, std::string* lines
 class ReplayLog {
 public:
     void open(std::string path) { path_ = std::move(path); }
-    /// `lines` behind the head and `before` lines of this job; what the file has behind those goes.  A job that goes on elsewhere has
-    /// no log of its beginning, and keeps none: nothing is written where those lines are not there.  Cost: that of `lines`, where the call
-    /// before ended at `before`, and the disk is not waited for (a checkpoint does); else the file is written anew.
+    /// `lines` behind the head and `before` lines of this job; what the file has behind those goes.  If the file
+    /// lacks the first `before` lines, as at a node that the job was moved to, keep() writes nothing.  Cost: if the call before ended at
+    /// `before`, keep() appends `lines` and does not wait for the disk (a checkpoint does); else it writes the file anew.
     Status keep(const std::string& head, uint64_t before, std::string_view lines);
 
 private:

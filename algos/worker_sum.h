@@ -48,7 +48,7 @@ public:
                        double* loss);
     /// Gives all ranks the notes alone.  Costs a sum.
     Status share_notes(std::span<const float> notes, std::span<float> all_notes);
-    /// After a round that failed: the codec's scales are those from before its sums.
+    /// After a round that failed: gives the codec's scales their values from before the round's sums.
     void take_back();
     /// Between parts of a long computation.  Error: what has ended the job, or the view.
     Status poll() { return port_.poll(); }

@@ -13,10 +13,10 @@
 
 namespace gradcast {
 
-/// The lists of words that are cut: GPT-2's pattern
+/// Returns the bytes of the first word of `text`, cut by GPT-2's pattern
 ///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 /// with letters and numbers of Unicode 14 and the white space of Unicode.  Bytes that are no UTF-8 are neither of them.
-/// Bytes of the first word of `text`; 0: it may go on in what follows the text, or there is no text.  end: nothing follows.
+/// Returns 0 if `text` is empty, or if the word may go on behind it and `end` is false.  end: nothing follows `text`.
 size_t word_length(std::string_view text, bool end);
 
 class Tokeniser {

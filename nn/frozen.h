@@ -6,7 +6,7 @@
 
 namespace gradcast {
 
-/// The number of layers before the first of which a tensor learns.  config.ranges are set (optimiser_ranges()).
+/// Returns the number of layers in front of the first one that has a learning tensor.  config.ranges are set (optimiser_ranges()).
 uint32_t layers_frozen(const std::vector<Layer>& layers, const OptimiserConfig& config);
 
 /// From now on a block hands in zeros for the parameters of the first `layers` layers.  The other gradients, the loss and running

@@ -30,7 +30,7 @@ struct PresetSize {
 bool preset_sized(std::string_view name);
 /// Gives the net of those samples the layers of one of preset_names().  Error: the nearest, and all of them.
 Status preset_layers(const std::string& name, const PresetSize& size, NetSpec* spec);
-/// The same of images of bytes with labels.
+/// Gives the layers of a preset for images of bytes [C, H, W] with labels.  Errors: those of preset_layers().
 Status preset_find(const std::string& name, uint32_t C, uint32_t H, uint32_t W, uint32_t classes, NetSpec* spec);
 /// All names, for errors.
 std::span<const char* const> preset_names();
@@ -66,12 +66,12 @@ struct GradientSink {
     virtual void row_bound(uint64_t place, uint64_t count, float largest) { (void)place, (void)count, (void)largest; }
 };
 
-/// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  What serves both backward
-/// passes counts as `backward_weights`, where the layer has weights; that pass may come twice.  A forward pass that is computed again
-/// comes again.  A layer that is computed with another has no passes of its own.
 struct Layer;   // nn/graph/layers.h; it lives as long as the net
 const std::string& layer_name(const Layer& layer);
 enum class Pass : uint8_t { input, forward, backward_weights, backward_data };
+/// Gets the time of each layer's passes, on the lane, after each.  `input` is the normalising before layer 0.  Work that both backward
+/// passes need is reported as `backward_weights` if the layer has weights, so a layer may report that pass twice.  A forward pass that is
+/// computed again is reported again.  A layer that is computed with another one has no passes of its own.
 struct NetTrace {
     virtual ~NetTrace() = default;
     virtual uint64_t now_ns() = 0;
@@ -199,7 +199,7 @@ struct Net {
         (void)point, (void)group, (void)samples, (void)training;
         return 0;
     }
-    /// The most of all.
+    /// Returns the largest slice_bytes() of this point and group, over all sizes of batches.
     virtual uint64_t slice_bytes_most(size_t point, uint32_t group) const {
         (void)point, (void)group;
         return 0;

@@ -92,15 +92,15 @@ struct OptimiserKind {
     StepRates (*rates)(const OptimiserConfig&, StepId);
     /// Updates `count` elements of w, and of its vectors of state; state[i] is null where there are no more.
     void (*update)(const FloatKernels&, const StepRates&, float* w, float* const* state, const float* gradient, uint64_t count);
-    /// Adds to *norms the squares of w and of its step, from what update() would get; writes nothing else.  Null: the optimiser does not
-    /// scale the step of each tensor by its norms.
+    /// Takes the arguments of update() and adds the squares of w and of its step to *norms; w and state do not change.  Null: the optimiser
+    /// does not scale the step of each tensor by its norms.
     void (*look)(const StepRates&, const float* w, const float* const* state, const float* gradient, uint64_t count,
                  TensorNorms* norms) = nullptr;
     void (*scale)(StepRates*, const TensorNorms&) = nullptr;   // the rates of that tensor
 };
 constexpr uint32_t optimiser_vectors_max = 2;
-/// float32 vectors of an optimiser's state [elements]: its kind's, and behind them with `ema` the averaged weights.  These are 0 where
-/// there are running statistics, which are means already.
+/// float32 vectors of an optimiser's state [elements]: its kind's, and behind them with `ema` the averaged weights, which are 0 at the
+/// places of running statistics, because running statistics are averages already.
 uint32_t optimiser_vectors(const OptimiserConfig& config);
 
 #define GC_OPTIMISERS(GC_OPTIMISER) \
@@ -163,7 +163,7 @@ struct Optimiser {
     /// All state: float32 [optimiser_vectors(), elements].  Trainer thread; a copy where the state is on a device.
     virtual std::span<float> state() = 0;
     virtual uint64_t state_size() { return state().size(); }   // elements
-    virtual void refresh() {}                                  // state() was written: it goes where the state is
+    virtual void refresh() {}                                  // copies what was written to state() to the device
     /// Digest of the state, taken where it is: that of an element of vector v is at first + v * layout.whole() + its place.
     virtual uint64_t digest(uint64_t first) = 0;
 };

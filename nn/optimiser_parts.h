@@ -16,7 +16,7 @@ struct OptimiserPart {
 };
 /// All elements of the layout, ascending.  by_range: each range is a part of its own, and no part has elements of two groups.
 std::vector<OptimiserPart> optimiser_parts(const std::vector<OptimiserRange>& ranges, const Layout& layout, bool by_range);
-/// The config of what is exempt.
+/// Returns the configuration for elements that do not decay: weight_decay is 0.
 OptimiserConfig optimiser_without_decay(OptimiserConfig config);
 /// The share of a step's new weights in the averaged ones.  Averages begin with the weights after the first step.
 inline float averaged_share(const OptimiserConfig& config, StepId step) { return step == 0 ? 1 : static_cast<float>(1 - config.ema); }

@@ -1,5 +1,5 @@
 // All that is known of a kind of layer, whatever computes it: one row.
-// To add a kind: its name in GC_LAYER_KINDS, nn/graph/KIND.cc with its row, and a builder in nn/cpu/KIND.cc and nn/cuda/KIND.cc.
+// To add a kind: its name in GC_LAYER_KINDS, nn/graph/KIND.cc with its row, and builders in nn/cpu/KIND.cc and nn/cuda/KIND.cc or .cu.
 #pragma once
 #include <span>
 #include <string>

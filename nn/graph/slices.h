@@ -16,10 +16,10 @@ constexpr uint32_t slice_begin(uint32_t t, uint32_t outputs, uint32_t slices) {
 
 constexpr uint64_t sliced_weights = 1 << 18;   // of layers that are sliced where no layer is named
 
-/// Cuts the layers of these names into `slices`.  None named: the inner products of at least sliced_weights weights; if there is none, the
-/// linear layers and embeddings of as many whose weights no other layer takes; if there is none, those that share their weights
-/// (LayerSpec::weights_of), with all layers of the same weights.  Error: a name that is no such layer, or without those of the
-/// same weights; a number that does not fit.  *about becomes the key of the job file that it is about.
+/// Cuts the layers of these names into `slices`.  If no layer is named, slices the inner products of at least sliced_weights weights.
+/// If the net has none, slices linear layers and embeddings of that size whose weights no other layer takes.  If it has none of these
+/// either, slices layers that share weights of that size (LayerSpec::weights_of), all of them.  Error: a name that is no such layer; a
+/// layer without the others of the same weights; a number that does not fit.  *about becomes the key of the job file that it is about.
 Status slices_choose(uint32_t slices, std::span<const std::string> names, NetSpec* spec, std::string* about);
 /// Names of the layers that are sliced.
 std::vector<std::string> sliced_layers(std::span<const Layer> layers);

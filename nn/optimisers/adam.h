@@ -11,7 +11,7 @@ struct MomentShares {
     double first, second;
 };
 MomentShares moment_shares(const OptimiserConfig& config, StepId step);
-/// The other members come from the keys.
+/// Fills in the other members from the keys beta1, beta2 and weight_decay.
 StepRates adam_rates(const OptimiserConfig& config, double rate, double root, double epsilon);
 
 }   // namespace gradcast

@@ -115,8 +115,8 @@ struct Notice {
     struct Warning {   // for people, about a running job
         Status what = {};
     };
-    /// Either all nodes that are alive have ended a job that this node was still to join, or one node has done the last step of a job that
-    /// this node asks to rejoin.
+    /// The job is over: all living nodes have ended it before this node joined, or one node has done the last step of a job that this node
+    /// asks to rejoin.
     struct EndedElsewhere {};
 
     JobId id{};   // all zero of Drain

@@ -58,8 +58,8 @@ struct ViewNotice {
         uint64_t digest = 0;   // ViewState::digest of its state
         NodeId source{};       // the member that sends the state to those that lack it
         bool has = false;      // this node has the state
-        bool sums = false;     // where it has not: caught_up() by the step's sums.  Else it gets all of the state from `source`, and
-                               // uses it from Go on
+        bool sums = false;     // if `has` is false.  true: this node computes the state from the step's sums and calls caught_up().
+                               // false: it gets all of the state from `source`, and uses it after Go
         std::vector<NodeId> behind = {};   // where it has: the members that get all of the state
     };
     /// All members have the state of `step`: the session begins.
@@ -107,7 +107,7 @@ public:
     void patience(NodeId node, uint32_t factor);
     /// D over `divisor`, times the patience with this node.
     uint64_t patience_us(NodeId node, uint32_t divisor) const;
-    /// `why` is silent, stuck or none.  silent ends by traffic_received(), stuck by none.
+    /// why: silent, stuck or none.  traffic_received() ends the suspicion silent; a call with none ends the suspicion stuck.
     void suspect(NodeId node, Suspicion why, uint64_t now_us);
     /// This incarnation and all before it are dead: an authenticated later one at the node's configured address, a pidfd, an operator.
     void prove(NodeId node, uint64_t incarnation, uint64_t now_us);

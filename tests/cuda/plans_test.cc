@@ -6,6 +6,7 @@
 
 #include "tests/cuda/nn_rig.h"
 #include "tests/nn/nets.h"
+#include "tests/nn/unet.h"
 
 namespace gradcast {
 namespace {

@@ -339,7 +339,7 @@ TEST_P(Link, WithProbingByTheKernelASmallMtuIsNoLoss) {
 }
 
 TEST_P(Link, LargePacketsThatDoNotArriveAnyMoreAreNamed) {
-    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500"}), [] {
+    IN_NAMESPACE(lo_and({"ip link set lo mtu 1500", "nft list ruleset"}), [] {
         std::mutex mutex;   // outlives the network threads
         std::string warning;
         Two two;

@@ -2,7 +2,7 @@
 
 PACKAGES := make g++ pkg-config liburing-dev libhdf5-dev libdnnl-dev libssl-dev libtomlplusplus-dev nlohmann-json3-dev \
             libcpp-httplib-dev libcli11-dev libspdlog-dev libfmt-dev libsystemd-dev zlib1g-dev liblzma-dev libpng-dev libjpeg-dev \
-            libisal-dev libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2 hdf5-tools
+            libisal-dev libgtest-dev libbenchmark-dev dataset-fashion-mnist iproute2 nftables hdf5-tools
 PACKAGES_DEV := clang-format clang-tidy clang libclang-rt-14-dev
 # gradcast-lab and its test; what bench/load asks with.
 PACKAGES_LAB    := iproute2 nftables iperf3 python3 wrk

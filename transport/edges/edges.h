@@ -40,8 +40,8 @@ public:
     void send(Rank to, const EdgeKey& key, Buffer value, uint64_t ticket);
     /// place.bytes must equal the size sent, else Code::conflict at both ranks.  The protocol owns the place until the completion.
     void receive(Rank from, const EdgeKey& key, Buffer place, uint64_t ticket);
-    /// Ends all transfers of the block at this rank, and those that are posted for it afterwards, with Code::cancelled.  Those whose bytes
-    /// are under way end as if nothing had happened, when the bytes are through.  Every other rank gets a notice and does the same with its
+    /// Ends all transfers of the block at this rank, and those that are posted for it afterwards, with Code::cancelled.  Transfers whose
+    /// bytes are being sent or received already complete as usual.  Every other rank gets a notice and does the same with its
     /// transfers of this block from and to this rank.
     void abandon(uint32_t step, uint32_t block);
     /// Why the transfer with this ticket has not ended: a Completion of Code::deadline with the ticket as its id names rank, key and

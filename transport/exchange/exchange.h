@@ -57,7 +57,7 @@ Status weights_check(const ExchangeConfig& config, uint32_t ranks);
 /// Where the ranks' shares of the blocks end, from 0 on: in proportion to the weights, equal without.
 std::vector<uint32_t> block_bounds(uint32_t blocks, uint32_t ranks, std::span<const double> weights);
 
-/// C(n, k), the number of super-blocks of n ranks that share each by k; or a number above binomial_max.
+/// Returns C(n, k), the number of super-blocks if k of n ranks share each; or any number above binomial_max if it exceeds binomial_max.
 uint64_t binomial(uint64_t n, uint64_t k);
 constexpr uint64_t binomial_max = 65536;
 

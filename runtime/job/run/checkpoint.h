@@ -53,10 +53,10 @@ public:
     /// the digest part_of(a rank of the stage).  Nobody takes anything if some holder was busy with this step's reports.
     void take(const std::vector<PartHolders>& stages, Rank self, const Model& model, std::span<const std::byte> algorithm,
               const std::function<CheckpointNews(Rank)>& news, const std::function<uint64_t(Rank)>& part_of);
-    /// The job goes on from `steps` in another view, where ranks have other numbers: what is expected of them is not known any more.  An
-    /// earlier state that is not confirmed yet gets its name, of a net in stages; else it goes.
+    /// The job goes on from `steps` in another view, where ranks have other numbers: what is expected of them is not known any more.  A
+    /// state that is not confirmed yet gets its name if the net is in stages, and is discarded if it is not.
     void regrouped(uint64_t steps);
-    /// All ranks have reported these with the last state.
+    /// Takes the news that all ranks have reported with the last state.
     void reported(const std::function<CheckpointNews(Rank)>& of);
     /// A part of another cell that this rank keeps.
     struct Kept {

@@ -20,11 +20,11 @@ public:
     Status alone(Alternative* alternative) const;
     /// Returns all that the job may have, the first one before the others.
     std::span<const Alternative> all() const { return alternatives_; }
-    /// The most targets that an exchange of the job may have; `first`: what that has which the job starts with.
+    /// Returns the largest number of targets of the exchanges that the job may choose.  first: that of the exchange at the start.
     uint32_t targets_most(uint32_t first) const;
 
     void record(const StepRecord& step);
-    /// Before this step: choose().  Never, where there is nothing to choose.
+    /// Returns whether choose() must be called before `step`.  Always false if there is one alternative.
     bool due(StepId step) const { return alternatives_.size() > 1 && !chosen_ && step == window_ + measured_end; }
     /// Some exchange of a job of so many steps may go by datagrams.  A job with `survive` that begins with one rank may get others, and its
     /// link cannot get datagrams later.

@@ -80,8 +80,8 @@ struct JobProtocolConfig {
     std::vector<bool> lost = {};   // by rank, before this view; empty: none
     StepId steps = ~StepId{0};     // of the whole job
     StepId first_step = 0;         // of this run of the job
-    /// Set in a job with `survive`.  Once the job has begun, a suspected rank ends nothing here and goes to this function instead: silent
-    /// for a silent or lost rank, stuck for one without progress or leaving, none for one that is neither any more.
+    /// Set in a job with `survive`.  After the job has begun, a suspected rank does not end the job: this function is called instead, with
+    /// silent for a silent or lost rank, stuck for one that makes no progress or is leaving, and none when the suspicion has ended.
     std::function<void(Rank, Suspicion)> suspect = {};
     const StepTimes* times = nullptr;                            // of this rank, sent with each heartbeat; may be null
     std::function<void(Rank, const RankTimes&)> times_of = {};   // the times of another rank have come; without steps: it is lost

@@ -17,7 +17,7 @@ struct PartHolders {
 
 /// By cell, of the checkpoint with this number.  copies: nodes that are to hold each part; 0: 2 where a cell has one rank, else 1.  The
 /// ranks of a cell take turns; where they are too few, ranks of the next cells in a ring get copies, those of the same replica first.
-/// travel: false: no rank gets a copy, because ranks may be lost in the view and not all know it at once.  lost: no holder.
+/// travel = false: nobody gets copies, as ranks may be lost in the view and the others learn it at different times.  lost(): no holder.
 std::vector<PartHolders> part_holders(const Grid& grid, const std::function<bool(Rank)>& lost, uint64_t number, uint32_t copies,
                                       bool travel);
 
