@@ -387,7 +387,7 @@ TEST_F(SystemLocal, NoNodeSendsLessThanTheTableSaysThatItMust) {
 TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     import();
     std::string job = good_job;
-    job.replace(job.find("steps = 6"), 9, "steps = 4000\ncheckpoint_every = 40");
+    job.replace(job.find("steps = 6"), 9, "steps = 1500\ncheckpoint_every = 40");
     write("job.toml", job);
     const Outcome whole = run("run job.toml --local 1 --keep whole -o json");
     ASSERT_EQ(whole.exit, 0) << whole.err;
@@ -406,7 +406,7 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     const std::string checkpoint = outcome.err.substr(at + says.size(), end - at - says.size());
     std::smatch steps;   // the line names one state
     EXPECT_TRUE(
-        std::regex_search(outcome.err, steps, std::regex("interrupted after step ([0-9]+) of 4000: its state after ([0-9]+) steps")))
+        std::regex_search(outcome.err, steps, std::regex("interrupted after step ([0-9]+) of 1500: its state after ([0-9]+) steps")))
         << outcome.err;
     EXPECT_EQ(steps[1], steps[2]) << outcome.err;
     EXPECT_EQ(run("run --local 2").exit, 2);
@@ -418,11 +418,11 @@ TEST_F(SystemLocal, CtrlCLeavesACheckpointFromWhichItGoesOn) {
     EXPECT_EQ(outcome.json()["status"]["digest"], whole.json()["status"]["digest"]);
     EXPECT_GE(outcome.json()["status"]["resumed"].get<uint64_t>(), 1u);
     const std::string lines = read("kept/steps.jsonl");
-    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4000);
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1500);
     expect_nothing_remains();
 
     // A job file beside it: more steps from the model, or another training, which is refused.
-    job.replace(job.find("steps = 4000"), 12, "steps = 4010");
+    job.replace(job.find("steps = 1500"), 12, "steps = 1510");
     write("job.toml", job);
     outcome = run("run job.toml --resume kept/final.h5 --local 1 --keep more");
     EXPECT_EQ(outcome.exit, 0) << outcome.err;
@@ -541,7 +541,7 @@ TEST_F(SystemLocal, ADaemonThatDiesIsToldAtOnce) {
 TEST_F(SystemLocal, AJobThatSurvivesGoesOnWithoutADaemon) {
     import();
     std::string job = good_job;
-    job.replace(job.find("steps = 6"), 9, "steps = 6000\ndeadline = \"8s\"\nsurvive = true");
+    job.replace(job.find("steps = 6"), 9, "steps = 2000\ndeadline = \"8s\"\nsurvive = true");
     write("job.toml", job);
     const Outcome whole = run("run job.toml --local 1 --keep whole -o json");
     ASSERT_EQ(whole.exit, 0) << whole.err;

@@ -47,10 +47,10 @@ TEST(SliceGroups, GiveTheBitsOfTheWholeNetInUnequalParts) {
         std::function<void(StagesJob&)> set;
     };
     const Case cases[] = {
-        {"convolutions", "nin", 1, 2, 1,
-         [](StagesJob& job) { job.slices = "slices = 2\nsliced = [\"conv2\", \"conv3\", \"conv5\"]\n", job.blocks = 3, job.batch = 6; }},
         {"convolutions in stages", "nin", 2, 2, 1,
-         [](StagesJob& job) { job.slices = "slices = 2\nsliced = [\"conv2\", \"conv3\", \"conv5\"]\n", job.blocks = 3, job.batch = 6; }},
+         [](StagesJob& job) {
+             job.slices = "slices = 2\nsliced = [\"conv2\", \"conv3\", \"conv5\"]\n", job.blocks = 3, job.batch = 6, job.steps = 2;
+         }},
         {"batch norm and shortcuts", "resnet9", 1, 2, 2,
          [](StagesJob& job) {
              job.slices = "slices = 2\nsliced = [\"conv3\", \"conv5\"]\n", job.blocks = 2, job.batch = 4, job.steps = 1;
@@ -74,7 +74,8 @@ TEST(SliceGroups, GiveTheBitsOfTheWholeNetInUnequalParts) {
         {"no test data", "mlp", 1, 2, 1, [](StagesJob& job) { job.tested = false; }},
         {"bf16", "nin", 1, 2, 1,
          [](StagesJob& job) {
-             job.precision = "bf16", job.slices = "slices = 2\nsliced = [\"conv2\", \"conv5\"]\n", job.blocks = 2, job.batch = 8;
+             job.precision = "bf16", job.slices = "slices = 2\nsliced = [\"conv2\", \"conv5\"]\n";
+             job.blocks = 2, job.batch = 8, job.steps = 2;
          }},
     };
     for (const Case& each : cases) {

@@ -239,7 +239,7 @@ TEST_F(SystemGrids, ALostStageEndsTheJobByName) {
 
 // The node that is lost is the first one, which writes the model of a job that nothing disturbs.
 TEST_F(SystemGrids, AReplicaThatLosesANodeIsMissed) {
-    constexpr uint32_t steps = 400;
+    constexpr uint32_t steps = 150;
     for (const JobGrid& grid :
          {JobGrid{.stages = 2, .replicas = 3, .exchange = "coded-rs", .micro_batch = 2, .options = "m = 1\ns = 1\n"},
           JobGrid{.replicas = 3, .exchange = "coded-rs", .micro_batch = 2, .options = "m = 1\ns = 1\n", .groups = 2}}) {

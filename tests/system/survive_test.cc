@@ -159,24 +159,6 @@ TEST_F(SystemLeave, AnyNodeIsKilledAndTheClientFollowsTheJob) {
     }
 }
 
-/// The others go on without the coordinator, whose daemon lives: it asks to be in again, as a later incarnation.
-TEST_F(SystemSurvive, ANodeThatWasStoppedJoinsAgainByItself) {
-    const std::string id = begun(cluster[0]);
-    const auto views = [&] { return cluster[2].job(id)["status"].get<JobStatus>().views; };
-    cluster[0].process->kill(SIGSTOP);
-    const bool out = eventually([&] { return views().size() == 2; });
-    cluster[0].process->kill(SIGCONT);
-    ASSERT_TRUE(out) << cluster[2].job(id).dump(2) << logs(cluster);
-    const uint32_t then = cluster[2].step(id);
-    ASSERT_TRUE(eventually([&] { return views().back().members.size() == 3 && cluster[0].step(id) > then; }))
-        << cluster[0].job(id).dump(2) << logs(cluster);
-    for (Node& node : cluster.nodes) expect_quiet_end(node, id);
-    ASSERT_EQ(views().size(), 3u) << "one view for it";
-    EXPECT_EQ(views()[1].departed, std::vector<std::string>{"a"});
-    EXPECT_EQ(views()[2].joined, std::vector<std::string>{"a"});
-    EXPECT_EQ(views()[2].members, (std::vector<std::string>{"b", "c", "a"}));
-}
-
 /// It asks to rejoin, and learns that the job is done.
 TEST_F(SystemSurvive, ANodeThatWasStoppedUntilTheEndIsTold) {
     text.replace(text.find("steps = 900"), 11, "steps = 200");
@@ -358,6 +340,24 @@ TEST_F(SystemLeave, FewerThanMinNodesEndTheJobWithACheckpoint) {
     ASSERT_NO_FATAL_FAILURE(up_again(cluster[2]));
     ask(cluster[0], {"resume", id});
     for (Node& node : cluster.nodes) expect_quiet_end(node, id);
+}
+
+/// The others go on without the coordinator, whose daemon lives: it asks to be in again, as a later incarnation.
+TEST_F(SystemJoin, ANodeThatWasStoppedJoinsAgainByItself) {
+    const std::string id = begun(cluster[0]);
+    const auto views = [&] { return cluster[2].job(id)["status"].get<JobStatus>().views; };
+    cluster[0].process->kill(SIGSTOP);
+    const bool out = eventually([&] { return views().size() == 2; });
+    cluster[0].process->kill(SIGCONT);
+    ASSERT_TRUE(out) << cluster[2].job(id).dump(2) << logs(cluster);
+    const uint32_t then = cluster[2].step(id);
+    ASSERT_TRUE(eventually([&] { return views().back().members.size() == 3 && cluster[0].step(id) > then; }))
+        << cluster[0].job(id).dump(2) << logs(cluster);
+    expect_quiet_steps({2, 0, 1}, id);
+    ASSERT_EQ(views().size(), 3u) << "one view for it";
+    EXPECT_EQ(views()[1].departed, std::vector<std::string>{"a"});
+    EXPECT_EQ(views()[2].joined, std::vector<std::string>{"a"});
+    EXPECT_EQ(views()[2].members, (std::vector<std::string>{"b", "c", "a"}));
 }
 
 TEST_F(SystemJoin, AnElasticJobTakesOtherNodesIn) {

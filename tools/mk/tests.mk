@@ -90,7 +90,7 @@ nightly: deps
 	$(BUILD)/tests/view --gtest_filter='View.FromSeeds'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/exchange
 	GC_SEEDS=$$(($$GC_SEEDS / 5)) $(BUILD)/tests/sim --gtest_filter='JobViews.*'
-	GC_SEEDS=$$(($$GC_SEEDS / 100)) $(BUILD)/tests/sim --gtest_filter='SlowExchangeSim.*'
+	GC_SEEDS=$$(($$GC_SEEDS / 100)) $(BUILD)/tests/sim --gtest_filter='SlowExchangeSim.*:SlowViews.*'
 	$(BUILD)/tests/sim --gtest_filter='StagesViews.OneNodeByChance:StagesBuddies.NodesByChance'
 	GC_SEEDS=$$(($$GC_SEEDS / 10)) $(BUILD)/tests/sim --gtest_filter='*Views.*NodesByChance:*Views.TwoNodes*:StagesShapes.*'
 	GC_SEEDS=$$(($$GC_SEEDS / 50)) $(BUILD)/tests/sim --gtest_filter='Ends.*'
