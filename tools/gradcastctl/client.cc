@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "runtime/control/tls_http.h"
+#include "runtime/core/clock.h"
 #include "runtime/core/fd.h"
 
 namespace gradcast {
@@ -119,11 +120,18 @@ pid_t stopped_at(const std::string& socket) {
     const size_t state = stat.rfind(") ");   // pid (name) state …
     return state != stat.npos && (stat[state + 2] == 'T' || stat[state + 2] == 't') ? peer.pid : 0;
 }
+/// The same of a process that stays stopped for a while: one whose share of a CPU is limited by signals stops for some milliseconds.
+pid_t stays_stopped_at(const std::string& socket) {
+    constexpr uint64_t while_us = 500'000, look_us = 20'000;
+    const uint64_t end_us = clock_us() + while_us;
+    for (;; ::usleep(look_us))
+        if (const pid_t stopped = stopped_at(socket); stopped == 0 || clock_us() > end_us) return stopped;
+}
 }   // namespace
 
 Reply Client::request(const Route& route, const std::string& which, const std::string& query, const std::string& body) const {
     if (!target_.wrong.empty()) return failed(exit_usage, target_.wrong);
-    if (const pid_t stopped = target_.remote() ? 0 : stopped_at(target_.socket); stopped > 0)
+    if (const pid_t stopped = target_.remote() ? 0 : stays_stopped_at(target_.socket); stopped > 0)
         return failed(exit_unreachable, fmt::format("gradcastd at {} is stopped (process {}, state T): kill -CONT {} lets it go on",
                                                     target_.socket, stopped, stopped));
     const auto client = client_open(target_, answer_seconds_);
