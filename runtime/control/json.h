@@ -21,7 +21,7 @@ void to_json(Json& json, const ExchangeReport& report);
 void from_json(const Json& json, ExchangeReport& report);
 void to_json(Json& json, const NodeTimes& node);
 void from_json(const Json& json, NodeTimes& node);
-/// Writes all but the passes, which a job's detail has as "schedule": [{"node", "stage", "step", "passes": [["forward", micro-batch, begin_us,
+/// Omits the passes, which a job's detail has as "schedule": [{"node", "stage", "step", "passes": [["forward", micro-batch, begin_us,
 /// end_us], …]}, …].
 void to_json(Json& json, const StageNode& node);
 void from_json(const Json& json, StageNode& node);
