@@ -5,9 +5,9 @@
 namespace gradcast::cuda {
 
 /// Writes *task.result from the losses and right answers of all threads; a loss is divided by the positions.  Each thread block adds those
-/// of its threads by halves.  The block that ends last adds the sums of all blocks: thread t adds blocks t, t + row_threads, … in
-/// order, then the threads' sums are added by halves.  All threads of the block call it, row_threads of them.  scratch: [row_threads] in shared memory; memory of
-/// the task: scratch [blocks, 2], one ticket.
+/// of its threads by halves.  The block that ends last adds the sums of all blocks: thread t adds blocks t, t + row_threads, … in order,
+/// then the threads' sums are added by halves.  All threads of the block call it, row_threads of them.  scratch: [row_threads] in shared
+/// memory; memory of the task: scratch [blocks, 2], one ticket.
 __device__ __forceinline__ void loss_total(double loss, double right, const LossTask& task, double* scratch) {
     __shared__ bool last;
     const SumMemory& memory = task.memory;
