@@ -267,7 +267,7 @@ bool ViewChange::reaches_members(NodeId joiner, std::span<const uint64_t> reach)
 }
 
 ViewMessage::Promise ViewChange::promise(Ballot ballot, uint64_t now_us) const {
-    ViewMessage::Promise said{.ballot = ballot, .has_state = has_state_, .ready = joining_ && !rank_, .reach = reach(now_us), .value = {}};
+    ViewMessage::Promise said{.ballot = ballot, .has_state = has_state_, .ready = joining_ && !rank_, .reach = reach(now_us)};
     if (accepted_ > 0 && accepted_ < ballot && config_.mutant != ViewMutant::no_ballots) {
         said.accepted = accepted_;
         said.value = accepted_value_;

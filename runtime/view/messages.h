@@ -105,9 +105,9 @@ struct ViewMessage {
     struct Promise {
         Ballot ballot = 0;                       // of the proposal, not 0
         bool has_state = false, ready = false;   // the sender has a state; the sender is no member and wants to be
-        std::vector<uint64_t> reach;             // bits of the nodes that the sender reaches
+        std::vector<uint64_t> reach = {};        // bits of the nodes that the sender reaches
         Ballot accepted = 0;                     // in which the sender has accepted `value`; 0: none
-        AgreedView value;                        // where `accepted` is not 0
+        AgreedView value = {};                   // where `accepted` is not 0
         bool operator==(const Promise&) const = default;
     };
     struct Nack {
