@@ -81,7 +81,7 @@ TEST(SystemBench, StagesTimesStepsInALab) {
         EXPECT_TRUE(row["idle"] > 0 && row["idle"] < 1 && row["idle_least"] > 0 && row["idle_least"] < 1) << row.dump();
     }
     EXPECT_EQ(cuts.size(), 1u) << said;
-    if (rows.size() == 6) {
+    if (ways_of(rows).find("torch") != std::string::npos) {
         EXPECT_NE(said.find("ok: PyTorch's pipelines differ in the loss"), std::string::npos) << said;
     }
     EXPECT_EQ(shell("bench/stages --only nin:2:1gbut 2>/dev/null").code, 2);

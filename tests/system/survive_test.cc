@@ -161,10 +161,10 @@ TEST_F(SystemLeave, AnyNodeIsKilledAndTheClientFollowsTheJob) {
 
 /// It asks to rejoin, and learns that the job is done.
 TEST_F(SystemSurvive, ANodeThatWasStoppedUntilTheEndIsTold) {
-    text.replace(text.find("steps = 900"), 11, "steps = 200");
+    text.replace(text.find("steps = 900"), 11, "steps = 120");
     const std::string id = begun(cluster[0]);
     cluster[0].process->kill(SIGSTOP);
-    const JobStatus status = cluster[2].ended(id);
+    const JobStatus status = cluster[2].ended(id, 4 * patience_us);
     for (const size_t i : {1, 2}) {   // also by a daemon that has it from its disk alone
         EXPECT_EQ(cluster[i].ended(id).state, JobState::done);
         cluster[i].process->kill(SIGTERM);
