@@ -35,6 +35,16 @@ def has_torch():
     return subprocess.run(["/usr/bin/python3", "-c", "import torch.distributed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
+def warn_of_small_pages():
+    """Debian's kernel gives all memory huge pages.  gradcast asks for them and PyTorch does not, so elsewhere the comparison is not fair."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled") as file:
+            if "[always]" not in file.read():
+                say("PyTorch is slower here than on Debian: echo always >/sys/kernel/mm/transparent_hugepage/enabled gives it huge pages")
+    except OSError:
+        pass
+
+
 def layers_text(kind, keys, count, last=""):
     """[net] of a job file: so many layers of a kind, each with a ReLU, the layer `last`, and an inner product of 10 classes."""
     layer = '[[net.layers]]\nkind = "{}"\n{}\n'
