@@ -47,6 +47,10 @@ TEST(SliceGroups, GiveTheBitsOfTheWholeNetInUnequalParts) {
         std::function<void(StagesJob&)> set;
     };
     const Case cases[] = {
+        {"convolutions", "nin", 1, 2, 1,
+         [](StagesJob& job) {
+             job.slices = "slices = 2\nsliced = [\"conv2\", \"conv3\", \"conv5\"]\n", job.blocks = 3, job.batch = 6, job.steps = 2;
+         }},
         {"convolutions in stages", "nin", 2, 2, 1,
          [](StagesJob& job) {
              job.slices = "slices = 2\nsliced = [\"conv2\", \"conv3\", \"conv5\"]\n", job.blocks = 3, job.batch = 6, job.steps = 2;
