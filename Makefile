@@ -23,8 +23,8 @@ PC_FLAGS  = $(eval PC_FLAGS := $(shell pkg-config --cflags $(PC_ALL)))$(PC_FLAGS
 # -ffp-contract=off: a fused multiply-add would make results depend on the compiler.
 FLAGS     = -std=c++20 $(OPT) -Wall -Wextra -Wshadow -ffp-contract=off -pthread -MMD -MP -I. $(PC_FLAGS) $(MODE) $(CXXFLAGS)
 # HDF5 is linked into the programs where it can be: the shared library loads 30 others, for files on web servers, at each start of a program.
-HDF5_LIBS = $(or $(wildcard $(patsubst -L%,%/libhdf5.a,$(shell pkg-config --libs-only-L hdf5))),$(shell pkg-config --libs hdf5))
-LIBS      = $(HDF5_LIBS) $(if $(filter %.a,$(HDF5_LIBS)),-lsz) $(shell pkg-config --libs $(filter-out hdf5,$(PC_ALL))) -ldnnl -lgomp -ldl -pthread
+HDF5_STATIC = $(wildcard $(patsubst -L%,%/libhdf5.a,$(shell pkg-config --libs-only-L hdf5)))
+LIBS      = $(or $(HDF5_STATIC:%=% -lsz),$(shell pkg-config --libs hdf5)) $(shell pkg-config --libs $(filter-out hdf5,$(PC_ALL))) -ldnnl -lgomp -ldl -pthread
 STRICT   := -fno-exceptions -fno-rtti
 
 ifeq ($(V),)

@@ -122,12 +122,13 @@ def limit(cluster, part):
 
 
 def planned(cluster, text, rate):
-    """What `gradcastctl plan`, run at a host of the lab, says of a job on all hosts."""
+    """The steps of a job on all hosts, in milliseconds, as `gradcastctl plan` predicts them at a host of the lab: of one host alone, and by the number of stages."""
     path = f"{cluster.folder}/plan.toml"
     with open(path, "w") as file:
         file.write(text)
     words = [lab, "run", "--name", cluster.name, "0", "--", ctl, "-o", "json", "plan", path, "--nodes", str(cluster.n), "--lanes", "1", "--rate", rate]
-    return json.loads(command(words, 300))
+    said = json.loads(command(words, 300))
+    return 1e3 * said["alone"]["step_s"], {grid["stages"]: 1e3 * grid["step_s"] for grid in said["grids"]}
 
 
 def row_of(cell, way, part, first, times):

@@ -18,4 +18,4 @@ $(BUILD)/launcher: tools/dist/launcher.cc runtime/core/archive.h | $(BUILD)/.dir
 # Its folder, which tests/dist runs.
 $(BUILD)/dist.made: $(PROGRAMS) $(BUILD)/launcher tools/dist/tree tools/dist/first-page tools/gradcast-lab $(PAGES) $(wildcard tools/python/gradcast/*)
 	$(call say,tree,$(BUILD)/dist)
-	$(Q)MAKE='$(MAKE)' tools/dist/tree $(BUILD) >$@.new && mv $@.new $@
+	$(Q)MAKE='$(MAKE)' STATIC='$(HDF5_STATIC)' tools/dist/tree $(BUILD) >$@.new && mv $@.new $@
