@@ -16,7 +16,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t share_most = 16 * 1024;   // elements that a lane updates at a time
-constexpr uint64_t chunk = 512;              // elements whose gradient is in the first-level cache
+constexpr uint64_t chunk_elements = 512;     // elements whose gradient is in the first-level cache
 
 /// Samples in `share` of a part.
 uint64_t share_of(uint64_t samples, double share) {
@@ -170,10 +170,10 @@ void Local::add_up(uint64_t offset, std::span<float> gradient, uint32_t blocks) 
 /// `gradient`: of the mini-batch; empty: the mean of the blocks.
 void Local::update(Context& context, const Piece& piece, std::span<float> parameters, std::span<const float> gradient,
                    const LocalTerm& term, Shape shape) {
-    float d[chunk];
+    float d[chunk_elements];
     const float share = 1.0f / static_cast<float>(shape.samples);
     for (uint64_t begin = 0, count = 0; begin < piece.count; begin += count) {
-        count = std::min(chunk, piece.count - begin);
+        count = std::min(chunk_elements, piece.count - begin);
         const uint64_t offset = piece.offset + begin;
         const std::span<float> w = parameters.subspan(offset, count);
         if (gradient.empty()) {

@@ -41,11 +41,11 @@ private:
     }
 };
 
-constexpr int32_t unit = 1 << 16, half = unit / 2;
+constexpr int32_t unit = 1 << 16, half_unit = unit / 2;
 uint8_t held(int32_t value) { return static_cast<uint8_t>(std::clamp(value, 0, 255)); }
-int32_t luminance(int32_t red, int32_t green, int32_t blue) { return (19595 * red + 38470 * green + 7471 * blue + half) >> 16; }
+int32_t luminance(int32_t red, int32_t green, int32_t blue) { return (19595 * red + 38470 * green + 7471 * blue + half_unit) >> 16; }
 /// centre + (x - centre) factor.
-uint8_t apart(int32_t x, int32_t centre, int32_t factor) { return held(((x - centre) * factor + centre * unit + half) >> 16); }
+uint8_t apart(int32_t x, int32_t centre, int32_t factor) { return held(((x - centre) * factor + centre * unit + half_unit) >> 16); }
 
 }   // namespace
 

@@ -63,10 +63,10 @@ Status labels_read(SourceFolder& folder, const std::string& name, uint32_t class
 }
 
 /// The samples of one pair of files; those that are `chosen` for testing go to test.
-struct Pair {
+struct IdxPair {
     std::string images, labels;   // names without .gz or .xz; empty: missing
 };
-Status pair_read(const ImportConfig& config, SourceFolder& folder, const Pair& names, uint32_t classes, Set* train, Set* test) {
+Status pair_read(const ImportConfig& config, SourceFolder& folder, const IdxPair& names, uint32_t classes, Set* train, Set* test) {
     std::string path;
     std::vector<int32_t> labels;
     GC_TRY(labels_read(folder, names.labels, classes, &path, &labels));
@@ -94,7 +94,7 @@ Status pair_read(const ImportConfig& config, SourceFolder& folder, const Pair& n
 
 /// Which files there are, by the usual names: [PREFIX-]train-images-idx3-ubyte, t10k or test in place of train, labels-idx1 in place of
 /// images-idx3, a dot or _ in place of a hyphen, .gz or .xz behind it, in any case.  Fills in MNIST's names for what is missing.
-Status pairs_find(const std::string& from, Pair* train, Pair* test) {
+Status pairs_find(const std::string& from, IdxPair* train, IdxPair* test) {
     namespace fs = std::filesystem;
     struct Found {
         std::set<std::string> names[2][2];   // [train, test][images, labels]
@@ -140,7 +140,7 @@ Status pairs_find(const std::string& from, Pair* train, Pair* test) {
 Status idx_sets(const ImportConfig& config, uint32_t classes, Import* import) {
     SourceFolder folder;
     GC_TRY(folder.open(config.from, nullptr, {}));
-    Pair train_names, test_names;
+    IdxPair train_names, test_names;
     GC_TRY(pairs_find(config.from, &train_names, &test_names));
     Set &train = import->train, &test = import->test;
     const bool split = test_names.images.empty();

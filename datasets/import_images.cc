@@ -157,9 +157,9 @@ bool are_numbers(const std::vector<std::string>& classes) {
 constexpr uint64_t decode_bytes_max = 192 << 20;   // of all images that are being decoded or wait for their turn
 constexpr uint64_t header_bytes = 8 << 20;         // of a file whose header is read; few have headers of more than 256 KiB
 
-class Reader {
+class ImageReader {
 public:
-    Reader(const ImportConfig& config, const std::vector<std::string>& classes)
+    ImageReader(const ImportConfig& config, const std::vector<std::string>& classes)
         : config_(config), rules_{config.size, config.exif, config.pictures}, classes_(classes) {}
     /// Finds the size and the channels of all samples, and what each image takes to decode.
     Status headers(Found& half) {
@@ -374,7 +374,7 @@ Status image_sets(const ImportConfig& config, uint32_t, Import* import) {
     if (config.test > 0) files_split(config, &train, &test);
     if (!are_numbers(classes)) import->class_names = fmt::format("{}", fmt::join(classes, ","));
 
-    Reader reader(config, classes);
+    ImageReader reader(config, classes);
     reader.files(train.files.size() + test.files.size());
     for (Found* half : {&train, &test}) GC_TRY(reader.headers(*half));
     GC_TRY(reader.sizes_alike());

@@ -20,7 +20,7 @@ constexpr uint8_t void_label = 255;   // as of Pascal VOC: a pixel that says not
 
 bool is_half(const std::string& folder) { return is_folder(folder + "/images") && is_folder(folder + "/masks"); }
 
-struct Pair {
+struct MaskPair {
     std::string image, mask;   // paths
 };
 
@@ -28,7 +28,7 @@ struct Pair {
 std::string stem(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
 /// The images of a folder with their masks: NAME.png or NAME_mask.png.
-Status pairs_find(const std::string& folder, std::vector<Pair>* pairs) {
+Status pairs_find(const std::string& folder, std::vector<MaskPair>* pairs) {
     std::vector<std::string> images, masks;
     GC_TRY(image_folder_list(folder + "/images", &images));
     GC_TRY(image_folder_list(folder + "/masks", &masks));
@@ -53,7 +53,7 @@ Status pairs_find(const std::string& folder, std::vector<Pair>* pairs) {
     return {};
 }
 
-Status halves_find(const ImportConfig& config, std::vector<Pair>* train, std::vector<Pair>* test) {
+Status halves_find(const ImportConfig& config, std::vector<MaskPair>* train, std::vector<MaskPair>* test) {
     const std::string& from = config.from;
     std::string train_folder = from, test_folder;
     if (!is_half(from)) {
@@ -66,7 +66,7 @@ Status halves_find(const ImportConfig& config, std::vector<Pair>* train, std::ve
     GC_TRY(pairs_find(train_folder, train));
     if (test_folder.empty()) {
         const std::vector<bool> chosen = test_choose(config, std::vector<int32_t>(train->size()));
-        std::vector<Pair> rest;
+        std::vector<MaskPair> rest;
         for (size_t i = 0; i < chosen.size(); ++i) (chosen[i] ? *test : rest).push_back(std::move((*train)[i]));
         *train = std::move(rest);
         return {};
@@ -75,16 +75,16 @@ Status halves_find(const ImportConfig& config, std::vector<Pair>* train, std::ve
     return pairs_find(test_folder, test);
 }
 
-class Reader {
+class MaskReader {
 public:
-    Reader(const ImportConfig& config, uint64_t files) : config_(config), rules_{config.size, config.exif}, files_(files) {}
+    MaskReader(const ImportConfig& config, uint64_t files) : config_(config), rules_{config.size, config.exif}, files_(files) {}
 
     /// Finds the size and the channels of all samples, and the labels of their masks.
-    Status look(const std::vector<Pair>& pairs) {
+    Status look(const std::vector<MaskPair>& pairs) {
         ImageFile image, mask;
         std::vector<uint8_t> labels;
         add(fmt::format("{} images\n", pairs.size()));
-        for (const Pair& pair : pairs) {
+        for (const MaskPair& pair : pairs) {
             add(file_line(pair.image) + file_line(pair.mask));   // before they are read
             GC_TRY(image_sample_open(pair.image, &image));
             GC_TRY(image_sample_open(pair.mask, &mask));
@@ -114,14 +114,14 @@ public:
     }
 
     /// Decodes the pairs from state.taken on; `begin` are taken before those of this half.
-    Status read(std::span<const Pair> pairs, uint64_t begin, Set* set, Import* import) {
+    Status read(std::span<const MaskPair> pairs, uint64_t begin, Set* set, Import* import) {
         set->C = C_, set->H = H_, set->W = W_;
         set->masked = true;
         const uint64_t done = std::min<uint64_t>(state.taken - begin, pairs.size());
         set->labels.assign(done, 0);
         ImageFile file;
         Planes image, mask;
-        for (const Pair& pair : pairs.subspan(done)) {
+        for (const MaskPair& pair : pairs.subspan(done)) {
             std::string odd;
             GC_TRY(image_sample_open(pair.image, &file));
             if (file.C > C_ || image_sample_size(file, rules_) != std::pair{H_, W_}) return changed(pair.image);
@@ -168,9 +168,9 @@ private:
 }   // namespace
 
 Status mask_sets(const ImportConfig& config, uint32_t, Import* import) {
-    std::vector<Pair> train, test;
+    std::vector<MaskPair> train, test;
     GC_TRY(halves_find(config, &train, &test));
-    Reader reader(config, train.size() + test.size());
+    MaskReader reader(config, train.size() + test.size());
     for (const auto* pairs : {&train, &test}) GC_TRY(reader.look(*pairs));
     uint32_t most = 0;
     for (uint32_t label = 0; label < void_label; ++label)

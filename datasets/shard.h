@@ -114,8 +114,8 @@ struct ImportProgress {
 };
 
 struct ImportConfig {
-    std::string kind;   // one of import_kinds()
-    std::string from, out;
+    std::string kind = {};   // one of import_kinds()
+    std::string from = {}, out = {};
     bool force = false;                                         // replace existing shards
     uint32_t compress = 0;                                      // deflate level, 1 .. 9; 0: contiguous
     uint64_t samples = 6000, seed = 1;                          // of ridge; seed also of `test`

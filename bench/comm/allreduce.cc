@@ -22,29 +22,29 @@ constexpr uint64_t seed = 1;
 constexpr uint64_t stride = 16;   // offset in floats between the gradients of consecutive blocks
 constexpr uint64_t least_us = 30'000'000;
 
-const Column columns[] = {{"exchange", "exchange", 1, 0, 9},
-                          {"size_bytes", "size B", 1, 0, 10},
-                          {"d", "d", 1, 0, 3},
-                          {"first_us", "first ms", 1e3, 3, 9},
-                          {"p50_us", "p50 ms", 1e3, 3, 9},
-                          {"p99_us", "p99 ms", 1e3, 3, 9},
-                          {"max_us", "max ms", 1e3, 3, 9},
-                          {"algbw_bytes_per_s", "algbw MB/s", 1e6, 1, 10},
-                          {"busbw_bytes_per_s", "busbw MB/s", 1e6, 1, 10},
-                          {"sent_bytes", "sent B", 1, 0, 10},
-                          {"received_bytes", "recv B", 1, 0, 10},
-                          {"wire_sent_bytes", "wire tx B", 1, 0, 10},
-                          {"wire_received_bytes", "wire rx B", 1, 0, 10},
-                          {"bound_bytes", "bound B", 1, 0, 10},
-                          {"bound_us", "bound ms", 1e3, 3, 9},
-                          {"percent_of_bound", "% of bound", 1, 1, 10},
-                          {"cpu_us", "cpu ms", 1e3, 2, 8},
-                          {"network_us", "net ms", 1e3, 2, 8},
-                          {"cpu_s_per_gb", "cpu s/GB", 1, 2, 8},
-                          {"lost_percent", "lost %", 1, 2, 6},
-                          {"repair_percent", "repair %", 1, 2, 8},
-                          {"page_faults", "faults", 1, 0, 6},
-                          {"wrong_elements", "wrong", 1, 0, 6}};
+const Column allreduce_columns[] = {{"exchange", "exchange", 1, 0, 9},
+                                    {"size_bytes", "size B", 1, 0, 10},
+                                    {"d", "d", 1, 0, 3},
+                                    {"first_us", "first ms", 1e3, 3, 9},
+                                    {"p50_us", "p50 ms", 1e3, 3, 9},
+                                    {"p99_us", "p99 ms", 1e3, 3, 9},
+                                    {"max_us", "max ms", 1e3, 3, 9},
+                                    {"algbw_bytes_per_s", "algbw MB/s", 1e6, 1, 10},
+                                    {"busbw_bytes_per_s", "busbw MB/s", 1e6, 1, 10},
+                                    {"sent_bytes", "sent B", 1, 0, 10},
+                                    {"received_bytes", "recv B", 1, 0, 10},
+                                    {"wire_sent_bytes", "wire tx B", 1, 0, 10},
+                                    {"wire_received_bytes", "wire rx B", 1, 0, 10},
+                                    {"bound_bytes", "bound B", 1, 0, 10},
+                                    {"bound_us", "bound ms", 1e3, 3, 9},
+                                    {"percent_of_bound", "% of bound", 1, 1, 10},
+                                    {"cpu_us", "cpu ms", 1e3, 2, 8},
+                                    {"network_us", "net ms", 1e3, 2, 8},
+                                    {"cpu_s_per_gb", "cpu s/GB", 1, 2, 8},
+                                    {"lost_percent", "lost %", 1, 2, 6},
+                                    {"repair_percent", "repair %", 1, 2, 8},
+                                    {"page_faults", "faults", 1, 0, 6},
+                                    {"wrong_elements", "wrong", 1, 0, 6}};
 
 // Buckets are sent while later ones are quantised, as in a net.  The first bucket is small, so the links start early.
 constexpr uint64_t first_elements = 32 * 1024, bucket_elements = 128 * 1024;
@@ -487,7 +487,7 @@ Status allreduce_check(const BenchOptions& options) {
 
 Status allreduce_run(Bench& bench, bool* wrong) {
     const BenchOptions& options = bench.options;
-    BenchReport report(bench, columns,
+    BenchReport report(bench, allreduce_columns,
                        fmt::format("quantiser {}, m = {}, s = {}, r = {}, servers {}; {}", quantiser_name(options.quantiser), options.m,
                                    options.s, options.r, options.servers,
                                    options.skew_us ? "time of a step, back to back" : "time until the slowest rank has the sum"));

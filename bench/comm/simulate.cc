@@ -23,12 +23,12 @@ constexpr uint32_t nodes_real = 64;
 constexpr uint32_t datagram_payload = 1432;   // on Ethernet
 constexpr uint64_t end_us = 36'000'000'000;
 
-const Column columns[] = {{"exchange", "exchange", 1, 0, 9},      {"nodes", "nodes", 1, 0, 6},
-                          {"size_bytes", "size B", 1, 0, 10},     {"d", "d", 1, 0, 3},
-                          {"sent_bytes", "sent B", 1, 0, 12},     {"predicted_sent_bytes", "predicted", 1, 0, 12},
-                          {"received_bytes", "recv B", 1, 0, 12}, {"predicted_received_bytes", "predicted", 1, 0, 12},
-                          {"time_us", "time ms", 1e3, 3, 11},     {"predicted_us", "predicted", 1e3, 3, 11},
-                          {"wrong_elements", "wrong", 1, 0, 6}};
+const Column simulate_columns[] = {{"exchange", "exchange", 1, 0, 9},      {"nodes", "nodes", 1, 0, 6},
+                                   {"size_bytes", "size B", 1, 0, 10},     {"d", "d", 1, 0, 3},
+                                   {"sent_bytes", "sent B", 1, 0, 12},     {"predicted_sent_bytes", "predicted", 1, 0, 12},
+                                   {"received_bytes", "recv B", 1, 0, 12}, {"predicted_received_bytes", "predicted", 1, 0, 12},
+                                   {"time_us", "time ms", 1e3, 3, 11},     {"predicted_us", "predicted", 1e3, 3, 11},
+                                   {"wrong_elements", "wrong", 1, 0, 6}};
 
 /// The word that a block contributes: within every quantiser's limit.
 int32_t word_of(uint32_t block, uint64_t element) { return static_cast<int32_t>(splitmix64(element << 16 | block) % 15) - 7; }
@@ -211,7 +211,7 @@ void head_print(const BenchOptions& options) {
         "{:g} us a block\n",
         quantiser_name(options.quantiser), options.m, options.s, options.r, options.servers, options.group,
         static_cast<double>(options.rate) / 1e6, options.latency_us, options.block_us);
-    columns_print(columns);
+    columns_print(simulate_columns);
 }
 
 }   // namespace
@@ -235,7 +235,7 @@ Status simulate_run(const BenchOptions& options, bool* wrong) {
                 GC_TRY(simulate(name, options, n, bytes, &row));
                 if (!options.json && report["rows"].empty()) head_print(options);
                 *wrong |= row["wrong_elements"].is_number() && row["wrong_elements"] != 0;
-                if (!options.json) row_print(columns, row);
+                if (!options.json) row_print(simulate_columns, row);
                 report["rows"].push_back(std::move(row));
             }
     report["exact"] = !*wrong;

@@ -5,11 +5,6 @@
 #include "nn/cuda/net.h"
 
 namespace gradcast::cuda {
-namespace {
-
-constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
-
-}   // namespace
 
 void CudaNet::write_labels(std::byte* to, const Samples& samples, uint32_t size) const {
     const uint64_t bytes = uint64_t{sample_labels()} * sizeof(int32_t);

@@ -12,6 +12,8 @@
 
 namespace gradcast::cuda {
 
+inline constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
+
 /// quantised: a block whose gradient the device's codec quantises bucket by bucket.  whole: a block of a whole step, which has no graph of
 /// its own.
 enum class Work : uint8_t { evaluation, block, quantised, whole };

@@ -6,11 +6,6 @@
 #include "nn/cuda/net.h"
 
 namespace gradcast::cuda {
-namespace {
-
-constexpr Status step_cancelled = {Code::cancelled, 0, "the step was cancelled"};
-
-}   // namespace
 
 void CudaNet::plan_edges() {
     for (const Program& program : programs_) {

@@ -17,8 +17,6 @@
 namespace gradcast {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr uint32_t pids_least = 256;   // tasks of a process with its descendants, beside threads that compute
 // That a process may take until it is ready: in deadlines, but not longer than start_most_us.
 constexpr uint64_t start_deadlines = 10, start_most_us = uint64_t{3600} * 1'000'000;
@@ -193,6 +191,8 @@ public:
     void deadline(uint64_t deadline_us) override { deadline_us_.store(deadline_us, std::memory_order_relaxed); }
 
 private:
+    using Json = nlohmann::ordered_json;
+
     /// A lane's process with that of lane 0.
     Status compare(uint32_t lane, const ProcessHello& hello) {
         const std::string first = hello_inventory(hello_), its = hello_inventory(hello);

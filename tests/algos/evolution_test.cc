@@ -9,17 +9,18 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t workers = 4;
+constexpr uint32_t evolution_workers = 4;
 
-class EvolutionTest : public ChoiceTest<workers> {
+class EvolutionTest : public ChoiceTest<evolution_workers> {
 protected:
     static std::string text(const char* kind, uint32_t steps, const std::string& more = "") {
-        return job(fmt::format("kind = \"{}\"\nworkers = {}\nlocal_steps = 2\nvalidation = {}\n{}", kind, workers, validation, more), steps,
-                   part, lr, 0);
+        return job(
+            fmt::format("kind = \"{}\"\nworkers = {}\nlocal_steps = 2\nvalidation = {}\n{}", kind, evolution_workers, validation, more),
+            steps, part, lr, 0);
     }
     uint32_t right(const Vector& w) const {
         uint32_t count = 0;
-        for (uint32_t n = workers * part; n < workers * part + validation; ++n) {
+        for (uint32_t n = evolution_workers * part; n < evolution_workers * part + validation; ++n) {
             const Vector p = outputs(w, n);
             count += label(n) == static_cast<uint32_t>(std::max_element(p.begin(), p.end()) - p.begin());
         }
@@ -33,17 +34,17 @@ protected:
 
 /// The state after a round of DE, as in a checkpoint: the number of workers, whether it has begun, F and CR of each, their individuals.
 struct Population {
-    std::array<double, workers> f{}, cr{};
-    std::array<Vector, workers> of;
+    std::array<double, evolution_workers> f{}, cr{};
+    std::array<Vector, evolution_workers> of;
 };
 Population population(const std::vector<std::byte>& state, size_t elements) {
     Population all;
     const std::byte* at = state.data() + 2 * sizeof(uint64_t);
-    for (uint32_t k = 0; k < workers; ++k) {
+    for (uint32_t k = 0; k < evolution_workers; ++k) {
         std::memcpy(&all.f[k], at + 2 * k * sizeof(double), sizeof(double));
         std::memcpy(&all.cr[k], at + (2 * k + 1) * sizeof(double), sizeof(double));
         std::vector<float> values(elements);
-        std::memcpy(values.data(), at + 2 * workers * sizeof(double) + k * elements * sizeof(float), elements * sizeof(float));
+        std::memcpy(values.data(), at + 2 * evolution_workers * sizeof(double) + k * elements * sizeof(float), elements * sizeof(float));
         all.of[k] = {values.begin(), values.end()};
     }
     return all;
@@ -66,10 +67,10 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
         ModelVectors written;
         ASSERT_TRUE(checkpoint_read(path, &model, &written).ok());
         const Population after = population(written.algorithm, before.of[0].size());
-        std::array<Vector, workers> learnt;
-        for (uint32_t k = 0; k < workers; ++k) learnt[k] = trained_alone(before.of[k], k, 2);
+        std::array<Vector, evolution_workers> learnt;
+        for (uint32_t k = 0; k < evolution_workers; ++k) learnt[k] = trained_alone(before.of[k], k, 2);
         uint32_t best = 0;
-        for (uint32_t k = 0; k < workers; ++k) {
+        for (uint32_t k = 0; k < evolution_workers; ++k) {
             SCOPED_TRACE(fmt::format("round {} worker {}", round, k));
             best = std::max(best, right(after.of[k]));
             EXPECT_GE(right(after.of[k]), right(learnt[k]));
@@ -84,7 +85,7 @@ TEST_F(EvolutionTest, TrialsAreThoseOfTheEquations) {
             EXPECT_GT(right(after.of[k]), right(learnt[k]));
             EXPECT_TRUE(after.f[k] == before.f[k] || (after.f[k] >= 0.1 && after.f[k] <= 1)) << after.f[k];
             EXPECT_TRUE(after.cr[k] == before.cr[k] || (after.cr[k] >= 0 && after.cr[k] <= 1)) << after.cr[k];
-            std::array<uint32_t, workers> r;
+            std::array<uint32_t, evolution_workers> r;
             std::iota(r.begin(), r.end(), 0u);
             bool found = false;
             do {
@@ -160,8 +161,8 @@ TEST_F(EvolutionTest, TheSoupIsGreedy) {
         Vector w = initial();
         for (uint32_t round = 0; round < rounds; ++round) {
             std::vector<Vector> models;
-            for (uint32_t k = 0; k < workers; ++k) models.push_back(trained_alone(w, k, 2));
-            std::vector<uint32_t> order(workers), in;
+            for (uint32_t k = 0; k < evolution_workers; ++k) models.push_back(trained_alone(w, k, 2));
+            std::vector<uint32_t> order(evolution_workers), in;
             std::iota(order.begin(), order.end(), 0u);
             std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return right(models[a]) > right(models[b]); });
             const auto mean = [&] {

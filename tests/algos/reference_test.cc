@@ -13,8 +13,6 @@ namespace gradcast {
 namespace {
 
 using Vector = std::vector<double>;
-constexpr uint32_t samples = 48, features = 6, workers = 3, part = samples / workers, levels = 200, seed = 5;
-constexpr double lr = 0.05, momentum = 0.5, decay = 0.02;
 
 Vector operator+(Vector a, const Vector& b) {
     for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
@@ -28,6 +26,9 @@ Vector operator-(const Vector& a, const Vector& b) { return a + -1 * b; }
 
 class ReferenceTest : public AlgosTest {
 protected:
+    static constexpr uint32_t samples = 48, features = 6, workers = 3, part = samples / workers, levels = 200, seed = 5;
+    static constexpr double lr = 0.05, momentum = 0.5, decay = 0.02;
+
     void SetUp() override {
         AlgosTest::SetUp();
         std::vector<uint8_t> pixels(samples * features);

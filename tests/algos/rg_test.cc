@@ -4,23 +4,23 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t workers = 3;
+constexpr uint32_t rg_workers = 3;
 
-class RgTest : public ChoiceTest<workers> {
+class RgTest : public ChoiceTest<rg_workers> {
 protected:
     /// (1/N) |Y - sum_k alpha_k P_k|^2 + shrink |alpha - 1/n|^2
     double objective(const std::vector<Vector>& models, const Vector& alpha, double shrink) const {
         double sum = 0;
-        for (uint32_t n = workers * part; n < workers * part + validation; ++n) {
+        for (uint32_t n = rg_workers * part; n < rg_workers * part + validation; ++n) {
             Vector off(classes);
             off[label(n)] = 1;
-            for (uint32_t k = 0; k < workers; ++k) {
+            for (uint32_t k = 0; k < rg_workers; ++k) {
                 const Vector p = outputs(models[k], n);
                 for (uint32_t c = 0; c < classes; ++c) off[c] -= alpha[k] * p[c];
             }
             for (const double each : off) sum += each * each / validation;
         }
-        for (const double each : alpha) sum += shrink * (each - 1.0 / workers) * (each - 1.0 / workers);
+        for (const double each : alpha) sum += shrink * (each - 1.0 / rg_workers) * (each - 1.0 / rg_workers);
         return sum;
     }
     /// Its argmin among those that sum to 1: the objective is a quadratic of alpha_1, alpha_2, so finite differences are exact.
@@ -39,14 +39,14 @@ TEST_F(RgTest, WeightsAreThoseOfLeastSquares) {
         Vector w = initial();
         for (uint32_t round = 0; round < 3; ++round) {
             std::vector<Vector> models;
-            for (uint32_t k = 0; k < workers; ++k) models.push_back(trained_alone(w, k, 5));
+            for (uint32_t k = 0; k < rg_workers; ++k) models.push_back(trained_alone(w, k, 5));
             const Vector alpha = weights(models, shrink);
             if (shrink < 1e-2) {
                 EXPECT_GT(std::abs(alpha[0] - alpha[1]), 0.1);   // not the mean
             }
             for (size_t i = 0; i < w.size(); ++i) {
                 w[i] = 0;
-                for (uint32_t k = 0; k < workers; ++k) w[i] += alpha[k] * models[k][i];
+                for (uint32_t k = 0; k < rg_workers; ++k) w[i] += alpha[k] * models[k][i];
             }
         }
         const Vector got =

@@ -12,18 +12,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "runtime/attach/wire.h"
+#include "runtime/control/json.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
 namespace {
-
-using Json = nlohmann::json;
 
 class Child {
 public:

@@ -4,18 +4,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "nn/graph/process.h"
 #include "runtime/attach/wire.h"
+#include "runtime/control/json.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/inventory.h"
 #include "runtime/core/version.h"
 
 namespace gradcast {
 namespace {
-
-using Json = nlohmann::json;
 
 const std::string sha(64, 'a');
 
@@ -31,7 +28,7 @@ Json good() {
             {"data_digest", sha}};
 }
 
-std::string error_of(const std::string& text) {
+std::string hello_error(const std::string& text) {
     ProcessHello hello;
     const Status status = hello_parse(text, &hello);
     const std::string what = status.what ? status.what : "";
@@ -59,7 +56,7 @@ TEST(Hello, IsTaken) {
     // What may be missing is.
     Json least = good();
     for (const char* key : {"running", "constants", "aliases", "libraries", "modules", "data_digest"}) least.erase(key);
-    EXPECT_EQ(error_of(least.dump()), "");
+    EXPECT_EQ(hello_error(least.dump()), "");
 }
 
 TEST(Hello, DigestsAreOfTheProgram) {
@@ -176,7 +173,7 @@ TEST(Hello, EachWrongWordHasItsError) {
     for (const auto& [change, says] : cases) {
         Json json = good();
         change(json);
-        const std::string error = error_of(json.dump());
+        const std::string error = hello_error(json.dump());
         EXPECT_NE(error.find(says), error.npos) << "wanted: " << says << "\nis: " << error;
     }
 }
@@ -197,7 +194,7 @@ TEST(Hello, TextsOfAnyFormAreBounded) {
           {std::string(), "it is no JSON object"},
           {tensors.substr(0, tensors.size() - 1), "it is no JSON object"}}) {
         const uint64_t begin_us = clock_us();
-        const std::string error = error_of(text);
+        const std::string error = hello_error(text);
         EXPECT_NE(error.find(says), error.npos) << "wanted: " << says << "\nis: " << error;
         EXPECT_LT(clock_us() - begin_us, 20'000'000u);
     }

@@ -23,9 +23,9 @@ namespace {
 constexpr uint64_t mib = 1 << 20;
 
 /// A child that stays until the object goes.
-struct Child {
+struct StayingChild {
     template <typename Work>
-    explicit Child(const Work& work) {
+    explicit StayingChild(const Work& work) {
         int ends[2];
         if (::pipe(ends) != 0) return;
         pid = ::fork();
@@ -39,9 +39,9 @@ struct Child {
         (void)!::read(ends[0], &ready, 1);
         ::close(ends[0]);
     }
-    Child(const Child&) = delete;
-    Child& operator=(const Child&) = delete;
-    ~Child() {
+    StayingChild(const StayingChild&) = delete;
+    StayingChild& operator=(const StayingChild&) = delete;
+    ~StayingChild() {
         ::kill(pid, SIGKILL);
         ::waitpid(pid, nullptr, 0);
     }
@@ -61,7 +61,7 @@ char* touched(uint64_t bytes) {
 }
 
 TEST(ProcessMemory, OwnPagesAndThePeakCount) {
-    const Child plain([] {}), large([] { touched(64 * mib); }), was_large([] {
+    const StayingChild plain([] {}), large([] { touched(64 * mib); }), was_large([] {
         char* const room = touched(64 * mib);
         ::munmap(room, 64 * mib);
     });
@@ -80,8 +80,8 @@ TEST(ProcessMemory, APageThatSeveralShareCountsOnce) {
     const uint64_t own = memory_of(::getpid()).own, before = process_pss(::getpid());
     char* const room = touched(64 * mib);
     {
-        std::vector<std::unique_ptr<Child>> workers;
-        for (int i = 0; i < 3; ++i) workers.push_back(std::make_unique<Child>([] {}));
+        std::vector<std::unique_ptr<StayingChild>> workers;
+        for (int i = 0; i < 3; ++i) workers.push_back(std::make_unique<StayingChild>([] {}));
         ProcessMemory all;
         uint64_t pss = 0, rss = 0;
         for (const pid_t pid : {::getpid(), workers[0]->pid, workers[1]->pid, workers[2]->pid}) {
@@ -104,7 +104,7 @@ TEST(ProcessMemory, OfSharedMemoryThatOfTheBorderDoesNotCount) {
         void* const mapped = ::mmap(nullptr, 64 * mib, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         std::memset(mapped, 1, 64 * mib);
     };
-    const Child plain([] {}), theirs([&] { writes(border.fd()); }), own([&] {
+    const StayingChild plain([] {}), theirs([&] { writes(border.fd()); }), own([&] {
         const int fd = ::memfd_create("queue", 0);
         if (::ftruncate(fd, 64 * mib) == 0) writes(fd);
     });

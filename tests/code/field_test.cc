@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/core/rng.h"
+#include "tests/code/isas.h"
 #include "transport/code/kernels.h"
 
 namespace gradcast {
@@ -135,13 +136,6 @@ TEST(Field, Inverse) {
 }
 
 // ---- the kernels ------------------------------------------------------------------------------------------------------------------
-
-std::vector<Isa> isas() {
-    std::vector<Isa> list;
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
-        if (isa <= isa_best()) list.push_back(isa);
-    return list;
-}
 
 // Rows of words of the prime's size, each `shift` words off its alignment and guarded at both ends.
 struct Rows {

@@ -9,16 +9,10 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/core/rng.h"
+#include "tests/code/isas.h"
 
 namespace gradcast {
 namespace {
-
-std::vector<Isa> isas() {
-    std::vector<Isa> list;
-    for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
-        if (isa <= isa_best()) list.push_back(isa);
-    return list;
-}
 
 uint32_t bits32(uint32_t i) { return random4(Purpose::test, 11, i / 4, 0)[i % 4]; }
 

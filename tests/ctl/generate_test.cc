@@ -4,7 +4,7 @@
 namespace gradcast {
 namespace {
 
-constexpr char job[] = R"([job]
+constexpr char text_job[] = R"([job]
 name = "text"
 steps = 40
 batch = 8
@@ -30,7 +30,7 @@ struct SystemText : CtlData {
         std::string text;
         for (int i = 0; i < 300; ++i) text += "the cat sat on the mat; ";
         write("text.txt", text);
-        write("job.toml", job);
+        write("job.toml", text_job);
         const Outcome imported = run("import text --from text.txt --out text --test 20%");
         ASSERT_EQ(imported.exit, 0) << imported.err;
     }
@@ -137,7 +137,7 @@ TEST_F(SystemText, Mistakes) {
     fails("run job.toml --local 1 --set net.heads=3", "3 heads (net.heads) do not divide a width of 16 (net.width)");
     fails("run job.toml --local 1 --set data.context=9999", "too few for a context of 9999");
     fails("run job.toml --local 1 --set net.preset=mlp", "net.depth: is of presets that come in sizes: it goes with preset = \"gpt\"");
-    std::string other = job;
+    std::string other = text_job;
     other.replace(other.find("\"gpt\""), std::string("\"gpt\"\ndepth = 1\nwidth = 16\nheads = 2").size(), "\"mlp\"");
     write("other.toml", other);
     fails("run other.toml --local 1", "net mlp takes images or a table, and the data are a text");

@@ -6,7 +6,7 @@
 namespace gradcast {
 namespace {
 
-constexpr char job[] = R"([job]
+constexpr char masks_job[] = R"([job]
 name = "masks"
 steps = 30
 batch = 8
@@ -49,7 +49,7 @@ TEST_F(CtlData, MasksAreLearnt) {
     }
     Outcome outcome = run("import masks --from from --out shards --test 25%");
     ASSERT_EQ(outcome.exit, 0) << outcome.err;
-    write("job.toml", job);
+    write("job.toml", masks_job);
     std::string digest;
     for (const int nodes : {1, 3}) {
         outcome = run(fmt::format("run job.toml --local {} --keep kept{}", nodes, nodes));
@@ -100,7 +100,7 @@ TEST_F(CtlData, MasksAreLearnt) {
     EXPECT_EQ(outcome.exit, 2);
     EXPECT_TRUE(outcome.says("would have the same mask other/0.png")) << outcome.err;
     // Another size of images, or of outputs, is refused before anybody computes.
-    std::string wrong = job;
+    std::string wrong = masks_job;
     wrong.replace(wrong.find("pad = 1"), 7, "pad = 0");
     write("wrong.toml", wrong);
     outcome = run("run wrong.toml --local 1");

@@ -6,7 +6,7 @@
 namespace gradcast {
 namespace {
 
-constexpr char job[] = R"([job]
+constexpr char pictures_job[] = R"([job]
 name = "pictures"
 steps = 24
 batch = 16
@@ -59,14 +59,14 @@ protected:
         ASSERT_EQ(outcome.exit, 0) << outcome.err;
     }
     void write_with(const std::string& from, const std::string& to) {
-        std::string text = job;
+        std::string text = pictures_job;
         ASSERT_NE(text.find(from), text.npos);
         write("job.toml", text.replace(text.find(from), from.size(), to));
     }
 };
 
 TEST_F(CtlPictures, OneDigestWhateverTheNodes) {
-    write("job.toml", job);
+    write("job.toml", pictures_job);
     std::string found, kernels;
     for (const char* how : {"1", "2", "4", "3 --set algorithm.exchange=ring"}) {
         const Outcome outcome = run(fmt::format("run job.toml --local {} --keep kept{}", how, how[0]));
@@ -124,7 +124,7 @@ TEST_F(CtlPictures, APictureIsPredictedFromItsFileAsItIsEvaluated) {
 
 // A worker that learns alone reads its own samples, by the same draws.
 TEST_F(CtlPictures, OneDigestOfAlgorithmsWithWorkers) {
-    write("job.toml", std::string(job) + "[algorithm]\nkind = \"diloco\"\nworkers = 4\nlocal_steps = 3\n");
+    write("job.toml", std::string(pictures_job) + "[algorithm]\nkind = \"diloco\"\nworkers = 4\nlocal_steps = 3\n");
     std::string found;
     for (const int nodes : {1, 2}) {
         const Outcome outcome = run(fmt::format("run job.toml --local {}", nodes));

@@ -1,7 +1,7 @@
 // plan: the grids that a job can have, in a table and for programs.
 #include "tests/ctl/ctl.h"
 
-namespace gradcast {
+namespace gradcast::plan_test {   // an exchange has a gradcast::Plan
 namespace {
 
 struct Plan : CtlData {
@@ -98,4 +98,4 @@ TEST_F(Plan, WrongFlagsAreNamed) {
 }
 
 }   // namespace
-}   // namespace gradcast
+}   // namespace gradcast::plan_test

@@ -15,12 +15,13 @@ struct Described {
     const char *name, *properties;
 };
 // As cuDNN describes these GPUs.
-constexpr Described gpus[] = {{"A100", R"({"deviceVer":800,"driverVer":13000,"cudaDeviceId":0,"deviceName":"NVIDIA A100-SXM4-80GB",
+constexpr Described described_gpus[] = {
+    {"A100", R"({"deviceVer":800,"driverVer":13000,"cudaDeviceId":0,"deviceName":"NVIDIA A100-SXM4-80GB",
         "maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":108,"warpSize":32,
         "maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":166912,"reservedSharedMemoryPerBlock":1024,
         "maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,
         "supportCoopLaunch":1,"smClockRateKHz":1410000,"memClockRateKHz":1593000,"l2CacheSize":41943040,"totalGlobalMem":85000000000})"},
-                              {"H100", R"({"deviceVer":900,"driverVer":13000,"cudaDeviceId":0,"deviceName":"NVIDIA H100 80GB HBM3",
+    {"H100", R"({"deviceVer":900,"driverVer":13000,"cudaDeviceId":0,"deviceName":"NVIDIA H100 80GB HBM3",
         "maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":132,"warpSize":32,
         "maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,
         "maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,
@@ -94,7 +95,7 @@ TEST_P(CudaPlans, AreThereForLargeNets) {
         }
     EXPECT_EQ(refused, 0u);
 }
-INSTANTIATE_TEST_SUITE_P(Gpus, CudaPlans, testing::ValuesIn(gpus), [](const auto& p) { return p.param.name; });
+INSTANTIATE_TEST_SUITE_P(Gpus, CudaPlans, testing::ValuesIn(described_gpus), [](const auto& p) { return p.param.name; });
 
 }   // namespace
 

@@ -6,14 +6,14 @@
 namespace gradcast {
 namespace {
 
-const OptimiserConfig sgd{.lr = 0.05, .momentum = 0.9};
+const OptimiserConfig whole_sgd{.lr = 0.05, .momentum = 0.9};
 
 using CudaWhole = testing::Test;
 
 TEST_F(CudaWhole, OneMayBeginBeforeTheOneBeforeHasEnded) {
     GC_NEED_GPU();
     for (const Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16}) {
-        const StepCase how{2, 1, 1, quantiser, sgd, false};
+        const StepCase how{2, 1, 1, quantiser, whole_sgd, false};
         const NetSpec spec = everything();
         Steps one(how, spec, true), two(how, spec, true);
         const std::vector<float> ones(one.net->layout().elements, 1.0f);
@@ -49,7 +49,7 @@ TEST_F(CudaWhole, OneMayBeginBeforeTheOneBeforeHasEnded) {
 TEST_F(CudaWhole, OfTextsMasksAndFloatsAreAsByBuckets) {
     GC_NEED_GPU();
     for (const NetSpec& spec : {small_gpt(), small_llama(), of_masks(), regression_on_floats(Element::f32)}) {
-        const StepCase how{2, 1, 1, Quantiser::auto32, sgd, false};
+        const StepCase how{2, 1, 1, Quantiser::auto32, whole_sgd, false};
         Steps buckets(how, spec), whole(how, spec, true);
         const std::vector<float> ones(whole.net->layout().elements, 1.0f);
         buckets.codec->probe(ones.data());
@@ -65,7 +65,7 @@ TEST_F(CudaWhole, OfTextsMasksAndFloatsAreAsByBuckets) {
 // Step 1 starts from parameters that are not finite in their products; steps 1 and 2 are under way.
 TEST_F(CudaWhole, AGradientThatIsNotFiniteLeavesTheStateBefore) {
     GC_NEED_GPU();
-    OptimiserConfig wild = sgd;
+    OptimiserConfig wild = whole_sgd;
     wild.lr = 1e30;
     const NetSpec spec = everything();
     Steps steps({2, 1, 1, Quantiser::auto32, wild, false}, spec, true);
@@ -92,7 +92,7 @@ TEST_F(CudaWhole, AGradientThatIsNotFiniteLeavesTheStateBefore) {
 // As where another node joins and dies within a step: its maxima must not set the scales of the step that this node then computes alone.
 TEST_F(CudaWhole, AnUnfinishedStepLeavesNothing) {
     GC_NEED_GPU();
-    const StepCase how{1, 1, 1, Quantiser::auto32, sgd, false};
+    const StepCase how{1, 1, 1, Quantiser::auto32, whole_sgd, false};
     const NetSpec spec = everything();
     Steps one(how, spec, true), two(how, spec, true);
     const std::vector<float> ones(one.net->layout().elements, 1.0f);
@@ -121,7 +121,7 @@ void expect_nodes(const char* preset, uint32_t most) {
     config.precision = Precision::tf32;
     config.step_blocks = {count};
     ASSERT_TRUE(Steps::ok(cuda::net_plan(spec, config, device, &net)));
-    ASSERT_TRUE(Steps::ok(cuda::optimiser_plan(sgd, *net, &optimiser)));
+    ASSERT_TRUE(Steps::ok(cuda::optimiser_plan(whole_sgd, *net, &optimiser)));
     const auto codec = cuda::codec_plan(net->layout(), {Quantiser::auto32, count, 1, 99}, device);
     codec->device()->expect(1);
     const DataInfo info{.count = count, .C = 1, .H = 28, .W = 28, .classes = 10, .mean = {}, .std = {}, .source = {}};

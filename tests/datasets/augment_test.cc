@@ -6,26 +6,26 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t C = 3, H = 6, W = 9;
+DataInfo augment_info() { return info_of(1, 3, 6, 9, 10); }
 std::vector<uint8_t> image_of(uint64_t sample) {
-    std::vector<uint8_t> image(C * H * W);
+    std::vector<uint8_t> image(augment_info().sample_bytes());
     for (uint64_t i = 0; i < image.size(); ++i) image[i] = static_cast<uint8_t>(pixel_of(sample, i) | 1);   // never 0
     return image;
 }
 std::vector<uint8_t> changed(const Augment& how, uint64_t epoch, uint64_t sample) {
     std::vector<uint8_t> image = image_of(sample);
-    augment(how, info_of(1, C, H, W, 10), epoch, sample, image.data());
+    augment(how, augment_info(), epoch, sample, image.data());
     return image;
 }
 /// Reference: pad, cut, mirror.
 std::vector<uint8_t> expected(uint64_t sample, int down, int right, bool mirrored) {
+    constexpr int C = 3, H = 6, W = 9;
     std::vector<uint8_t> image = image_of(sample), out(image.size());
-    for (int c = 0; c < int{C}; ++c)
-        for (int y = 0; y < int{H}; ++y)
-            for (int x = 0; x < int{W}; ++x) {
-                int from_y = y + down, from_x = (mirrored ? int{W} - 1 - x : x) + right;
-                if (from_y >= 0 && from_y < int{H} && from_x >= 0 && from_x < int{W})
-                    out[(c * H + y) * W + x] = image[(c * H + from_y) * W + from_x];
+    for (int c = 0; c < C; ++c)
+        for (int y = 0; y < H; ++y)
+            for (int x = 0; x < W; ++x) {
+                int from_y = y + down, from_x = (mirrored ? W - 1 - x : x) + right;
+                if (from_y >= 0 && from_y < H && from_x >= 0 && from_x < W) out[(c * H + y) * W + x] = image[(c * H + from_y) * W + from_x];
             }
     return out;
 }
@@ -67,6 +67,7 @@ TEST(Augment, KeyedBySeedEpochAndSampleAlone) {
 /// A mask whose labels name their places moves as the pixels do.
 template <typename Label>
 void expect_masks_move(Element element, int32_t ignore) {
+    constexpr uint32_t H = 6, W = 9;
     DataInfo info = info_of(1, 1, H, W, 200);
     info.targets = H * W;
     info.target_element = element;
@@ -90,7 +91,7 @@ TEST(Augment, MasksMoveWithTheirImages) {
 
 TEST(Augment, WidestCropAndNone) {
     for (uint64_t sample = 0; sample < 50; ++sample) {
-        changed({.crop = H - 1, .flip = false, .seed = 1}, 0, sample);   // the largest crop: out-of-bounds access shows in the sanitizers
+        changed({.crop = 5, .flip = false, .seed = 1}, 0, sample);   // the largest crop: out-of-bounds access shows in the sanitizers
         EXPECT_EQ(changed({}, 0, sample), image_of(sample));
     }
     EXPECT_FALSE(Augment{}.any());

@@ -9,12 +9,12 @@
 namespace gradcast {
 namespace {
 
-thread_local int64_t held = 0, most = 0;   // bytes of this thread
-bool other_library = false;                // libjpeg is asked for another version of its interface
+thread_local int64_t held_bytes = 0, held_bytes_most = 0;   // of this thread
+bool other_library = false;                                 // libjpeg is asked for another version of its interface
 
 void account(int64_t bytes) {
-    held += bytes;
-    most = std::max(most, held);
+    held_bytes += bytes;
+    held_bytes_most = std::max(held_bytes_most, held_bytes);
 }
 
 }   // namespace
@@ -63,12 +63,12 @@ TEST(DecoderMemory, IsBoundedByTheSidesThatAShardSays) {
             const std::vector<uint8_t> jpeg = jpeg_of(C, H, W, wide, high);
             const uint32_t side = std::min(H, W), longest = std::max(H, W);
             std::vector<uint8_t> planes(uint64_t{C} * side * side);
-            const int64_t before = held;
-            most = held;
+            const int64_t before = held_bytes;
+            held_bytes_most = held_bytes;
             {
                 PictureDecoder decoder;
                 decoder.reserve(C, longest, side);
-                const int64_t reserved = held;
+                const int64_t reserved = held_bytes;
                 for (const Part part : {Part{0, 0, H, W}, part_centre(H, W, side)}) {
                     uint32_t high_found = 0, wide_found = 0;
                     ASSERT_EQ(decoder.open(jpeg, C, &high_found, &wide_found), nullptr);
@@ -76,10 +76,10 @@ TEST(DecoderMemory, IsBoundedByTheSidesThatAShardSays) {
                     EXPECT_EQ(std::pair(high_found, wide_found), std::pair(H, W));
                 }
                 // Between two pictures libjpeg keeps its tables alone.
-                EXPECT_LT(held - reserved, 64 << 10) << H << " x " << W;
+                EXPECT_LT(held_bytes - reserved, 64 << 10) << H << " x " << W;
             }
-            EXPECT_EQ(held, before);
-            const auto taken = static_cast<uint64_t>(most - before), bound = decoder_bytes(C, longest, side);
+            EXPECT_EQ(held_bytes, before);
+            const auto taken = static_cast<uint64_t>(held_bytes_most - before), bound = decoder_bytes(C, longest, side);
             EXPECT_LE(taken, bound) << C << " x " << H << " x " << W << ", " << wide << " x " << high;
             EXPECT_GT(taken + (192 << 10), bound * 2 / 3) << C << " x " << H << " x " << W << ", " << wide << " x " << high;
         }

@@ -11,16 +11,18 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t H = 6, W = 5, pixels = H * W;
+constexpr uint32_t jitter_pixels = 6 * 5;
+
+DataInfo jitter_info(uint32_t C) { return info_of(1, C, 6, 5, 10); }
 
 std::vector<uint8_t> image_of(uint32_t C, uint64_t sample) {
-    std::vector<uint8_t> image(C * pixels);
+    std::vector<uint8_t> image(C * jitter_pixels);
     for (uint64_t i = 0; i < image.size(); ++i) image[i] = pixel_of(sample, i);
     return image;
 }
 std::vector<uint8_t> changed(const Augment& how, uint32_t C, uint64_t epoch, uint64_t sample) {
     std::vector<uint8_t> image = image_of(C, sample);
-    augment(how, info_of(1, C, H, W, 10), epoch, sample, image.data());
+    augment(how, jitter_info(C), epoch, sample, image.data());
     return image;
 }
 
@@ -35,16 +37,16 @@ std::vector<uint8_t> plain(const Augment& how, uint32_t C, uint64_t epoch, uint6
     };
     const auto held = [](double value) { return std::clamp(std::floor(value + 0.5), 0.0, 255.0); };
     const auto grey = [&](size_t i) {
-        return C == 1 ? x[i] : std::floor((19595 * x[i] + 38470 * x[pixels + i] + 7471 * x[2 * pixels + i]) / 65536 + 0.5);
+        return C == 1 ? x[i] : std::floor((19595 * x[i] + 38470 * x[jitter_pixels + i] + 7471 * x[2 * jitter_pixels + i]) / 65536 + 0.5);
     };
     for (double& each : x) each = held(each * factor(0));
     double mean = 0;
-    for (size_t i = 0; i < pixels; ++i) mean += grey(i);
-    mean = std::floor(mean / pixels + 0.5);
+    for (size_t i = 0; i < jitter_pixels; ++i) mean += grey(i);
+    mean = std::floor(mean / jitter_pixels + 0.5);
     for (double& each : x) each = held(mean + (each - mean) * factor(1));
     std::vector<double> greys;
-    for (size_t i = 0; i < pixels; ++i) greys.push_back(grey(i));
-    for (size_t i = 0; C == 3 && i < x.size(); ++i) x[i] = held(greys[i % pixels] + (x[i] - greys[i % pixels]) * factor(2));
+    for (size_t i = 0; i < jitter_pixels; ++i) greys.push_back(grey(i));
+    for (size_t i = 0; C == 3 && i < x.size(); ++i) x[i] = held(greys[i % jitter_pixels] + (x[i] - greys[i % jitter_pixels]) * factor(2));
     return {x.begin(), x.end()};
 }
 
@@ -62,7 +64,7 @@ TEST(Jitter, FollowsFromSeedEpochAndSampleAlone) {
     std::set<std::vector<uint8_t>> seen;
     const auto with = [](uint64_t seed, uint64_t epoch, uint64_t sample) {
         std::vector<uint8_t> image = image_of(3, 1);
-        augment({.seed = seed, .jitter = {30000, 30000, 30000}}, info_of(1, 3, H, W, 10), epoch, sample, image.data());
+        augment({.seed = seed, .jitter = {30000, 30000, 30000}}, jitter_info(3), epoch, sample, image.data());
         return image;
     };
     for (uint64_t seed : {1, 2})
@@ -81,9 +83,9 @@ TEST(Jitter, NoneChangesNothingAndCropsStayWhereTheyWere) {
     const Augment crop{.crop = 3, .flip = true, .seed = 5}, both{.crop = 3, .flip = true, .seed = 5, .jitter = {20000, 20000, 20000}};
     for (uint64_t sample = 0; sample < 20; ++sample) {
         std::vector<uint8_t> image = image_of(3, sample), other = image_of(3, sample);
-        colours_jitter(both, info_of(1, 3, H, W, 10), 0, sample, image.data());
-        augment(crop, info_of(1, 3, H, W, 10), 0, sample, image.data());
-        augment(both, info_of(1, 3, H, W, 10), 0, sample, other.data());
+        colours_jitter(both, jitter_info(3), 0, sample, image.data());
+        augment(crop, jitter_info(3), 0, sample, image.data());
+        augment(both, jitter_info(3), 0, sample, other.data());
         EXPECT_EQ(image, other);
     }
     // Of grey images saturation is none.

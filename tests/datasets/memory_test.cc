@@ -15,11 +15,11 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t mib = 1 << 20, limit = 96 * mib, data_bytes = 200 * mib;
+constexpr uint64_t mib = 1 << 20, memory_limit = 96 * mib, data_bytes = 200 * mib;
 
 struct SlowMemory : testing::Test {
     TestFolder folder;
-    MemoryGroup group{limit};
+    MemoryGroup group{memory_limit};
     void SetUp() override {
         if (group.path.empty()) GTEST_SKIP() << "no control group with a memory limit can be made: it needs root and the memory controller";
     }

@@ -8,15 +8,13 @@
 #include <map>
 
 #include "runtime/core/rng.h"
+#include "tests/edges/buffer.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
 namespace {
 
-constexpr uint16_t channel = 5;
 constexpr uint32_t segment = 4096;
-
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 /// A Host that hands every event straight to the protocol of rank 1 of 4.
 struct Direct : Host {
@@ -63,7 +61,7 @@ EdgeWordBody word_of(const EdgeKey& key, EdgeWord kind, uint32_t bytes) {
 
 struct EdgesByHand : ::testing::Test {
     Direct host;
-    Edges edges{host, channel};
+    Edges edges{host, edge_channel};
     Actions& actions = host.actions;
     const EdgeKey key{7, 2, 3, true};
     const std::array<uint64_t, 1> others{0b1101};

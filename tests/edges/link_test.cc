@@ -1,15 +1,11 @@
 // Edges over drivers and real sockets, with connections that break.
+#include "tests/edges/buffer.h"
 #include "tests/link/fixture.h"
 #include "tests/link/proxy.h"
 #include "transport/edges/edges.h"
 
 namespace gradcast {
 namespace {
-
-constexpr uint16_t channel = 5;
-constexpr uint64_t wait_us = 20'000'000;
-
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 class EdgesLink : public testing::TestWithParam<LinkKind> {};
 
@@ -38,12 +34,12 @@ TEST_P(EdgesLink, ValuesPassWhole) {
     for (Rank rank = 0; rank < ranks; ++rank) {
         ASSERT_TRUE(nodes[rank].open(test_config(GetParam(), Protect::auth, rank, addresses)).ok());
         protocols.push_back(edges_protocol(rank, ranks, segment_bytes_stream));
-        nodes[rank].driver->attach(channel, protocols[rank].get());
+        nodes[rank].driver->attach(edge_channel, protocols[rank].get());
     }
     for (Node& node : nodes) node.start();
     std::map<std::pair<Rank, uint64_t>, std::vector<std::byte>*> places;
     for (Rank rank = 0; rank < ranks; ++rank) {
-        Edges edges(nodes[rank].driver->host(), channel);
+        Edges edges(nodes[rank].driver->host(), edge_channel);
         for (uint32_t at = 0; at < blocks; ++at)
             for (Rank other = 0; other < ranks; ++other) {
                 if (other == rank) continue;
@@ -62,7 +58,7 @@ TEST_P(EdgesLink, ValuesPassWhole) {
     for (Rank rank = 0; rank < ranks; ++rank)
         for (size_t left = 2 * blocks * (ranks - 1); left > 0;) {
             std::vector<Completion> completions;
-            const Status status = nodes[rank].driver->host().wait(&completions, clock_us() + wait_us);
+            const Status status = nodes[rank].driver->host().wait(&completions, clock_us() + link_wait_us);
             ASSERT_TRUE(status.ok()) << status.what << ", " << left << " of rank " << rank << " are open";
             for (const Completion& each : completions) {
                 --left;

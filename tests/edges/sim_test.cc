@@ -5,6 +5,7 @@
 #include <map>
 
 #include "runtime/core/digest.h"
+#include "tests/edges/buffer.h"
 #include "tests/sim/seeds.h"
 #include "transport/edges/edges.h"
 #include "transport/sim/sim.h"
@@ -12,10 +13,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t channel = 5;
 constexpr uint64_t wait_us = 60'000'000;
-
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 struct Random {
     uint64_t state;
@@ -65,14 +63,14 @@ struct World {
         sim = Simulator::create(config);
         for (Rank r = 0; r < config.ranks; ++r) {
             protocols.push_back(edges_protocol(r, config.ranks, segment));
-            sim->attach(r, channel, protocols[r].get());
+            sim->attach(r, edge_channel, protocols[r].get());
             std::vector<size_t> order;
             for (size_t i = 0; i < transfers.size(); ++i)
                 if (transfers[i].from == r || transfers[i].to == r) order.push_back(i);
             for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random(i)]);
             const uint64_t pause_us = random(50);
             sim->trainer(r, [this, r, order, pause_us, call](Host& host) -> Status {
-                Edges edges(host, channel);
+                Edges edges(host, edge_channel);
                 for (size_t i : order) {
                     Transfer& each = transfers[i];
                     call(edges, r, host, i);
@@ -207,18 +205,18 @@ TEST(EdgesSim, AValueThatIsAwaitedTakesOneLatency) {
     std::vector<std::byte> value(1000, std::byte{3}), place(1000);
     for (Rank r = 0; r < 2; ++r) {
         protocols[r] = edges_protocol(r, 2, config.segment_bytes);
-        sim->attach(r, channel, protocols[r].get());
+        sim->attach(r, edge_channel, protocols[r].get());
     }
     uint64_t sent_us = 0, took_us = 0;
     sim->trainer(0, [&](Host& host) -> Status {
         host.spend(100'000);
         sent_us = host.now_us();
-        Edges(host, channel).send(1, {1}, buffer_of(value), 1);
+        Edges(host, edge_channel).send(1, {1}, buffer_of(value), 1);
         std::vector<Completion> out;
         return host.wait(&out, wait_us);
     });
     sim->trainer(1, [&](Host& host) -> Status {
-        Edges(host, channel).receive(0, {1}, buffer_of(place), 1);
+        Edges(host, edge_channel).receive(0, {1}, buffer_of(place), 1);
         std::vector<Completion> out;
         GC_TRY(host.wait(&out, wait_us));
         took_us = host.now_us() - sent_us;
@@ -243,9 +241,9 @@ TEST(EdgesSim, AViewEndsWithTransfersThatWait) {
                 for (uint32_t view = 0; view < 2; ++view) {
                     std::vector<std::byte> unposted(300'000), unsent(300'000);
                     protocols[r][view] = edges_protocol(r, 2, config.segment_bytes);
-                    const Attachment attachment{channel, protocols[r][view].get(), false};
+                    const Attachment attachment{edge_channel, protocols[r][view].get(), false};
                     host.open_view(1 + view, {&attachment, 1});
-                    Edges edges(host, channel);
+                    Edges edges(host, edge_channel);
                     if (r == 0) sent[view].assign(300'000, std::byte(view + 1));
                     else got[view].resize(300'000);
                     if (r == 0) edges.send(1, {4, 5}, buffer_of(sent[view]), 1);

@@ -1,6 +1,7 @@
 // An edge does not wait behind the words of an exchange, nor behind large messages: its delay on a link of 100 Mbit/s that these keep full.
 #include <algorithm>
 
+#include "tests/edges/buffer.h"
 #include "tests/link/fixture.h"
 #include "tests/link/namespace.h"
 #include "transport/edges/edges.h"
@@ -8,8 +9,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t gradient_channel = 1, edge_channel = 5;
-constexpr uint64_t wait_us = 20'000'000;
+constexpr uint16_t gradient_channel = 1;
 constexpr uint32_t edge_bytes = 10'000;
 
 /// Keeps some MiB of packets of this type queued to the other rank.
@@ -69,7 +69,7 @@ void measure(LinkKind kind, PacketType type, bool express, uint32_t count, uint6
     }
     for (Node& node : nodes) node.start();
     const uint64_t begin_us = clock_us();
-    for (const uint64_t until = clock_us() + wait_us; floods[0]->received < 8 || floods[1]->received < 8;) {
+    for (const uint64_t until = clock_us() + link_wait_us; floods[0]->received < 8 || floods[1]->received < 8;) {
         ASSERT_LT(clock_us(), until);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -84,13 +84,13 @@ void measure(LinkKind kind, PacketType type, bool express, uint32_t count, uint6
         const uint64_t begin = clock_us();
         edges[0].send(1, {i}, {value.data(), nullptr, value.size()}, i);
         out.clear();
-        ASSERT_TRUE(to.wait(&out, clock_us() + wait_us).ok());
+        ASSERT_TRUE(to.wait(&out, clock_us() + link_wait_us).ok());
         delays.push_back(clock_us() - begin);
         ASSERT_TRUE(out.size() == 1 && out[0].id == i && out[0].status.ok());
         ASSERT_EQ(place, value);
         edges[1].receive(0, {i + ahead}, {place.data(), nullptr, place.size()}, i + ahead);
         out.clear();
-        ASSERT_TRUE(from.wait(&out, clock_us() + wait_us).ok());
+        ASSERT_TRUE(from.wait(&out, clock_us() + link_wait_us).ok());
     }
     const uint64_t bytes = (floods[0]->received + floods[1]->received) * segment_bytes_stream, took_us = clock_us() - begin_us;
     for (Node& node : nodes) node.stop();

@@ -10,27 +10,27 @@
 namespace gradcast {
 namespace {
 
-uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 78, what)[0] % count; }
+uint32_t pick_coded(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 78, what)[0] % count; }
 
 /// A world with options drawn from the seed.
 WorldConfig world_of(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t m, uint32_t s) {
     WorldConfig config;
     config.sim.seed = seed;
     config.sim.ranks = ranks;
-    config.sim.compute_async = pick(seed, 1, 2);
-    config.sim.jitter_us = pick(seed, 2, 200);
-    config.sim.batch_us = pick(seed, 3, 20);
-    if (pick(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks);
-    if (pick(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
+    config.sim.compute_async = pick_coded(seed, 1, 2);
+    config.sim.jitter_us = pick_coded(seed, 2, 200);
+    config.sim.batch_us = pick_coded(seed, 3, 20);
+    if (pick_coded(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks);
+    if (pick_coded(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
     config.exchange = exchange;
     config.m = m;
     config.s = s;
-    config.quantiser = pick(seed, 6, 2) ? Quantiser::auto16 : Quantiser::auto32;
+    config.quantiser = pick_coded(seed, 6, 2) ? Quantiser::auto16 : Quantiser::auto32;
     const uint32_t blocks[] = {8, ranks, 1, 2 * ranks, ranks + 3, 13};
-    config.blocks = blocks[pick(seed, 7, 6)];
+    config.blocks = blocks[pick_coded(seed, 7, 6)];
     const uint32_t segments[] = {16, 64, 104, 4096}, pieces[] = {3, 10, 32 * 1024};
-    config.segment_bytes = segments[pick(seed, 8, 4)];
-    config.piece_words = pieces[pick(seed, 9, 3)];
+    config.segment_bytes = segments[pick_coded(seed, 8, 4)];
+    config.piece_words = pieces[pick_coded(seed, 9, 3)];
     config.buckets = {20, 90, 7, 1};
     config.steps = 4;
     return config;
@@ -46,7 +46,7 @@ void expect_exact(const WorldConfig& config) {
     SCOPED_TRACE(text_of(config));
     World world(config);
     const uint64_t seed = config.sim.seed;
-    if (pick(seed, 10, 2)) world.simulator().slow(pick(seed, 11, config.sim.ranks), 1 + pick(seed, 12, 20));
+    if (pick_coded(seed, 10, 2)) world.simulator().slow(pick_coded(seed, 11, config.sim.ranks), 1 + pick_coded(seed, 12, 20));
     Status status = world.run();
     ASSERT_TRUE(status.ok()) << status.what;
     EXPECT_EQ(world.wrong(), 0u);
@@ -115,7 +115,7 @@ TEST(Coded, SumsAreExactForEveryCode) {
 TEST(SlowCoded, SumsAreExactForManyRanks) {
     uint64_t seed = 1;
     for (uint32_t n : {16u, 32u, 64u}) {
-        const uint32_t any = 1 + pick(n, 20, n - 2), rest = 1 + pick(n, 21, n - 1 - any);
+        const uint32_t any = 1 + pick_coded(n, 20, n - 2), rest = 1 + pick_coded(n, 21, n - 1 - any);
         for (auto [m, s] : {std::pair{2u, 0u}, {2u, 1u}, {4u, 2u}, {1u, 3u}, {any, rest}})
             for (const char* exchange : {"coded", "coded-rs"})
                 for (Quantiser quantiser : {Quantiser::auto32, Quantiser::auto16}) {
@@ -131,7 +131,7 @@ TEST(SlowCoded, SumsAreExactForManyRanks) {
                         config.bulk = true;
                         config.segment_bytes = 384;
                         config.sim.break_per_packet = 0;
-                        config.sim.loss = 0.01 * (1 + pick(seed, 22, 5));
+                        config.sim.loss = 0.01 * (1 + pick_coded(seed, 22, 5));
                         config.sim.duplicate = 0.02;
                     }
                     expect_exact(config);
@@ -184,16 +184,16 @@ std::vector<uint64_t> completed(World& world, Rank rank, StepId steps) {
 TEST(Coded, AKilledRankHoldsNobodyUpInThatStep) {
     for_seeds(10, [](uint64_t seed) {
         for (const char* exchange : {"coded", "coded-rs"}) {
-            const uint32_t n = 3 + pick(seed, 30, 4), s = 1 + pick(seed, 31, 2) * (n > 4), m = 1 + pick(seed, 32, n - s);
-            const Rank dead = pick(seed, 33, n);
+            const uint32_t n = 3 + pick_coded(seed, 30, 4), s = 1 + pick_coded(seed, 31, 2) * (n > 4), m = 1 + pick_coded(seed, 32, n - s);
+            const Rank dead = pick_coded(seed, 33, n);
             WorldConfig config = timed(seed, exchange, n, m, s);
-            config.bulk = pick(seed, 35, 2);
+            config.bulk = pick_coded(seed, 35, 2);
             SCOPED_TRACE(text_of(config));
             World calm(config);
             ASSERT_TRUE(calm.run().ok());
             const Rank other = (dead + 1) % n;
             const std::vector<uint64_t> usual = completed(calm, other, config.steps);
-            const uint64_t at = usual[5] + (usual[6] - usual[5]) * pick(seed, 34, 100) / 100, step = (usual[9] - usual[3]) / 6;
+            const uint64_t at = usual[5] + (usual[6] - usual[5]) * pick_coded(seed, 34, 100) / 100, step = (usual[9] - usual[3]) / 6;
             World world(config);
             world.simulator().kill(dead, at);
             Status status = world.run();
@@ -312,18 +312,18 @@ TEST(Coded, AFlippedBitIsFoundInThatStepAndTheRanksAreNamed) {
 TEST(Coded, AnOutvotedRankSpoilsNoSum) {
     uint32_t found = 0;
     for_seeds(200, [&](uint64_t seed) {
-        const uint32_t n = 3 + pick(seed, 50, 6), s = 1 + pick(seed, 51, n - 2), m = 2 + pick(seed, 52, n - s - 1);
+        const uint32_t n = 3 + pick_coded(seed, 50, 6), s = 1 + pick_coded(seed, 51, n - 2), m = 2 + pick_coded(seed, 52, n - s - 1);
         WorldConfig config = world_of(seed, seed % 2 ? "coded" : "coded-rs", n, m, s);
-        config.faulty = pick(seed, 53, n);
+        config.faulty = pick_coded(seed, 53, n);
         config.goes_on = true;
-        config.abandons = pick(seed, 54, 2);
-        config.bulk = pick(seed, 55, 3) == 0;
+        config.abandons = pick_coded(seed, 54, 2);
+        config.bulk = pick_coded(seed, 55, 3) == 0;
         // Buckets abandoned because of the faulty rank's datagrams are recovered only in a new view.
         config.abandons &= !config.bulk;
         if (config.bulk) {
             config.sim.break_per_packet = 0;
             config.segment_bytes = 384;
-            config.sim.loss = pick(seed, 56, 2) * 0.05;
+            config.sim.loss = pick_coded(seed, 56, 2) * 0.05;
         }
         if (config.bulk) {
             config.buckets = {6000, 700, 1};
@@ -331,7 +331,7 @@ TEST(Coded, AnOutvotedRankSpoilsNoSum) {
         }
         SCOPED_TRACE(text_of(config) + fmt::format(" faulty {}", config.faulty));
         World world(config);
-        if (pick(seed, 57, 2)) world.simulator().slow(pick(seed, 58, n), 1 + pick(seed, 59, 20));
+        if (pick_coded(seed, 57, 2)) world.simulator().slow(pick_coded(seed, 58, n), 1 + pick_coded(seed, 59, 20));
         (void)world.run();
         EXPECT_EQ(world.wrong(), 0u);
         EXPECT_TRUE(world.agree());
@@ -352,18 +352,18 @@ TEST(Coded, SumsAreExactOverLossyDatagrams) {
     for_seeds(40, [](uint64_t seed) {
         const char* exchanges[] = {"coded", "coded-rs", "multicast", "ps"};
         const char* exchange = exchanges[seed % 4];
-        const uint32_t n = 2 + pick(seed, 40, 6);
+        const uint32_t n = 2 + pick_coded(seed, 40, 6);
         const bool codes = seed % 4 < 2;
-        const uint32_t s = codes ? pick(seed, 41, std::min(n, 3u)) : 0, m = codes ? 1 + pick(seed, 42, n - s) : 1;
+        const uint32_t s = codes ? pick_coded(seed, 41, std::min(n, 3u)) : 0, m = codes ? 1 + pick_coded(seed, 42, n - s) : 1;
         WorldConfig config = world_of(seed, exchange, n, m, s);
         config.bulk = true;
         config.sim.break_per_packet = 0;
-        config.servers = 1 + pick(seed, 43, n);
+        config.servers = 1 + pick_coded(seed, 43, n);
         config.segment_bytes = 384;
         config.buckets = {6000, 700, 1};
         config.piece_words = 600;
         const double losses[] = {0, 0.01, 0.1, 0.2};
-        config.sim.loss = losses[pick(seed, 44, 4)];
+        config.sim.loss = losses[pick_coded(seed, 44, 4)];
         config.sim.duplicate = 0.02;
         expect_exact(config);
     });

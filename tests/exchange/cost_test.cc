@@ -6,14 +6,6 @@
 namespace gradcast {
 namespace {
 
-uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 79, what)[0] % count; }
-
-uint32_t choose(uint32_t n, uint32_t k) {
-    double result = 1;
-    for (uint32_t i = 0; i < k; ++i) result = result * (n - i) / (i + 1);
-    return static_cast<uint32_t>(result + 0.5);
-}
-
 constexpr uint32_t stream_overhead = 64;   // head, body and tag in the simulator
 
 void expect_counted(uint64_t seed, const ExchangeKind& kind, uint32_t n) {

@@ -10,9 +10,6 @@
 namespace gradcast {
 namespace {
 
-uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 79, what)[0] % count; }
-uint32_t choose(uint32_t n, uint32_t k) { return k > n ? 0 : k == 0 ? 1 : choose(n - 1, k - 1) * n / k; }
-
 WorldConfig world_of(uint64_t seed, uint32_t ranks, uint32_t r, Quantiser quantiser) {
     WorldConfig config;
     config.sim.seed = seed;
@@ -35,7 +32,7 @@ WorldConfig world_of(uint64_t seed, uint32_t ranks, uint32_t r, Quantiser quanti
     return config;
 }
 
-void expect_exact(const WorldConfig& config) {
+void expect_exact_cssgd(const WorldConfig& config) {
     World world(config);
     const uint32_t n = config.sim.ranks, r = config.r;
     const uint64_t seed = config.sim.seed;
@@ -69,7 +66,7 @@ TEST(Cssgd, SumsAreExactForEveryNumberOfNodes) {
         for (uint32_t r = 1; r <= n; ++r)
             for (Quantiser quantiser : {Quantiser::fixed, Quantiser::auto32, Quantiser::auto16}) {
                 if (quantiser == Quantiser::auto16 && choose(n, r) > 64) continue;
-                expect_exact(world_of(seed++, n, r, quantiser));
+                expect_exact_cssgd(world_of(seed++, n, r, quantiser));
                 if (::testing::Test::HasFailure()) return;
             }
 }
@@ -83,7 +80,7 @@ TEST(SlowCssgd, SumsAreExactForManyNodes) {
         config.buckets = {13};
         config.steps = 1;
         config.spend_us = 0;
-        expect_exact(config);
+        expect_exact_cssgd(config);
     };
     for (uint32_t n = 9; n <= 12; ++n)
         for (uint32_t r = 1; r <= n; ++r) exact(n, r);
@@ -98,7 +95,7 @@ TEST(Cssgd, SumsAreExactInAnyOrder) {
         WorldConfig config = world_of(seed + 1000, n, r, quantisers[pick(seed, 22, 3)]);
         if (pick(seed, 23, 2))
             for (Rank k = 0; k < n; ++k) config.weights.push_back(0.1 + pick(seed, 24 + k, 100));
-        expect_exact(config);
+        expect_exact_cssgd(config);
     });
 }
 
@@ -107,7 +104,7 @@ TEST(Cssgd, EqualWeightsAreNone) {
     WorldConfig config = world_of(7, 4, 2, Quantiser::fixed);
     config.blocks = 6;
     config.weights = {1, 1, 1, 1};
-    expect_exact(config);
+    expect_exact_cssgd(config);
 }
 
 TEST(Cssgd, SumsAreExactOverLossyDatagrams) {
@@ -122,7 +119,7 @@ TEST(Cssgd, SumsAreExactOverLossyDatagrams) {
         const double losses[] = {0, 0.01, 0.1, 0.2};
         config.sim.loss = losses[pick(seed, 43, 4)];
         config.sim.duplicate = 0.02;
-        expect_exact(config);
+        expect_exact_cssgd(config);
     });
 }
 

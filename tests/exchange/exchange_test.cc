@@ -7,24 +7,24 @@
 namespace gradcast {
 namespace {
 
-uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 77, what)[0] % count; }
+uint32_t pick_exchange(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 77, what)[0] % count; }
 
 /// A world with all options drawn from the seed.
 WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quantiser quantiser) {
     WorldConfig config;
     config.sim.seed = seed;
     config.sim.ranks = ranks;
-    config.sim.compute_async = pick(seed, 1, 2);
-    config.sim.jitter_us = pick(seed, 2, 200);
-    config.sim.batch_us = pick(seed, 3, 20);
-    if (pick(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks);
-    if (pick(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
+    config.sim.compute_async = pick_exchange(seed, 1, 2);
+    config.sim.jitter_us = pick_exchange(seed, 2, 200);
+    config.sim.batch_us = pick_exchange(seed, 3, 20);
+    if (pick_exchange(seed, 4, 2)) config.sim.break_per_packet = 0.3 / (10.0 + ranks);
+    if (pick_exchange(seed, 5, 3) == 0) config.sim.compute_ns_per_word = 500;
     config.exchange = exchange;
     config.quantiser = quantiser;
     const uint32_t blocks[] = {8, ranks, 1, 2 * ranks, ranks + 3, 13};
-    config.blocks = std::min(blocks[pick(seed, 6, 6)], quantiser == Quantiser::auto16 ? 64 : ~0u);
+    config.blocks = std::min(blocks[pick_exchange(seed, 6, 6)], quantiser == Quantiser::auto16 ? 64 : ~0u);
     const uint32_t segments[] = {16, 64, 104, 4096};
-    config.segment_bytes = segments[pick(seed, 7, 4)];
+    config.segment_bytes = segments[pick_exchange(seed, 7, 4)];
     config.buckets = {20, 90, 7, 1};
     config.steps = 6;
     if (ranks > 12) {
@@ -38,7 +38,7 @@ WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quanti
 
 void expect_exact(const WorldConfig& config, uint64_t seed) {
     World world(config);
-    if (pick(seed, 8, 2)) world.simulator().slow(pick(seed, 9, config.sim.ranks), 1 + pick(seed, 10, 20));
+    if (pick_exchange(seed, 8, 2)) world.simulator().slow(pick_exchange(seed, 9, config.sim.ranks), 1 + pick_exchange(seed, 10, 20));
     for (Rank r = 0; r < config.sim.ranks; ++r) world.spy(r).words = (config.sim.ranks + 63) / 64;
     Status status = world.run();
     ASSERT_TRUE(status.ok()) << status.what << " n = " << config.sim.ranks << " B = " << config.blocks << " segment "

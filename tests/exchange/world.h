@@ -20,6 +20,10 @@
 
 namespace gradcast {
 
+/// A number below `count`, drawn from the seed for `what`.
+inline uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 79, what)[0] % count; }
+inline uint32_t choose(uint32_t n, uint32_t k) { return k > n ? 0 : k == 0 ? 1 : choose(n - 1, k - 1) * n / k; }
+
 struct WorldConfig {
     SimConfig sim;
     std::string exchange = "ring";

@@ -20,7 +20,7 @@ struct File {
 };
 
 /// Without "job.toml:N: ".
-std::vector<std::string> mistakes_of(const File& file) {
+std::vector<std::string> messages_of(const File& file) {
     JobConfig job;
     std::vector<JobMistake> mistakes;
     (void)job_parse(file.text(), "job.toml", "/base", &job, &mistakes);
@@ -29,14 +29,14 @@ std::vector<std::string> mistakes_of(const File& file) {
     return texts;
 }
 
-struct Case {
+struct RuleCase {
     File file;
     std::string message;
 };
 
 // clang-format off
 /// A case for each rule, in the order of the table.
-const std::vector<Case> cases = {
+const std::vector<RuleCase> rule_cases = {
     {{.job = "steps = 3\nepochs = 1\n"},
      "job.steps: either epochs or steps, not both"},
     {{.job = ""},
@@ -272,15 +272,15 @@ const std::vector<Case> cases = {
 // clang-format on
 
 TEST(JobRules, EachIsBrokenByOneCase) {
-    EXPECT_EQ(mistakes_of({}), std::vector<std::string>{});
+    EXPECT_EQ(messages_of({}), std::vector<std::string>{});
     const std::span<const JobRule> rules = job_rules();
-    for (size_t i = 0; i < std::max(rules.size(), cases.size()); ++i) {
-        ASSERT_LT(i, cases.size()) << "no case for " << rules[i].key << ": " << rules[i].text;
-        ASSERT_LT(i, rules.size()) << "no rule for " << cases[i].message;
-        EXPECT_EQ(mistakes_of(cases[i].file), std::vector<std::string>{cases[i].message}) << cases[i].file.text();
+    for (size_t i = 0; i < std::max(rules.size(), rule_cases.size()); ++i) {
+        ASSERT_LT(i, rule_cases.size()) << "no case for " << rules[i].key << ": " << rules[i].text;
+        ASSERT_LT(i, rules.size()) << "no rule for " << rule_cases[i].message;
+        EXPECT_EQ(messages_of(rule_cases[i].file), std::vector<std::string>{rule_cases[i].message}) << rule_cases[i].file.text();
         const std::string_view text = rules[i].text;
-        EXPECT_TRUE(cases[i].message.starts_with(fmt::format("{}: {}", rules[i].key, text.substr(0, text.find('{')))))
-            << rules[i].key << ": " << text << " is not the rule of " << cases[i].message;
+        EXPECT_TRUE(rule_cases[i].message.starts_with(fmt::format("{}: {}", rules[i].key, text.substr(0, text.find('{')))))
+            << rules[i].key << ": " << text << " is not the rule of " << rule_cases[i].message;
     }
 }
 
@@ -288,7 +288,7 @@ TEST(JobRules, EachIsBrokenByOneCase) {
 TEST(JobRules, MinNodesAreThoseOfAReplica) {
     const auto broken = [](uint32_t nodes, const char* parallel) {
         const std::string job = fmt::format("steps = 3\nsurvive = true\nmin_nodes = {}\n", nodes);
-        return mistakes_of({.job = job.c_str(), .parallel = parallel}).size();
+        return messages_of({.job = job.c_str(), .parallel = parallel}).size();
     };
     constexpr char both[] = "stages = 2\nslices = 2\nslice_groups = 2\n", some[] = "stages = \"auto\"\nslices = 2\nslice_groups = 2\n";
     EXPECT_EQ(broken(4, both), 0u);
@@ -300,7 +300,7 @@ TEST(JobRules, MinNodesAreThoseOfAReplica) {
 }
 
 TEST(JobRules, SliceGroupsMayBeAuto) {
-    const auto said = [](const char* parallel) { return mistakes_of({.parallel = parallel}); };
+    const auto said = [](const char* parallel) { return messages_of({.parallel = parallel}); };
     EXPECT_EQ(said("slices = 8\nslice_groups = \"auto\"\n"), std::vector<std::string>{});
     EXPECT_EQ(said("slice_groups = \"auto\"\n"),
               std::vector<std::string>{"parallel.slice_groups: nodes share the slices of layers, and there are none: set slices"});
@@ -309,7 +309,7 @@ TEST(JobRules, SliceGroupsMayBeAuto) {
 // JobOption::Field says which.
 TEST(JobRules, AKeyOfSsgd) {
     // clang-format off
-    const Case flagged[] = {
+    const RuleCase flagged[] = {
     {{.data = "samples = 9\n", .net = "command = [\"a\"]\n", .algorithm = "kind = \"ma\"\n"},
      "data.samples: goes with ssgd, not ma"},
     {{.net = "preset = \"unet\"\nmean_over = \"valid\"\n", .algorithm = "kind = \"ma\"\n"},
@@ -329,8 +329,8 @@ TEST(JobRules, AKeyOfSsgd) {
     };
     // clang-format on
     std::set<std::string> said;
-    for (const Case& each : flagged) {
-        EXPECT_EQ(mistakes_of(each.file), std::vector<std::string>{each.message}) << each.file.text();
+    for (const RuleCase& each : flagged) {
+        EXPECT_EQ(messages_of(each.file), std::vector<std::string>{each.message}) << each.file.text();
         said.insert(each.message);
     }
     for (const JobOption& option : job_options()) {
@@ -341,13 +341,13 @@ TEST(JobRules, AKeyOfSsgd) {
 
 TEST(JobRules, AKeyOfOtherAlgorithms) {
     EXPECT_EQ(
-        mistakes_of({.algorithm = "mu = 0.5\ncollect = 2\n"}),
+        messages_of({.algorithm = "mu = 0.5\ncollect = 2\n"}),
         (std::vector<std::string>{"algorithm.mu: goes with dane, fedprox, not ssgd", "algorithm.collect: goes with softsync, not ssgd"}));
-    EXPECT_EQ(mistakes_of({.algorithm = "mu = 0.1\n"}), std::vector<std::string>{});   // the default says nothing
+    EXPECT_EQ(messages_of({.algorithm = "mu = 0.1\n"}), std::vector<std::string>{});   // the default says nothing
 }
 
 TEST(JobRules, AKeyOfOtherOptimisers) {
-    const auto mistakes = [](const char* optimiser) { return mistakes_of({.optimiser = optimiser}); };
+    const auto mistakes = [](const char* optimiser) { return messages_of({.optimiser = optimiser}); };
     using Texts = std::vector<std::string>;
     EXPECT_EQ(mistakes("kind = \"adam\"\nmomentum = 0.9\nnesterov = true\n"),
               (Texts{"optimiser.momentum: goes with kind = \"sgd\", not \"adam\"",
@@ -368,17 +368,17 @@ TEST(JobRules, AKeyOfOtherOptimisers) {
 }
 
 TEST(JobRules, OneMistakeOfAKeyAtATime) {
-    EXPECT_EQ(mistakes_of({.optimiser = "kind = \"adam\"\nmomentum = 1\n"}),
+    EXPECT_EQ(messages_of({.optimiser = "kind = \"adam\"\nmomentum = 1\n"}),
               std::vector<std::string>{"optimiser.momentum: 1 is not below 1"});
-    EXPECT_EQ(mistakes_of({.data = "train = 3\n"}), std::vector<std::string>{"data.train: is a whole number, not text in quotes"});
+    EXPECT_EQ(messages_of({.data = "train = 3\n"}), std::vector<std::string>{"data.train: is a whole number, not text in quotes"});
     // What a misspelt algorithm would take is not known.
-    EXPECT_EQ(mistakes_of({.algorithm = "kind = \"dame\"\nmu = 1\ns = 2\nservers_vote = true\n"}).size(), 1u);
+    EXPECT_EQ(messages_of({.algorithm = "kind = \"dame\"\nmu = 1\ns = 2\nservers_vote = true\n"}).size(), 1u);
 }
 
 TEST(JobRules, ABoundThatIsNotAllowedItself) {
     for (const auto& [kind, key] : {std::pair{"sgd", "momentum"}, {"adam", "beta1"}, {"adam", "beta2"}}) {
         const auto mistakes = [&](const char* value) {
-            return mistakes_of({.optimiser = fmt::format("kind = \"{}\"\n{} = {}\n", kind, key, value)});
+            return messages_of({.optimiser = fmt::format("kind = \"{}\"\n{} = {}\n", kind, key, value)});
         };
         EXPECT_EQ(mistakes("0.999"), std::vector<std::string>{});
         EXPECT_EQ(mistakes("1"), std::vector<std::string>{fmt::format("optimiser.{}: 1 is not below 1", key)});
@@ -386,7 +386,7 @@ TEST(JobRules, ABoundThatIsNotAllowedItself) {
     }
     for (const auto& [kind, key] : {std::pair{"diloco", "outer_momentum"}, {"oneshot", "fraction"}}) {
         const auto mistakes = [&](const char* value) {
-            return mistakes_of({.algorithm = fmt::format("kind = \"{}\"\n{} = {}\n", kind, key, value)});
+            return messages_of({.algorithm = fmt::format("kind = \"{}\"\n{} = {}\n", kind, key, value)});
         };
         EXPECT_EQ(mistakes("0.999"), std::vector<std::string>{});
         EXPECT_EQ(mistakes("1"), std::vector<std::string>{fmt::format("algorithm.{}: 1 is not below 1", key)});
@@ -394,7 +394,7 @@ TEST(JobRules, ABoundThatIsNotAllowedItself) {
 }
 
 TEST(JobRules, AllWeightsAreInRange) {
-    EXPECT_EQ(mistakes_of({.algorithm = "weights = [1, 1e31]\n"}), std::vector<std::string>{"algorithm.weights: 1e+31 is above 1e+30"});
+    EXPECT_EQ(messages_of({.algorithm = "weights = [1, 1e31]\n"}), std::vector<std::string>{"algorithm.weights: 1e+31 is above 1e+30"});
 }
 
 }   // namespace

@@ -15,10 +15,10 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t ranks = 2;
+constexpr uint32_t network_ranks = 2;
 
 /// Stands before rank 1's exchange and flips one bit of its words of step 2 before they are sent.
-struct Spoiler : Protocol {
+struct WordSpoiler : Protocol {
     Exchange* inner = nullptr;
     void on(std::span<const Event> events, Actions& actions) override {
         for (const Event& event : events)
@@ -41,11 +41,11 @@ protected:
     }
     void TearDown() override { std::filesystem::remove_all(folder_); }
 
-    /// Trains on `ranks` ranks; `meanwhile` runs on this thread beside them.  The digest, the same at all ranks.
-    std::string train(const char* exchange, const char* protect, LinkKind kind, uint32_t steps, Spoiler* spoiler = nullptr,
+    /// Trains on `network_ranks` ranks; `meanwhile` runs on this thread beside them.  The digest, the same at all ranks.
+    std::string train(const char* exchange, const char* protect, LinkKind kind, uint32_t steps, WordSpoiler* spoiler = nullptr,
                       const std::function<void(const Engine&)>& meanwhile = {}) {
-        std::unique_ptr<Engine> engines[ranks];
-        Node nodes[ranks];   // stop before the engines, whose protocols they drive
+        std::unique_ptr<Engine> engines[network_ranks];
+        Node nodes[network_ranks];   // stop before the engines, whose protocols they drive
         JobConfig job;
         std::vector<JobMistake> mistakes;
         std::string text = fmt::format(
@@ -58,13 +58,13 @@ protected:
             algorithm_, protect, parallel_);
         EXPECT_TRUE(job_parse(text, "job.toml", folder_, &job, &mistakes)) << mistakes[0].text;
         std::vector<std::string> addresses;
-        for (Rank rank = 0; rank < ranks; ++rank) nodes[rank].listen(rank), addresses.push_back(nodes[rank].listener->address());
-        for (Rank rank = 0; rank < ranks; ++rank) {
+        for (Rank rank = 0; rank < network_ranks; ++rank) nodes[rank].listen(rank), addresses.push_back(nodes[rank].listener->address());
+        for (Rank rank = 0; rank < network_ranks; ++rank) {
             EngineConfig config;
             config.job = job, config.self = NodeId{rank}, config.lanes = lanes_[rank], config.change_every = change_every_,
             config.folder = fmt::format("{}/job-{}", folder_, rank);
             config.datagram_bytes = datagrams_ ? 1432 : 0;
-            for (Rank each = 0; each < ranks; ++each)
+            for (Rank each = 0; each < network_ranks; ++each)
                 config.roster.push_back({test_identity(each).name + "-of-a-long-name", {}, 1});   // names allocate where they are made
             Status status = Engine::open(config, Log(), &engines[rank]);
             LinkConfig link = test_config(kind, job.protect, rank, addresses);
@@ -76,8 +76,8 @@ protected:
             if (!status.ok()) return {};
         }
         std::vector<std::thread> trainers;
-        Status results[ranks];
-        for (Rank rank = 0; rank < ranks; ++rank) {
+        Status results[network_ranks];
+        for (Rank rank = 0; rank < network_ranks; ++rank) {
             nodes[rank].start();
             trainers.emplace_back([&, rank] {
                 WrappedHost host(nodes[rank].driver->host(), [&](uint16_t channel, Protocol* protocol) -> Protocol* {
@@ -91,7 +91,7 @@ protected:
         if (meanwhile) meanwhile(*engines[0]);
         for (std::thread& trainer : trainers) trainer.join();
         for (Node& node : nodes) node.stop();
-        for (Rank rank = 0; rank < ranks; ++rank) {
+        for (Rank rank = 0; rank < network_ranks; ++rank) {
             EXPECT_TRUE(results[rank].ok()) << results[rank].what;
             EXPECT_EQ(engines[rank]->status().digest, engines[0]->status().digest);
             const JobStatus status = engines[rank]->status();
@@ -134,9 +134,9 @@ protected:
     uint32_t hidden_ = 16;    // units of the first layer
     std::string algorithm_;   // more lines of its section
     std::string parallel_;    // its section
-    uint32_t lanes_[ranks] = {2, 2};
+    uint32_t lanes_[network_ranks] = {2, 2};
     bool tested_ = false;
-    JobStatus last_[ranks];   // after train()
+    JobStatus last_[network_ranks];   // after train()
 };
 
 TEST_F(NetworkJob, TheExchangeThatAutoChoosesChangesNoBit) {
@@ -221,7 +221,7 @@ TEST_F(NetworkJob, OneFlippedBitChangesTheDigest) {
     EXPECT_EQ(wanted.size(), 64u);
     EXPECT_EQ(train("unicast", "auth", LinkKind::uring_tcp, 6), wanted);
     for (const char* exchange : {"ring", "unicast"}) {
-        Spoiler spoiler;
+        WordSpoiler spoiler;
         const std::string spoiled = train(exchange, "auth", LinkKind::uring_tcp, 6, &spoiler);
         EXPECT_EQ(spoiled.size(), 64u);
         EXPECT_NE(spoiled, wanted);
@@ -258,7 +258,7 @@ TEST_F(NetworkJob, WorkersShareTheBytesOfTheirNode) {
     algorithm_ = "kind = \"ma\"\nworkers = 5\nlocal_steps = 1\n";
     train("ring", "auth", LinkKind::uring_tcp, 20);
     EXPECT_EQ(last_[0].workers.size() + last_[1].workers.size(), 5u);
-    for (Rank rank = 0; rank < ranks; ++rank) {
+    for (Rank rank = 0; rank < network_ranks; ++rank) {
         const WorkerCounts all = shared(rank);
         for (const WorkerCounts& each : last_[rank].workers) {
             EXPECT_EQ(each.turns, 20u);

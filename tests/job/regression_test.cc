@@ -7,6 +7,7 @@
 #include "runtime/job/model/model_file.h"
 #include "runtime/job/model/safetensors.h"
 #include "runtime/job/run/engine.h"
+#include "tests/datasets/support.h"
 #include "tests/job/jobs.h"
 
 namespace gradcast {
@@ -124,11 +125,6 @@ TEST_F(EngineTest, RegressionAndClassesDoNotMix) {
     Evaluation unused;
     EXPECT_EQ(std::string(model_evaluate(model, folder_ + "/ridge/classes.h5", 1, &unused).what),
               "the model " + model + " has the target_scale 0.00390625, " + folder_ + "/ridge/classes.h5 has 0 (0: classes)");
-}
-
-void expect_error(const Status& status, std::initializer_list<std::string_view> parts) {
-    ASSERT_FALSE(status.ok());
-    for (const std::string_view part : parts) EXPECT_NE(std::string_view(status.what).find(part), std::string_view::npos) << status.what;
 }
 
 /// y = 2 a - 3 b + 1 and z = a b, of a table with 240 rows.

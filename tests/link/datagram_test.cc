@@ -10,11 +10,11 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t segment = 1432, route = 77;
+constexpr uint32_t route = 77;
 
-struct Sink : DatagramSink {
+struct CountingSink : DatagramSink {
     Landing landing = Landing::lease;
-    std::vector<std::byte> memory = std::vector<std::byte>(segment);
+    std::vector<std::byte> memory = std::vector<std::byte>(datagram_bytes);
     uint64_t packets = 0, asked = 0;
     Packet last;
     Landing land(const Packet&, uint64_t bytes, Buffer* place) override {
@@ -33,15 +33,15 @@ DatagramShape shape_of(Rank self, Protect protect, uint64_t packets_per_key = pa
     shape.route = route;
     shape.view = 3;
     shape.ranks = 3;
-    shape.segment_bytes = segment;
+    shape.segment_bytes = datagram_bytes;
     shape.self = self;
     shape.protect = protect;
     shape.packets_per_key = packets_per_key;
     return shape;
 }
 
-struct Pair {
-    explicit Pair(Protect protect, uint64_t packets_per_key = packets_per_key_default)
+struct DatagramPair {
+    explicit DatagramPair(Protect protect, uint64_t packets_per_key = packets_per_key_default)
         : sealer(shape_of(1, protect, packets_per_key)), receiver(shape_of(0, protect, packets_per_key)) {
         receiver.attach(5);
     }
@@ -61,15 +61,15 @@ struct Pair {
     DatagramFault take(std::vector<std::byte> bytes) { return receiver.take(bytes, sink); }
     DatagramSealer sealer;
     DatagramReceiver receiver;
-    Sink sink;
+    CountingSink sink;
 };
 
 TEST(DatagramReceiver, TakesWhatIsSealedAndDropsWhatIsChanged) {
     for (Protect protect : {Protect::auth, Protect::encrypt}) {
-        Pair pair(protect);
+        DatagramPair pair(protect);
         EXPECT_EQ(pair.take(pair.sealed(1, 100)), DatagramFault::no_key);
         EXPECT_TRUE(pair.receiver.key(1, pair.sealer.key()));
-        for (uint32_t bytes : {0u, 1u, 100u, segment}) {
+        for (uint32_t bytes : {0u, 1u, 100u, datagram_bytes}) {
             const uint64_t sequence = 10 + bytes;
             const std::vector<std::byte> good = pair.sealed(sequence, bytes);
             // A changed byte in any field is reported as that field's fault, the datagram is dropped, and the genuine one is still
@@ -110,7 +110,7 @@ TEST(DatagramReceiver, TakesWhatIsSealedAndDropsWhatIsChanged) {
 // Each epoch of packets has a key of its own; they come in any order, with losses, and forged ones of any epoch between them.
 TEST(DatagramReceiver, KeysAreReplacedAsPacketsPass) {
     for (Protect protect : {Protect::auth, Protect::encrypt}) {
-        Pair pair(protect, 10);
+        DatagramPair pair(protect, 10);
         pair.receiver.attach(6);
         pair.receiver.key(1, pair.sealer.key());
         DatagramReceiver stays(shape_of(0, protect));
@@ -137,7 +137,7 @@ TEST(DatagramReceiver, KeysAreReplacedAsPacketsPass) {
                 ++taken;
                 if (sequence == 0) continue;
                 std::vector<std::byte> again = bytes;
-                Sink sink;
+                CountingSink sink;
                 const DatagramFault fault = stays.take(again, sink);
                 EXPECT_EQ(fault, sequence < 10 ? DatagramFault::none : DatagramFault::tag) << sequence;
                 ++others;
@@ -149,14 +149,14 @@ TEST(DatagramReceiver, KeysAreReplacedAsPacketsPass) {
 }
 
 TEST(DatagramReceiver, NamesEveryFault) {
-    Pair pair(Protect::auth);
+    DatagramPair pair(Protect::auth);
     pair.receiver.key(1, pair.sealer.key());
     std::vector<std::byte> good = pair.sealed(1, 100);
     EXPECT_EQ(pair.take({}), DatagramFault::truncated);
     for (size_t bytes = 1; bytes < datagram_overhead_bytes; ++bytes)
         EXPECT_EQ(pair.take({good.begin(), good.begin() + static_cast<ptrdiff_t>(bytes)}), DatagramFault::truncated);
     EXPECT_EQ(pair.take({good.begin(), good.end() - 1}), DatagramFault::tag);
-    std::vector<std::byte> longer(segment + datagram_overhead_bytes + 1, std::byte{datagram_magic});
+    std::vector<std::byte> longer(datagram_bytes + datagram_overhead_bytes + 1, std::byte{datagram_magic});
     EXPECT_EQ(pair.take(longer), DatagramFault::truncated);
     DatagramHeader header;
     auto with = [&](auto change) {
@@ -177,7 +177,7 @@ TEST(DatagramReceiver, NamesEveryFault) {
     EXPECT_EQ(pair.take(pair.sealed(1, 100, datagram_channel_probe)), DatagramFault::type);
     EXPECT_EQ(pair.take(pair.sealed(2, 3, 5, PacketType::words)), DatagramFault::truncated);
     EXPECT_EQ(pair.take(pair.sealed(2, 0, 5, PacketType::record)), DatagramFault::truncated);
-    Pair other(Protect::auth);   // another key
+    DatagramPair other(Protect::auth);   // another key
     EXPECT_EQ(pair.take(other.sealed(1, 100)), DatagramFault::tag);
     pair.sink.landing = Landing::later;
     EXPECT_EQ(pair.take(pair.sealed(3, 100)), DatagramFault::no_room);
@@ -191,12 +191,12 @@ TEST(DatagramReceiver, NamesEveryFault) {
 }
 
 TEST(DatagramReceiver, AKeyToldAgainKeepsWhatWasSeen) {
-    Pair pair(Protect::auth);
+    DatagramPair pair(Protect::auth);
     EXPECT_TRUE(pair.receiver.key(1, pair.sealer.key()));
     EXPECT_EQ(pair.take(pair.sealed(9, 10)), DatagramFault::none);
     EXPECT_FALSE(pair.receiver.key(1, pair.sealer.key()));
     EXPECT_EQ(pair.take(pair.sealed(9, 10)), DatagramFault::replayed);
-    Pair restarted(Protect::auth);
+    DatagramPair restarted(Protect::auth);
     EXPECT_TRUE(pair.receiver.key(1, restarted.sealer.key()));
     EXPECT_EQ(pair.take(restarted.sealed(9, 10)), DatagramFault::none);
     EXPECT_EQ(pair.take(pair.sealed(10, 10)), DatagramFault::tag);
@@ -205,7 +205,7 @@ TEST(DatagramReceiver, AKeyToldAgainKeepsWhatWasSeen) {
 }
 
 TEST(DatagramReceiver, WithoutProtectionTheTagIsZero) {
-    Pair pair(Protect::none);
+    DatagramPair pair(Protect::none);
     pair.receiver.key(1, pair.sealer.key());
     std::vector<std::byte> bytes = pair.sealed(1, 10);
     bytes[sizeof(DatagramHeader)] = std::byte{1};

@@ -17,8 +17,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t wait_us = 20'000'000;
-constexpr uint32_t segment = 1432;
 constexpr size_t kinds = static_cast<size_t>(DatagramFault::kinds);
 
 std::string test_group(bool ipv6 = false) {
@@ -51,7 +49,7 @@ struct Company {
         LinkConfig config = test_config(kind, protect, rank, addresses);
         config.datagrams.interface = "lo";
         config.datagrams.group = group;
-        config.datagrams.segment_bytes = segment;
+        config.datagrams.segment_bytes = datagram_bytes;
         return config;
     }
     void open(Rank rank, const LinkConfig& config, const std::vector<Cry>& cries, uint64_t expected, Landing landing = Landing::place) {
@@ -66,7 +64,7 @@ struct Company {
     void go(Rank rank) { nodes[rank].driver->host().post(5, command_event(0)); }
     void await(Rank rank) {
         std::vector<Completion> completions;
-        const Status status = nodes[rank].driver->host().wait(&completions, clock_us() + wait_us);
+        const Status status = nodes[rank].driver->host().wait(&completions, clock_us() + link_wait_us);
         std::string faults;
         for (size_t i = 1; i < kinds; ++i)
             if (const uint64_t count = dropped(rank, static_cast<DatagramFault>(i)))
@@ -76,11 +74,11 @@ struct Company {
     std::string text(Rank rank) { return datagrams_text(nodes[rank].driver->datagrams_found().value()); }
     /// Waits until the log holds `what`.
     void await_text(Rank rank, const std::string& what) {
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(text(rank), what);) ::usleep(1000);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && !holds(text(rank), what);) ::usleep(1000);
         EXPECT_TRUE(holds(text(rank), what)) << text(rank) << " at rank " << rank << " where \"" << what << "\" was expected";
     }
     void await_log(Rank rank, const std::string& what) {
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(said(rank), what);) ::usleep(1000);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && !holds(said(rank), what);) ::usleep(1000);
         EXPECT_TRUE(holds(said(rank), what)) << said(rank) << "\nwhere \"" << what << "\" was expected";
     }
     std::string said(Rank rank) {
@@ -103,10 +101,6 @@ private:
 };
 
 using Kind = std::tuple<LinkKind, Protect>;
-std::string kind_name(const testing::TestParamInfo<Kind>& info) {
-    static constexpr const char* protects[] = {"none", "auth", "encrypt"};
-    return std::string(link_name(std::get<0>(info.param))) + "_" + protects[static_cast<int>(std::get<1>(info.param))];
-}
 
 class Datagrams : public testing::TestWithParam<Kind> {
 public:
@@ -151,7 +145,7 @@ class DatagramVerdicts : public Datagrams {};
 
 TEST_P(Datagrams, EverySizeArrivesWholeAtEverybody) {
     std::vector<Cry> cries;
-    for (uint32_t bytes : {0u, 1u, 3u, 15u, 16u, 17u, 511u, 1023u, 1024u, 1025u, segment - 1, segment})
+    for (uint32_t bytes : {0u, 1u, 3u, 15u, 16u, 17u, 511u, 1023u, 1024u, 1025u, datagram_bytes - 1, datagram_bytes})
         for (int again = 0; again < 3; ++again) cries.push_back({bytes});
     for (Landing landing : {Landing::place, Landing::lease}) {
         Company company(3);
@@ -167,7 +161,7 @@ TEST_P(Datagrams, BatchesOfMixedSizesAndReceivers) {
     std::vector<Cry> cries;
     uint64_t random = 3;
     for (int run = 0; run < 60; ++run) {
-        const uint32_t size = static_cast<uint32_t>(splitmix64(++random) % (segment + 1));
+        const uint32_t size = static_cast<uint32_t>(splitmix64(++random) % (datagram_bytes + 1));
         const int to = static_cast<int>(splitmix64(++random) % 8) - 4;
         for (uint64_t i = 0, count = splitmix64(++random) % 40; i < count; ++i) cries.push_back({size, to < 0 ? -1 : to});
         if (run % 3 == 0) cries.push_back({size / 2, to < 0 ? -1 : to});   // with a shorter last datagram
@@ -215,7 +209,7 @@ TEST_P(DatagramVerdicts, OwnMulticastsDoNotComeBackWhereNobodyElseHearsThem) {
                       0);
             LinkConfig config = company.config(kind(), protect(), rank, group);
             config.datagrams.interface = device;
-            company.open(rank, config, std::vector<Cry>(100, Cry{segment}), 100);
+            company.open(rank, config, std::vector<Cry>(100, Cry{datagram_bytes}), 100);
         };
         const std::string refused =
             in_namespace({fmt::format("ip link add veth1 type veth peer name veth0 netns {}", ::gettid())}, [&] { open(1); });
@@ -233,7 +227,7 @@ TEST_P(DatagramVerdicts, OwnMulticastsDoNotComeBackWhereNobodyElseHearsThem) {
 
 TEST_P(Datagrams, IPv6) {
     IN_NAMESPACE(lo_and({"ip -6 route add local ff00::/8 dev lo"}), [] {
-        std::vector<Cry> cries(100, Cry{segment});
+        std::vector<Cry> cries(100, Cry{datagram_bytes});
         cries.push_back({333, 1});
         Company company(3);
         talk(company, cries, Landing::place, test_group(true));
@@ -250,7 +244,7 @@ TEST_P(Datagrams, ByAnAddressOfTheInterface) {
 // Different groups, like a switch that drops the multicast.
 TEST_P(DatagramVerdicts, WithoutMulticastEachGetsItsOwn) {
     Company company(3);
-    const std::vector<Cry> cries(50, Cry{segment});
+    const std::vector<Cry> cries(50, Cry{datagram_bytes});
     for (Rank rank = 0; rank < 3; ++rank) company.open(rank, company.config(kind(), protect(), rank, test_group()), cries, 100);
     for (Rank rank = 0; rank < 3; ++rank) company.nodes[rank].start(), company.go(rank);
     for (Rank rank = 0; rank < 3; ++rank) company.await(rank);
@@ -258,7 +252,7 @@ TEST_P(DatagramVerdicts, WithoutMulticastEachGetsItsOwn) {
     EXPECT_TRUE(holds(company.text(0), " does not reach peer 'node1' (rank 1, 127.0.0.1:")) << company.text(0);
     EXPECT_TRUE(holds(company.said(0), "on lo does not reach peer 'node1' (rank 1, 127.0.0.1:")) << company.said(0);
     EXPECT_TRUE(holds(company.said(0), "each rank gets its own copy from now on")) << company.said(0);
-    EXPECT_GT(company.nodes[0].driver->counters().bytes_sent, 2u * 50 * segment);
+    EXPECT_GT(company.nodes[0].driver->counters().bytes_sent, 2u * 50 * datagram_bytes);
 }
 
 // Four of ten datagrams of each train pass: the multicast reaches the peer but loses too many to be used.
@@ -266,7 +260,7 @@ TEST_P(DatagramVerdicts, AMulticastThatLosesMostIsNotTaken) {
     IN_NAMESPACE(lo_and({nft_input + "ip daddr 224.0.0.0/4 meta l4proto udp numgen random mod 10 \\< 6 drop"}), [] {
         refuse_to_cut();   // on lo a train would pass the filter as one packet
         Company company(2);
-        talk(company, {{segment}});
+        talk(company, {{datagram_bytes}});
         EXPECT_TRUE(holds(company.text(0), "unicast on lo reaches 1 of 1 at 1432 bytes")) << company.text(0);
     });
 }
@@ -286,7 +280,7 @@ TEST_P(DatagramVerdicts, WhoIsNotReachedAtAllIsNamedAndLost) {
         EXPECT_TRUE(holds(company.said(0),
                           "choose another interface, open UDP in the firewall, or do without datagrams (transport.kind = \"tcp\")"))
             << company.said(0);
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
         company.nodes[0].stop();
         EXPECT_GE(company.criers[0]->losses, 1u);
         EXPECT_TRUE(holds(company.criers[0]->last_loss, "no datagram reaches 127.0.0.1:")) << company.criers[0]->last_loss;
@@ -319,7 +313,7 @@ TEST_P(DatagramVerdicts, NobodyIsLostBeforeAChannelHasDatagrams) {
             const Attachment attachment{6, datagrams[rank].get(), true};
             company.nodes[rank].driver->host().open_view(1, {&attachment, 1});
         }
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && streams[0]->losses == 0;) ::usleep(1000);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && streams[0]->losses == 0;) ::usleep(1000);
         for (Node& node : company.nodes) node.stop();
         EXPECT_GE(streams[0]->losses, 1u);
         EXPECT_TRUE(holds(streams[0]->last_loss, "no datagram reaches 127.0.0.1:")) << streams[0]->last_loss;
@@ -337,8 +331,8 @@ TEST_P(DatagramVerdicts, WhereOnlySmallPacketsPassTheStreamSaysSo) {
             company.open(rank, config, {{100}}, 0);
             company.nodes[rank].start(), company.go(rank);
         }
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(1), "lost peer");) ::usleep(1000);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && !holds(company.said(1), "lost peer");) ::usleep(1000);
         for (Rank rank : {0u, 1u}) {
             company.nodes[rank].stop();
             const std::string said = fmt::format("packets of 1500 bytes from 'node{}' do not reach it, those of ", rank);
@@ -374,7 +368,7 @@ TEST_P(DatagramVerdicts, APathOfSmallerDatagramsIsNamed) {
         }
         company.await_log(0, "datagrams of 1432 bytes do not reach 127.0.0.1:");
         EXPECT_TRUE(holds(company.said(0), "those of 1328 do: raise the MTU on the way to 1500")) << company.said(0);
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && !holds(company.said(0), "lost peer");) ::usleep(1000);
         company.nodes[0].stop();
         EXPECT_TRUE(holds(company.criers[0]->last_loss, "those of 1328 do: raise the MTU on the way to 1500"))
             << company.criers[0]->last_loss;
@@ -386,7 +380,7 @@ TEST_P(DatagramVerdicts, AnMtuThatShrinksIsNamed) {
         Company company(2);
         const std::string group = test_group();
         for (Rank rank : {0u, 1u}) {
-            company.open(rank, company.config(kind(), protect(), rank, group), {{segment}, {segment}, {segment}}, 0);
+            company.open(rank, company.config(kind(), protect(), rank, group), {{datagram_bytes}, {datagram_bytes}, {datagram_bytes}}, 0);
             company.nodes[rank].start();
         }
         for (Rank rank : {0u, 1u}) company.await_text(rank, "reaches 1 of 1");
@@ -408,7 +402,7 @@ TEST_P(DatagramVerdicts, AnAbsentPeerIsNotWaitedForForEver) {
     for (Rank rank : {0u, 1u}) {
         LinkConfig config = company.config(kind(), protect(), rank, group);
         config.deadline_us = 1'000'000;
-        company.open(rank, config, std::vector<Cry>(20, Cry{segment}), 20);
+        company.open(rank, config, std::vector<Cry>(20, Cry{datagram_bytes}), 20);
         company.nodes[rank].start(), company.go(rank);
     }
     for (Rank rank : {0u, 1u}) company.await(rank);
@@ -432,7 +426,7 @@ TEST_P(DatagramVerdicts, APeerThatComesLaterIsNotWaitedFor) {
             company.nodes[rank].start(), company.go(rank);
         };
         const uint64_t start = clock_us();
-        for (Rank rank : {0u, 1u}) open(rank, std::vector<Cry>(20, Cry{segment}), 20);
+        for (Rank rank : {0u, 1u}) open(rank, std::vector<Cry>(20, Cry{datagram_bytes}), 20);
         for (Rank rank : {0u, 1u}) company.await(rank);
         EXPECT_LT(clock_us() - start, 10'000'000u) << "the deadline is 30 s";
         EXPECT_TRUE(holds(company.text(0), "reaches 1 of 1")) << company.text(0);
@@ -455,7 +449,7 @@ TEST_P(DatagramVerdicts, ARestartedPeerIsHeardAgain) {
         for (PeerAddress& peer : config.peers) peer.identity.incarnation = 0;
         config.self.incarnation = incarnation;
         config.deadline_us = 2'000'000;
-        company.open(rank, config, std::vector<Cry>(20, Cry{segment}), 20);
+        company.open(rank, config, std::vector<Cry>(20, Cry{datagram_bytes}), 20);
         company.nodes[rank].start();
     };
     open(0, 1), open(1, 1);
@@ -466,7 +460,7 @@ TEST_P(DatagramVerdicts, ARestartedPeerIsHeardAgain) {
     company.await_text(1, "reaches 1 of 1");   // both have each other's new key
     company.go(0), company.go(1);
     company.await(1);
-    for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::replayed) == 0;) {
+    for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && company.dropped(0, DatagramFault::replayed) == 0;) {
         std::vector<Completion> none;
         (void)company.nodes[0].driver->host().wait(&none, clock_us() + 1000);
         if (company.nodes[0].driver->counters().packets_received > 100) break;
@@ -517,9 +511,9 @@ TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
     Company company(3);
     const std::string group = test_group();
     Stranger stranger(group);
-    talk(company, {{segment}}, Landing::place, group);
+    talk(company, {{datagram_bytes}}, Landing::place, group);
     const std::vector<std::byte> good = stranger.receive(1, PacketType::parity);
-    ASSERT_EQ(good.size(), segment + datagram_overhead_bytes);
+    ASSERT_EQ(good.size(), datagram_bytes + datagram_overhead_bytes);
     const uint64_t before = company.criers[0]->received();
     std::vector<std::pair<DatagramFault, std::vector<std::byte>>> all = {
         {DatagramFault::replayed, good}, {DatagramFault::truncated, {}}, {DatagramFault::truncated, {good.begin(), good.begin() + 39}}};
@@ -533,14 +527,14 @@ TEST_P(Datagrams, ForgedReplayedAndForeignAreDroppedAndCounted) {
     for (auto& [fault, bytes] : all) {
         const uint64_t count = company.dropped(0, fault);
         stranger.say(bytes);
-        for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, fault) == count;) ::usleep(200);
+        for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && company.dropped(0, fault) == count;) ::usleep(200);
         EXPECT_EQ(company.dropped(0, fault), count + 1) << datagram_fault_name(fault);
     }
     // Repeated faults cause one log line.
     const std::vector<std::byte>& foreign = all[6].second;   // as of another cluster or job: another route
     for (int i = 0; i < 250; ++i) stranger.say(foreign);
     company.await_log(0, "group " + group + " is also used by 127.0.0.1:");
-    for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::route) < 251;) ::usleep(200);
+    for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && company.dropped(0, DatagramFault::route) < 251;) ::usleep(200);
     const std::string said = company.said(0);
     EXPECT_EQ(said.find("is also used by"), said.rfind("is also used by"));
     EXPECT_TRUE(holds(said, "(another cluster?), which costs time alone: a job that is submitted again gets another group")) << said;
@@ -552,11 +546,11 @@ TEST_P(DatagramVerdicts, ALandingOfLaterLosesIt) {
     Company company(2);
     const std::string group = test_group();
     for (Rank rank : {0u, 1u}) {
-        company.open(rank, company.config(kind(), protect(), rank, group), {{segment}, {segment}}, 0, Landing::later);
+        company.open(rank, company.config(kind(), protect(), rank, group), {{datagram_bytes}, {datagram_bytes}}, 0, Landing::later);
         company.nodes[rank].start(), company.go(rank);
     }
     for (Rank rank : {0u, 1u}) company.await(rank);
-    for (uint64_t until = clock_us() + wait_us; clock_us() < until && company.dropped(0, DatagramFault::no_room) < 2;) ::usleep(200);
+    for (uint64_t until = clock_us() + link_wait_us; clock_us() < until && company.dropped(0, DatagramFault::no_room) < 2;) ::usleep(200);
     EXPECT_EQ(company.dropped(0, DatagramFault::no_room), 2u);
 }
 
@@ -564,7 +558,7 @@ TEST_P(DatagramVerdicts, AKernelThatDoesNotCutThem) {
     std::thread([] {
         refuse_to_cut();
         Company company(3);
-        talk(company, std::vector<Cry>(100, Cry{segment}));
+        talk(company, std::vector<Cry>(100, Cry{datagram_bytes}));
         EXPECT_TRUE(holds(company.text(0), "no GSO, no GRO")) << company.text(0);
         EXPECT_TRUE(holds(company.said(0), "the kernel cannot cut datagrams itself (UDP_SEGMENT")) << company.said(0);
     }).join();

@@ -14,6 +14,9 @@
 
 namespace gradcast {
 
+constexpr uint64_t link_wait_us = 20'000'000;   // for what must come
+constexpr uint32_t datagram_bytes = 1432;       // payload
+
 /// Byte `at` of packet `index` from `rank`: every receiver can check it alone.
 inline std::byte content(uint64_t seed, Rank rank, uint64_t index, uint64_t at) {
     return std::byte(splitmix64(seed * 0x10001 + rank * 0x1000003 + index * 0x100000007 + at / 8) >> at % 8 * 8 & 0xff);
@@ -97,6 +100,12 @@ inline LinkConfig test_config(LinkKind kind, Protect protect, Rank rank, const s
     config.packets_per_key = 64;   // so that every test has new keys
     for (Rank peer = 0; peer < addresses.size(); ++peer) config.peers.push_back({test_identity(peer), addresses[peer]});
     return config;
+}
+
+/// Names a test of a link and a protection.
+inline std::string kind_name(const testing::TestParamInfo<std::tuple<LinkKind, Protect>>& info) {
+    static constexpr const char* protects[] = {"none", "auth", "encrypt"};
+    return std::string(link_name(std::get<0>(info.param))) + "_" + protects[static_cast<int>(std::get<1>(info.param))];
 }
 
 }   // namespace gradcast

@@ -21,11 +21,11 @@ Hello hello_of(const std::string& name, uint64_t stream) {
     return hello;
 }
 
-struct Pair {
+struct HandshakePair {
     std::shared_ptr<TlsContext> tls_a, tls_b;
     std::unique_ptr<Handshake> a, b;     // connector, acceptor
     std::vector<std::byte> to_b, to_a;   // bytes after the handshake
-    Pair(const std::vector<ClusterKey>& keys_a, const std::vector<ClusterKey>& keys_b, uint32_t key = 0)
+    HandshakePair(const std::vector<ClusterKey>& keys_a, const std::vector<ClusterKey>& keys_b, uint32_t key = 0)
         : tls_a(std::make_shared<TlsContext>(keys_a)), tls_b(std::make_shared<TlsContext>(keys_b)) {
         a = std::make_unique<Handshake>(tls_a, Handshake::Side::connector, hello_of("a", 1), key);
         b = std::make_unique<Handshake>(tls_b, Handshake::Side::acceptor, hello_of("b", 2));
@@ -52,7 +52,7 @@ struct Pair {
 
 TEST(Handshake, BothGetTheSameKeysInAnyPieces) {
     for (size_t piece : {1, 2, 7, 100, 100000}) {
-        Pair pair(test_keys(), test_keys());
+        HandshakePair pair(test_keys(), test_keys());
         pair.run(piece);
         ASSERT_TRUE(pair.done()) << pair.a->status().what << pair.b->status().what;
         EXPECT_EQ(pair.a->peer().name, "b");
@@ -62,7 +62,7 @@ TEST(Handshake, BothGetTheSameKeysInAnyPieces) {
         EXPECT_EQ(a1, b1);
         EXPECT_EQ(a2, b2);
         EXPECT_NE(a1, a2);
-        Pair again(test_keys(), test_keys());
+        HandshakePair again(test_keys(), test_keys());
         again.run(piece);
         again.a->keys(&b1, &b2);
         EXPECT_NE(a1, b1);   // fresh for each connection: (EC)DHE
@@ -70,12 +70,12 @@ TEST(Handshake, BothGetTheSameKeysInAnyPieces) {
 }
 
 TEST(Handshake, LeavesWhatFollowsAlone) {
-    Pair pair(test_keys(), test_keys());
+    HandshakePair pair(test_keys(), test_keys());
     std::vector<std::byte> tail(300, std::byte{0x17});   // looks like the start of a TLS record
     for (;;) {
-        Pair::step(*pair.a, *pair.b, 100000, 3, {});
+        HandshakePair::step(*pair.a, *pair.b, 100000, 3, {});
         if (pair.b->state() == Handshake::State::asked) pair.b->accept(hello_of("b", 2));
-        Pair::step(*pair.b, *pair.a, 100000, 3, {});
+        HandshakePair::step(*pair.b, *pair.a, 100000, 3, {});
         if (pair.a->state() == Handshake::State::asked) break;
     }
     pair.a->accept(hello_of("a", 1));
@@ -96,7 +96,7 @@ TEST(Handshake, KeysThatDifferAreSaidOnBothSides) {
          "the cluster keys differ: we have no key 'new': give all nodes one key file"},
     };
     for (auto& each : cases) {
-        Pair pair(each.a, each.b);
+        HandshakePair pair(each.a, each.b);
         pair.run();
         EXPECT_EQ(pair.a->state(), Handshake::State::failed);
         EXPECT_EQ(pair.b->state(), Handshake::State::failed);
@@ -109,20 +109,21 @@ TEST(Handshake, KeysThatDifferAreSaidOnBothSides) {
 TEST(Handshake, AnyKeyOfTheRingIsTaken) {
     std::vector<ClusterKey> ring = {test_keys(1, "new")[0], test_keys(2, "old")[0]};
     for (uint32_t key : {0u, 1u}) {
-        Pair pair(ring, ring, key);
+        HandshakePair pair(ring, ring, key);
         pair.run();
         EXPECT_TRUE(pair.done());
     }
-    Pair rotated(ring, test_keys(2, "old"), 1);
+    HandshakePair rotated(ring, test_keys(2, "old"), 1);
     rotated.run();
     EXPECT_TRUE(rotated.done());
 }
 
 TEST(Handshake, RefusalsCarryTheirReason) {
-    Pair pair(test_keys(), test_keys());
-    while (pair.b->state() != Handshake::State::asked) Pair::step(*pair.a, *pair.b, 1000, 0, {}), Pair::step(*pair.b, *pair.a, 1000, 1, {});
+    HandshakePair pair(test_keys(), test_keys());
+    while (pair.b->state() != Handshake::State::asked)
+        HandshakePair::step(*pair.a, *pair.b, 1000, 0, {}), HandshakePair::step(*pair.b, *pair.a, 1000, 1, {});
     pair.b->refuse(Verdict::refuse, "the moon is wrong");
-    while (Pair::step(*pair.b, *pair.a, 1000, 0, {})) {
+    while (HandshakePair::step(*pair.b, *pair.a, 1000, 0, {})) {
     }
     EXPECT_EQ(pair.a->state(), Handshake::State::failed);
     EXPECT_STREQ(pair.a->status().what, "'b' refuses us: the moon is wrong");
@@ -135,7 +136,7 @@ TEST(Handshake, VersionRangesThatDoNotMeet) {
     future.version_min = 6;
     future.version_max = 7;
     Handshake a(tls, Handshake::Side::connector, future), b(tls, Handshake::Side::acceptor, hello_of("b", 2));
-    while (Pair::step(a, b, 1000, 0, {}) | Pair::step(b, a, 1000, 1, {})) {
+    while (HandshakePair::step(a, b, 1000, 0, {}) | HandshakePair::step(b, a, 1000, 1, {})) {
     }
     EXPECT_STREQ(b.status().what, "peer 'a' speaks versions 6..7, 'b' speaks 5..5: all nodes need one version of gradcast");
     EXPECT_STREQ(a.status().what, "'b' refuses us: peer 'a' speaks versions 6..7, 'b' speaks 5..5: all nodes need one version of gradcast");
@@ -144,11 +145,11 @@ TEST(Handshake, VersionRangesThatDoNotMeet) {
 // For every flipped bit: both sides end, without a crash, and never done with different keys.
 TEST(Handshake, FlippedBitsNeverGoUnnoticed) {
     uint64_t total = 0;
-    Pair clean(test_keys(), test_keys());
+    HandshakePair clean(test_keys(), test_keys());
     clean.run(100000, [&](std::byte&) { ++total; });
     uint64_t failed = 0;
     for (uint64_t at = 0; at < total; at += 5) {
-        Pair pair(test_keys(), test_keys());
+        HandshakePair pair(test_keys(), test_keys());
         uint64_t seen = 0;
         pair.run(100000, [&](std::byte& byte) {
             if (seen++ == at) byte ^= std::byte(1 << at % 8);

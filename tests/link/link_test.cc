@@ -16,8 +16,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t wait_us = 20'000'000;
-
 using Kind = std::tuple<LinkKind, Protect>;
 class Link : public testing::TestWithParam<Kind> {
 public:
@@ -62,7 +60,7 @@ public:
         for (Node& node : nodes) node.driver->host().post(5, command_event(ChatterCommand::talk));
         for (Node& node : nodes) {
             std::vector<Completion> completions;
-            Status status = node.driver->host().wait(&completions, clock_us() + wait_us);
+            Status status = node.driver->host().wait(&completions, clock_us() + link_wait_us);
             ASSERT_TRUE(status.ok()) << status.what;
             EXPECT_TRUE(completions[0].status.ok()) << completions[0].status.what;
         }
@@ -175,7 +173,7 @@ struct Two {
     }
     Status wait(Rank rank) {
         std::vector<Completion> completions;
-        GC_TRY(nodes[rank].driver->host().wait(&completions, clock_us() + wait_us));
+        GC_TRY(nodes[rank].driver->host().wait(&completions, clock_us() + link_wait_us));
         return completions[0].status;
     }
     void go(Rank rank, ChatterCommand command = ChatterCommand::talk) { nodes[rank].driver->host().post(5, command_event(command)); }
@@ -356,7 +354,7 @@ TEST_P(Link, LargePacketsThatDoNotArriveAnyMoreAreNamed) {
             for (const LinkCounters& counters = two.nodes[rank].driver->counters(); counters.packets_received < 2;) ::usleep(1000);
         ASSERT_EQ(std::system((drop_large).c_str()), 0);
         for (Rank rank : {0u, 1u}) two.go(rank);
-        for (const uint64_t until = clock_us() + wait_us; clock_us() < until; ::usleep(10'000)) {
+        for (const uint64_t until = clock_us() + link_wait_us; clock_us() < until; ::usleep(10'000)) {
             std::lock_guard lock(mutex);
             if (!warning.empty()) break;
         }
@@ -510,7 +508,7 @@ TEST_P(Link, RefusalsSayWhy) {
         uint64_t start = clock_us();
         nodes[0].start();
         std::vector<Completion> completions;
-        ASSERT_TRUE(nodes[0].driver->host().wait(&completions, clock_us() + wait_us).ok());
+        ASSERT_TRUE(nodes[0].driver->host().wait(&completions, clock_us() + link_wait_us).ok());
         EXPECT_TRUE(holds(completions[0].status.what, each.line)) << completions[0].status.what;
         EXPECT_LT(clock_us() - start, 10'000'000u);   // long before the deadline: retrying cannot help
     }
@@ -561,20 +559,16 @@ TEST_P(Link, OneRankNeedsNoSocket) {
     node.start();
     node.driver->host().post(8, command_event(0));
     std::vector<Completion> completions;
-    ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + wait_us).ok());
+    ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + link_wait_us).ok());
     EXPECT_EQ(completions[0].channel, 8);
     EXPECT_EQ(completions[0].id, 9u);
     EXPECT_EQ(alone.rang, (std::vector<uint64_t>{1, 2}));
     EXPECT_EQ(alone.sums, 1);
     EXPECT_EQ(node.driver->host().wait(&completions, clock_us() + 1000).code, Code::deadline);
     node.stop();
-    EXPECT_EQ(node.driver->host().wait(&completions, clock_us() + wait_us).code, Code::cancelled);
+    EXPECT_EQ(node.driver->host().wait(&completions, clock_us() + link_wait_us).code, Code::cancelled);
 }
 
-std::string kind_name(const testing::TestParamInfo<Kind>& info) {
-    static constexpr const char* names[] = {"none", "auth", "encrypt"};
-    return std::string(link_name(std::get<0>(info.param))) + "_" + names[static_cast<int>(std::get<1>(info.param))];
-}
 INSTANTIATE_TEST_SUITE_P(All, Link,
                          testing::Combine(testing::Values(LinkKind::uring_tcp, LinkKind::epoll_tcp),
                                           testing::Values(Protect::none, Protect::auth, Protect::encrypt)),
@@ -659,7 +653,7 @@ TEST(Listener, SilentGuestsDoNotKeepOthersOut) {
     }
     for (Node& node : nodes) {
         std::vector<Completion> completions;
-        ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + wait_us).ok());
+        ASSERT_TRUE(node.driver->host().wait(&completions, clock_us() + link_wait_us).ok());
     }
     EXPECT_LT(clock_us() - start, 4'000'000u);   // silent connections are kept for 5 s
 }

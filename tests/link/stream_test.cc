@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t segment = 100'000;
 
-struct Sink : ReceiverSink {
+struct CheckingSink : ReceiverSink {
     Sender* sender = nullptr;
     uint64_t random = 1, packets = 0, expected = 0, drops = 0;
     std::vector<uint32_t> sizes;
@@ -67,7 +67,7 @@ struct End {
     InlinePool pool;
     Sender sender;
     Receiver receiver;
-    Sink sink;
+    CheckingSink sink;
     std::vector<std::vector<std::byte>> payloads;
     size_t queued = 0;
     End(Protect protect, Rank self, uint64_t packets_per_key = packets_per_key_default)

@@ -10,8 +10,7 @@ namespace gradcast {
 namespace {
 
 constexpr uint16_t stream_channel = 3, datagram_channel = 5;
-constexpr uint64_t wait_us = 20'000'000;
-constexpr uint32_t packets = 20, packet_bytes = 60'000, datagram_bytes = 1432;
+constexpr uint32_t packets = 20, packet_bytes = 60'000;
 
 struct Memory {
     explicit Memory(size_t size) : bytes(size) {
@@ -103,13 +102,13 @@ Status change_views(Host& host, Rank self, uint32_t ranks, bool datagrams, uint3
         std::vector<Completion> completions;
         // A rank that has closed a view does not repeat its datagrams; ranks may close it early, so only streams are awaited.
         const bool all = number % 3 == 0;
-        const uint64_t until_us = host.now_us() + wait_us;
+        const uint64_t until_us = host.now_us() + link_wait_us;
         for (bool completed = false; all && !completed;) {
             completions.clear();
             GC_TRY(host.wait(&completions, until_us));
             for (const Completion& each : completions) completed |= each.channel == stream_channel;
         }
-        GC_TRY(host.close_view(host.now_us() + wait_us));
+        GC_TRY(host.close_view(host.now_us() + link_wait_us));
     }
     return {};
 }
@@ -210,7 +209,7 @@ Status stand(Host& host, Rank self, uint32_t ranks, uint32_t views) {
     auto word = [&]() -> Status {
         host.post(standing_channel, command_event(0));
         std::vector<Completion> completions;
-        for (const uint64_t until_us = host.now_us() + wait_us;;) {
+        for (const uint64_t until_us = host.now_us() + link_wait_us;;) {
             completions.clear();
             GC_TRY(host.wait(&completions, until_us));
             for (const Completion& each : completions)
@@ -223,7 +222,7 @@ Status stand(Host& host, Rank self, uint32_t ranks, uint32_t views) {
         host.open_view(number, {&attachment, 1});
         host.post(stream_channel, command_event(0));
         GC_TRY(word());
-        GC_TRY(host.close_view(host.now_us() + wait_us));
+        GC_TRY(host.close_view(host.now_us() + link_wait_us));
         GC_TRY(word());
     }
     return {};
@@ -288,7 +287,7 @@ TEST_P(Views, OneWithoutProtocolsIsClosedAtOnce) {
     Host& host = node.driver->host();
     for (const uint32_t number : {3u, 7u}) {
         host.open_view(number, {});
-        const Status status = host.close_view(host.now_us() + wait_us);
+        const Status status = host.close_view(host.now_us() + link_wait_us);
         EXPECT_TRUE(status.ok()) << status.what;
     }
     // And leaves nothing to wait for: a network thread that polls takes all of this time.
@@ -328,10 +327,10 @@ TEST_P(Views, OneIsClosedInTheMiddleOfAPayload) {
         Host& host = nodes[0].driver->host();
         host.open_view(1, {&receives, 1});
         const uint64_t begin_us = clock_us();
-        while (proxy.held() == 0 && clock_us() - begin_us < wait_us) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        while (proxy.held() == 0 && clock_us() - begin_us < link_wait_us) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         ASSERT_GT(proxy.held(), 0u);
         const uint64_t closing_us = clock_us();
-        const Status status = host.close_view(closing_us + wait_us);
+        const Status status = host.close_view(closing_us + link_wait_us);
         EXPECT_TRUE(status.ok()) << status.what;
         EXPECT_LT(clock_us() - closing_us, deadline_us / 2);
         for (Node& node : nodes) node.stop();

@@ -6,6 +6,7 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/core/rng.h"
+#include "tests/mail/buffer.h"
 #include "tests/sim/seeds.h"
 #include "transport/bulk/bulk.h"
 #include "transport/sim/sim.h"
@@ -13,10 +14,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t channel = 2;
-constexpr uint32_t segment_bytes = 1432;
-
-uint32_t random_of(uint64_t seed, uint32_t a, uint32_t b) { return random4(Purpose::test, seed, a, b)[0]; }
+constexpr uint32_t datagram_bytes = 1432;
 
 /// Rank `from`'s vector of that number.
 std::vector<std::byte> vector_of(Rank from, uint32_t number, size_t bytes) {
@@ -24,7 +22,6 @@ std::vector<std::byte> vector_of(Rank from, uint32_t number, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) all[i] = static_cast<std::byte>(splitmix64((uint64_t{from} << 40) + (uint64_t{number} << 32) + i));
     return all;
 }
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 /// A Host that hands every event straight to the protocol.
 struct Direct : Host {
@@ -46,12 +43,12 @@ struct Ranks {
     std::vector<BulkCounters> counters;
     explicit Ranks(const SimConfig& config) : sim(Simulator::create(config)), counters(config.ranks) {
         for (Rank r = 0; r < config.ranks; ++r) {
-            broadcasts.push_back(broadcast_protocol(r, config.ranks, segment_bytes));
+            broadcasts.push_back(broadcast_protocol(r, config.ranks, datagram_bytes));
             arenas.push_back(std::make_unique<Arena>());
             bulks.push_back(
-                bulk_create({.self = r, .ranks = config.ranks, .segment_bytes = segment_bytes}, *broadcasts[r], *arenas[r], &counters[r]));
+                bulk_create({.self = r, .ranks = config.ranks, .segment_bytes = datagram_bytes}, *broadcasts[r], *arenas[r], &counters[r]));
             EXPECT_TRUE(arenas[r]->seal().ok());
-            sim->attach_datagrams(r, channel, bulks[r].get());
+            sim->attach_datagrams(r, mail_channel, bulks[r].get());
         }
     }
     static Status wait(Host& host, std::vector<Completion>* out, size_t count, uint64_t us) {
@@ -72,12 +69,12 @@ TEST(Broadcast, AllComeToAllOthers) {
         Ranks all(config);
         const uint32_t n = config.ranks, count = 6;
         const auto bytes = [&](Rank from, uint32_t number) {
-            const size_t sizes[] = {1, 8, segment_bytes, segment_bytes + 1, 40'000, 300'000};
+            const size_t sizes[] = {1, 8, datagram_bytes, datagram_bytes + 1, 40'000, 300'000};
             return sizes[random_of(seed, from, number) % 6];
         };
         for (Rank self = 0; self < n; ++self)
             all.sim->trainer(self, [&, self](Host& host) -> Status {
-                Broadcast broadcast(host, channel);
+                Broadcast broadcast(host, mail_channel);
                 std::vector<std::vector<std::byte>> sent(count), got(n * count);
                 for (uint32_t i = 0; i < count; ++i) {
                     sent[i] = vector_of(self, i, bytes(self, i));
@@ -109,7 +106,7 @@ TEST(Broadcast, SendsAboutOneCopy) {
     std::vector<std::byte> sent(1'000'000, std::byte{3}), got[6];
     for (Rank self = 0; self < config.ranks; ++self)
         all.sim->trainer(self, [&, self](Host& host) -> Status {
-            Broadcast broadcast(host, channel);
+            Broadcast broadcast(host, mail_channel);
             got[self].resize(sent.size());
             if (self == 0) broadcast.send(buffer_of(sent), 1);
             else broadcast.receive(0, buffer_of(got[self]), 1);
@@ -136,7 +133,7 @@ TEST(Broadcast, ADeathEndsWhatWaitsForIt) {
             all.sim->kill(dead, 3'000);
             for (Rank self = 0; self < config.ranks; ++self)
                 all.sim->trainer(self, [&, self](Host& host) -> Status {
-                    Broadcast broadcast(host, channel);
+                    Broadcast broadcast(host, mail_channel);
                     got[self].resize(sent.size());
                     std::vector<Completion> out;
                     for (uint64_t i = 1; i < 3; ++i) {   // the second one when the death is known
@@ -157,11 +154,11 @@ TEST(Broadcast, ADeathEndsWhatWaitsForIt) {
 }
 
 TEST(Broadcast, RefusesWhatCannotBe) {
-    const std::unique_ptr<Protocol> one = broadcast_protocol(1, 3, segment_bytes);
-    std::vector<std::byte> memory(segment_bytes + 10);
+    const std::unique_ptr<Protocol> one = broadcast_protocol(1, 3, datagram_bytes);
+    std::vector<std::byte> memory(datagram_bytes + 10);
     Actions actions;
     Direct host(*one, actions);
-    Broadcast(host, channel).receive(0, buffer_of(memory), 5);
+    Broadcast(host, mail_channel).receive(0, buffer_of(memory), 5);
     Buffer place;
     const auto land = [&](Rank from, uint32_t number, uint32_t index, uint64_t bytes, Phase phase = Phase::gather, uint16_t bucket = 0,
                           PacketType type = PacketType::words) {
@@ -176,20 +173,20 @@ TEST(Broadcast, RefusesWhatCannotBe) {
         packet.body = std::bit_cast<std::array<std::byte, 16>>(body);
         return one->land(packet, bytes, &place);
     };
-    EXPECT_EQ(land(0, 0, 0, segment_bytes), Landing::place);
+    EXPECT_EQ(land(0, 0, 0, datagram_bytes), Landing::place);
     EXPECT_EQ(land(0, 0, 1, 10), Landing::place);
-    EXPECT_EQ(place.host, memory.data() + segment_bytes);
-    EXPECT_EQ(land(0, 1, 0, segment_bytes), Landing::later);   // not posted yet
-    EXPECT_EQ(land(2, 0, 0, segment_bytes), Landing::later);
-    EXPECT_EQ(land(1, 0, 0, segment_bytes), Landing::drop);   // ourselves
-    EXPECT_EQ(land(3, 0, 0, segment_bytes), Landing::drop);   // nobody
-    EXPECT_EQ(land(0, 0, 0, segment_bytes - 1), Landing::drop);
+    EXPECT_EQ(place.host, memory.data() + datagram_bytes);
+    EXPECT_EQ(land(0, 1, 0, datagram_bytes), Landing::later);   // not posted yet
+    EXPECT_EQ(land(2, 0, 0, datagram_bytes), Landing::later);
+    EXPECT_EQ(land(1, 0, 0, datagram_bytes), Landing::drop);   // ourselves
+    EXPECT_EQ(land(3, 0, 0, datagram_bytes), Landing::drop);   // nobody
+    EXPECT_EQ(land(0, 0, 0, datagram_bytes - 1), Landing::drop);
     EXPECT_EQ(land(0, 0, 1, 11), Landing::drop);
     EXPECT_EQ(land(0, 0, 2, 0), Landing::drop);
-    EXPECT_EQ(land(0, 0, 0xffffff, segment_bytes), Landing::drop);
-    EXPECT_EQ(land(0, 0, 0, segment_bytes, Phase::reduce), Landing::drop);
-    EXPECT_EQ(land(0, 0, 0, segment_bytes, Phase::gather, 1), Landing::drop);
-    EXPECT_EQ(land(0, 0, 0, segment_bytes, Phase::gather, 0, PacketType::record), Landing::drop);
+    EXPECT_EQ(land(0, 0, 0xffffff, datagram_bytes), Landing::drop);
+    EXPECT_EQ(land(0, 0, 0, datagram_bytes, Phase::reduce), Landing::drop);
+    EXPECT_EQ(land(0, 0, 0, datagram_bytes, Phase::gather, 1), Landing::drop);
+    EXPECT_EQ(land(0, 0, 0, datagram_bytes, Phase::gather, 0, PacketType::record), Landing::drop);
 }
 
 }   // namespace

@@ -9,17 +9,13 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/limits.h"
 #include "runtime/core/rng.h"
+#include "tests/mail/buffer.h"
 #include "tests/sim/seeds.h"
 #include "transport/sim/sim.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {
 namespace {
-
-constexpr uint16_t channel = 2;
-
-uint32_t random_of(uint64_t seed, uint32_t a, uint32_t b) { return random4(Purpose::test, seed, a, b)[0]; }
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 /// A message whose bytes follow from (seed, id).
 std::vector<std::byte> message_make(uint64_t seed, uint32_t id, size_t bytes) {
@@ -69,9 +65,9 @@ void exchange_letters(uint64_t seed, uint32_t ranks, uint32_t segment_bytes, uin
     std::vector<std::vector<std::byte>> outbox(count);
     for (Rank r = 0; r < ranks; ++r) {
         protocols.push_back(mail_protocol(r, ranks, segment_bytes));
-        simulator->attach(r, channel, protocols[r].get());
+        simulator->attach(r, mail_channel, protocols[r].get());
         simulator->trainer(r, [&, r](Host& host) -> Status {
-            Mail mail(host, channel);
+            Mail mail(host, mail_channel);
             std::vector<Post> posts;
             for (uint32_t id = 0; id < count; ++id) {
                 const Letter& letter = letters[id];
@@ -136,9 +132,9 @@ struct One {
     }
 };
 /// A Host that hands every event straight to the protocol.
-struct Direct : Host {
+struct OneHost : Host {
     One& one;
-    explicit Direct(One& target) : one(target) {}
+    explicit OneHost(One& target) : one(target) {}
     uint64_t now_us() override { return 0; }
     void post(uint16_t, const Event& event) override { one.on(event); }
     Status wait(std::vector<Completion>*, uint64_t) override { return {}; }
@@ -160,9 +156,9 @@ Packet fragment(Rank from, uint64_t tag, uint32_t offset, uint32_t total) {
 }
 
 struct Fixture : ::testing::Test {
-    explicit Fixture(uint32_t segment_bytes = 4096) : one(segment_bytes), host(one), mail(host, channel) {}
+    explicit Fixture(uint32_t segment_bytes = 4096) : one(segment_bytes), host(one), mail(host, mail_channel) {}
     One one;
-    Direct host;
+    OneHost host;
     Mail mail;
     std::vector<std::byte> lease;
     Landing deliver(Packet packet, uint64_t bytes) {

@@ -6,7 +6,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t vocabulary = 7, positions = 75;
+constexpr uint32_t script_vocabulary = 7, script_positions = 75;
 
 NetSpec dropping(bool causal, double rate, uint32_t heads = 2) {
     LayerSpec attends = attention(heads);
@@ -14,11 +14,11 @@ NetSpec dropping(bool causal, double rate, uint32_t heads = 2) {
     attends.values.set("dropout", rate);
     return {.C = 1,
             .H = 1,
-            .W = positions + 1,
+            .W = script_positions + 1,
             .classes = 1,
             .element = Element::u16,
-            .vocabulary = vocabulary,
-            .layers = {layer("embedding outputs=18"), attends, linear(vocabulary), loss()}};
+            .vocabulary = script_vocabulary,
+            .layers = {layer("embedding outputs=18"), attends, linear(script_vocabulary), loss()}};
 }
 
 /// Of the script's parameters and tokens.
@@ -28,12 +28,12 @@ struct Script {
     std::vector<float> mean{0}, std{1};
     Samples samples;
     Script(const NetSpec& spec, uint32_t count, uint64_t seed = 9, uint32_t lanes = 1)
-        : rig(spec, config(count, seed, lanes)), tokens(count * (positions + 1)) {
+        : rig(spec, config(count, seed, lanes)), tokens(count * (script_positions + 1)) {
         const std::vector<float> flat = numbers(rig.net->parameters().size(), 5);
         for (size_t i = 0; i < flat.size(); ++i) rig.net->parameters()[i] = 2 * flat[i];
         rig.net->refresh();
-        for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(splitmix64(i) % vocabulary);
-        samples = {reinterpret_cast<const uint8_t*>(tokens.data()), nullptr, count, 1, 1, positions + 1, mean.data(), std.data()};
+        for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint16_t>(splitmix64(i) % script_vocabulary);
+        samples = {reinterpret_cast<const uint8_t*>(tokens.data()), nullptr, count, 1, 1, script_positions + 1, mean.data(), std.data()};
         samples.element = Element::u16;
     }
     Gather block(BlockId id, uint32_t lane = 0) {
@@ -63,7 +63,7 @@ TEST(AttentionDropout, GivesPyTorchsNumbers) {
         Script script(dropping(each.causal, 0.3125), 3);
         const Gather found = script.block({3, 5});
         EXPECT_NEAR(found.total, each.loss, 1e-5);
-        constexpr size_t sizes[] = {vocabulary * 18, vocabulary * 6, vocabulary};
+        constexpr size_t sizes[] = {script_vocabulary * 18, script_vocabulary * 6, script_vocabulary};
         for (size_t i = 0, at = 0; i < 3; at += sizes[i++]) {
             const std::vector<float> with = numbers(sizes[i], static_cast<uint32_t>(11 + i));
             double norm = 0, product = 0;
@@ -89,7 +89,7 @@ TEST(AttentionDropout, DrawsBySeedStepBlockAndSampleAlone) {
     EXPECT_EQ(script.rig.loss(script.samples), without.rig.loss(without.samples));
     // The second of two samples of the same tokens has other masks.
     Script two(dropping(true, 0.25), 2);
-    std::copy_n(two.tokens.begin(), positions + 1, two.tokens.begin() + positions + 1);
+    std::copy_n(two.tokens.begin(), script_positions + 1, two.tokens.begin() + script_positions + 1);
     EXPECT_NE(two.block({3, 5}).total, 2 * first.total);
 }
 

@@ -1,7 +1,7 @@
 // The kernel set `common`: one result on every CPU with AVX2 or AVX-512, and no layer of oneDNN.
 #include <fmt/format.h>
 
-#include "tests/nn/rig.h"
+#include "tests/nn/nets.h"
 
 namespace gradcast {
 namespace {
@@ -22,11 +22,6 @@ uint64_t trained(const NetSpec& spec) {
     return rig.net->digest() + rig.optimiser->digest(rig.net->layout().elements);
 }
 
-NetSpec preset(const char* name, uint32_t C, uint32_t size) {
-    NetSpec spec;
-    EXPECT_TRUE(preset_find(name, C, size, size, 10, &spec).ok());
-    return spec;
-}
 /// Dot products of every remainder of 16 lanes, in pieces and whole.
 NetSpec dots() {
     return {.C = 1, .H = 5, .W = 7, .pad = 0, .classes = 11, .layers = {fc(37), relu(), fc(24), norm(), fc(50), fc(11), loss()}};

@@ -10,14 +10,14 @@
 namespace gradcast {
 namespace {
 
-struct Exact {
+struct ExactConv16 {
     std::vector<double> y, dx, dw, db;
     std::vector<double> y_size, dx_size, dw_size, db_size;   // sums of magnitudes: the scale of rounding errors
 };
 
-Exact exact(const Conv16Shape& s, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias,
-            const std::vector<float>& dy) {
-    Exact e;
+ExactConv16 exact(const Conv16Shape& s, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias,
+                  const std::vector<float>& dy) {
+    ExactConv16 e;
     e.y.resize(dy.size());
     e.dx.resize(x.size());
     e.dw.resize(w.size());
@@ -65,7 +65,7 @@ TEST(Conv16, AgreesWithDoublePrecisionInEveryBuild) {
             SCOPED_TRACE(std::string(name) + " C " + std::to_string(s.C) + " K " + std::to_string(s.K));
             const std::vector<float> x = numbers(uint64_t{s.groups} * s.C * s.H * s.W * 16, 1), w = numbers(s.K * s.C * s.taps(), 2),
                                      bias = numbers(s.K, 3), dy = numbers(uint64_t{s.groups} * s.K * s.P() * s.Q() * 16, 4);
-            const Exact wanted = exact(s, x, w, bias, dy);
+            const ExactConv16 wanted = exact(s, x, w, bias, dy);
             const float nan = std::nanf("");   // shows elements that are not written
             std::vector<float> y(dy.size(), nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s, WeightOrder::forward), nan), turned(kernels.packed(s, WeightOrder::data), nan);
@@ -123,7 +123,7 @@ TEST(Conv16, PooledIsTheSameAsPoolingAfterwards) {
                 dense[best] = dy[i];
             }
             for (float& each : x) each = std::isnan(each) ? 0.5f : each;
-            const Exact wanted = exact(s, x, w, bias, dense);
+            const ExactConv16 wanted = exact(s, x, w, bias, dense);
             kernels.backward_data(dx.data(), dy.data(), winners.data(), turned.data(), rows.data(), s);
             kernels.backward_weights_pooled(dw.data(), db.data(), dy.data(), winners.data(), x.data(), sums.data(), s);
             expect_near("dx", dx, wanted.dx, wanted.dx_size);

@@ -12,16 +12,16 @@
 namespace gradcast {
 namespace {
 
-struct Exact {
+struct ExactCurve {
     double value, slope;
 };
 double root(double x) { return std::sqrt(x); }
 double share(double x) { return std::erfc(-x / root(2)) / 2; }
 double density(double x) { return std::exp(-x * x / 2) / root(2 * M_PI); }
-Exact sigmoid_of(double x) { return {1 / (1 + std::exp(-x)), 1 / (2 + std::exp(x) + std::exp(-x))}; }
-Exact exact(Curve which, double x) {
+ExactCurve sigmoid_of(double x) { return {1 / (1 + std::exp(-x)), 1 / (2 + std::exp(x) + std::exp(-x))}; }
+ExactCurve exact(Curve which, double x) {
     const double twice = 2 * root(2 / M_PI);
-    const Exact s = sigmoid_of(which == Curve::gelu_tanh ? twice * (x + 0.044715 * x * x * x) : x);
+    const ExactCurve s = sigmoid_of(which == Curve::gelu_tanh ? twice * (x + 0.044715 * x * x * x) : x);
     switch (which) {
         case Curve::gelu: return {x * share(x), share(x) + x * density(x)};
         case Curve::gelu_tanh: return {x * s.value, s.value + x * s.slope * twice * (1 + 3 * 0.044715 * x * x)};
@@ -31,7 +31,7 @@ Exact exact(Curve which, double x) {
     }
     return {};
 }
-constexpr Curve all[] = {Curve::gelu, Curve::gelu_tanh, Curve::silu, Curve::sigmoid, Curve::tanh};
+constexpr Curve all_curves[] = {Curve::gelu, Curve::gelu_tanh, Curve::silu, Curve::sigmoid, Curve::tanh};
 
 /// Calls check(x) for every 257th float between -`most` and `most`; GC_FLOATS=all: for every one.
 template <typename Check>
@@ -55,10 +55,10 @@ float slope(Curve which, float x) {
 }
 
 TEST(Curves, AreNearTheExactFunctions) {
-    for (const Curve which : all) {
+    for (const Curve which : all_curves) {
         double worst = 0, worst_slope = 0;
         each_float(100, [&](float x) {
-            const Exact wanted = exact(which, static_cast<double>(x));
+            const ExactCurve wanted = exact(which, static_cast<double>(x));
             const double scale = std::max(1.0, std::fabs(static_cast<double>(x)));
             worst = std::max(worst, std::fabs(static_cast<double>(value(which, x)) - wanted.value) / scale);
             worst_slope = std::max(worst_slope, std::fabs(static_cast<double>(slope(which, x)) - wanted.slope));
@@ -92,7 +92,7 @@ TEST(Curves, KeepTheirRelativeErrorInTheTails) {
 }
 
 TEST(Curves, OfInfinitiesAndNaN) {
-    for (const Curve which : all) {
+    for (const Curve which : all_curves) {
         EXPECT_TRUE(std::isnan(value(which, NAN)));
         EXPECT_TRUE(std::isnan(slope(which, NAN)));
         for (const float x : {3e38f, -3e38f}) {

@@ -10,11 +10,11 @@
 namespace gradcast {
 namespace {
 
-struct Named {
+struct EvaluatedNet {
     const char* name;
     NetSpec spec;
 };
-std::vector<Named> nets() {
+std::vector<EvaluatedNet> evaluated_nets() {
     return {{"lenet5", preset("lenet5")},
             {"mlp", preset("mlp")},
             {"nin", preset("nin", 3, 32)},
@@ -65,7 +65,7 @@ NetConfig of_sizes(uint32_t block, uint32_t evaluation) {
 }
 
 TEST(Evaluation, HasTheBitsOfAWholeBatchInPieces) {
-    for (const auto& [name, spec] : nets()) {
+    for (const auto& [name, spec] : evaluated_nets()) {
         Rig whole(spec, of_sizes(1, 21));
         const Data data(spec, 21);
         const Given wanted(whole, spec, data.samples);

@@ -65,29 +65,31 @@ std::vector<Difference> image_differences() {
 }
 INSTANTIATE_TEST_SUITE_P(Layers, ImageDifferences, testing::ValuesIn(image_differences()), [](const auto& p) { return p.param.name; });
 
-std::string mistake(std::vector<LayerSpec> layers) {
+std::string image_mistake(std::vector<LayerSpec> layers) {
     layers.push_back(loss());
     std::vector<Layer> checked;
     return layers_check({.C = 6, .H = 4, .W = 5, .layers = std::move(layers)}, &checked).what;
 }
 
 TEST(Images, MistakesNameTheLayer) {
-    EXPECT_EQ(mistake({grouped(conv(8, 1), 4), fc(10)}), "layer conv1: 4 groups do not divide the 6 channels of its input");
-    EXPECT_EQ(mistake({grouped(conv(8, 1), 3), fc(10)}), "layer conv1: 3 groups do not divide its 8 outputs");
-    EXPECT_EQ(mistake({grouped(conv(8, 3), 1, 2), fc(10)}), "layer conv1: kernel 3x3 (5x5 with dilation 2) does not fit its input 6x4x5");
-    EXPECT_EQ(mistake({grouped(conv(8, 3, 1, 5), 1, 2), fc(10)}), "layer conv1: pad 5 must be below its kernel 3x3 (5x5 with dilation 2)");
-    EXPECT_EQ(mistake({conv(7, 1), conv(8, 2), concat("conv1"), fc(10)}),
+    EXPECT_EQ(image_mistake({grouped(conv(8, 1), 4), fc(10)}), "layer conv1: 4 groups do not divide the 6 channels of its input");
+    EXPECT_EQ(image_mistake({grouped(conv(8, 1), 3), fc(10)}), "layer conv1: 3 groups do not divide its 8 outputs");
+    EXPECT_EQ(image_mistake({grouped(conv(8, 3), 1, 2), fc(10)}),
+              "layer conv1: kernel 3x3 (5x5 with dilation 2) does not fit its input 6x4x5");
+    EXPECT_EQ(image_mistake({grouped(conv(8, 3, 1, 5), 1, 2), fc(10)}),
+              "layer conv1: pad 5 must be below its kernel 3x3 (5x5 with dilation 2)");
+    EXPECT_EQ(image_mistake({conv(7, 1), conv(8, 2), concat("conv1"), fc(10)}),
               "layer concat1: its inputs conv2 8x3x4 and conv1 7x4x5 must be alike in height and width");
-    EXPECT_EQ(mistake({conv(7, 1), {.kind = "concat"}, fc(10)}),
+    EXPECT_EQ(image_mistake({conv(7, 1), {.kind = "concat"}, fc(10)}),
               "layer concat1: it needs `from`, the earlier layer whose output it appends");
-    EXPECT_EQ(mistake({conv(7, 1), {.kind = "multiply"}, fc(10)}),
+    EXPECT_EQ(image_mistake({conv(7, 1), {.kind = "multiply"}, fc(10)}),
               "layer multiply1: it needs `from`, the earlier layer whose output it multiplies by");
-    EXPECT_EQ(mistake({conv_transposed(0, 2), fc(10)}), "layer conv_transposed1: outputs must be at least 1 for its input 6x4x5");
-    EXPECT_EQ(mistake({conv_transposed(3, 2, 2, 2), fc(10)}), "layer conv_transposed1: pad 2 must be below its kernel 2x2");
-    EXPECT_EQ(mistake({max_pool(4), conv_transposed(3, 2, 1, 1), fc(10)}),
+    EXPECT_EQ(image_mistake({conv_transposed(0, 2), fc(10)}), "layer conv_transposed1: outputs must be at least 1 for its input 6x4x5");
+    EXPECT_EQ(image_mistake({conv_transposed(3, 2, 2, 2), fc(10)}), "layer conv_transposed1: pad 2 must be below its kernel 2x2");
+    EXPECT_EQ(image_mistake({max_pool(4), conv_transposed(3, 2, 1, 1), fc(10)}),
               "layer conv_transposed1: pad 1 leaves nothing of its output 2x2");
-    EXPECT_EQ(mistake({upsample(1), fc(10)}), "layer upsample1: its scale 1 must be at least 2 and at most 64");
-    EXPECT_EQ(mistake({{.kind = "conv_transposed", .values = {{"outputs", 3}, {"kernel", 2}, {"groups", 2}}}, fc(10)}),
+    EXPECT_EQ(image_mistake({upsample(1), fc(10)}), "layer upsample1: its scale 1 must be at least 2 and at most 64");
+    EXPECT_EQ(image_mistake({{.kind = "conv_transposed", .values = {{"outputs", 3}, {"kernel", 2}, {"groups", 2}}}, fc(10)}),
               "layer conv_transposed1: conv_transposed has no groups, but outputs kernel stride pad bias");
 }
 

@@ -11,25 +11,25 @@ namespace {
 
 Layout flat(uint64_t elements) { return {.elements = elements, .groups = {{0, elements, "w"}}, .buckets = {}}; }
 
-const char* mistake(const OptimiserConfig& config) {
+const char* optimiser_mistake(const OptimiserConfig& config) {
     Arena arena;
     std::unique_ptr<Optimiser> optimiser;
     return optimiser_plan(config, flat(1), arena, &optimiser).what;
 }
 
 TEST(Optimiser, RefusesWhatMakesNoSense) {
-    EXPECT_STREQ(mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam, adamw, lamb");
-    EXPECT_STREQ(mistake({.schedule = "steps"}), "optimiser.schedule \"steps\" is unknown: one of constant, step, cosine");
-    EXPECT_STREQ(mistake({.nesterov = true}), "optimiser.nesterov goes with a momentum above 0");
-    EXPECT_STREQ(mistake({.beta2 = 1}), "optimiser.beta2 1 must be at least 0 and below 1");
-    EXPECT_STREQ(mistake({.epsilon = 0}), "optimiser.epsilon 0 must be above 0");
-    EXPECT_STREQ(mistake({.schedule = "step"}), "optimiser.schedule step needs decay_every, a number of steps");
-    EXPECT_STREQ(mistake({.schedule = "cosine"}), "the schedule cosine needs to know how many steps there are");
-    EXPECT_STREQ(mistake({.lr_end = NAN}), "optimiser.lr_end nan must be at least 0");
-    EXPECT_STREQ(mistake({.lr = 0}), "optimiser.lr 0 must be above 0");
-    EXPECT_STREQ(mistake({.lr = NAN}), "optimiser.lr nan must be above 0");
-    EXPECT_STREQ(mistake({.momentum = 1}), "optimiser.momentum 1 must be at least 0 and below 1");
-    EXPECT_STREQ(mistake({.weight_decay = -0.5}), "optimiser.weight_decay -0.5 must be at least 0");
+    EXPECT_STREQ(optimiser_mistake({.kind = "adams"}), "optimiser.kind \"adams\" is unknown: one of sgd, adam, adamw, lamb");
+    EXPECT_STREQ(optimiser_mistake({.schedule = "steps"}), "optimiser.schedule \"steps\" is unknown: one of constant, step, cosine");
+    EXPECT_STREQ(optimiser_mistake({.nesterov = true}), "optimiser.nesterov goes with a momentum above 0");
+    EXPECT_STREQ(optimiser_mistake({.beta2 = 1}), "optimiser.beta2 1 must be at least 0 and below 1");
+    EXPECT_STREQ(optimiser_mistake({.epsilon = 0}), "optimiser.epsilon 0 must be above 0");
+    EXPECT_STREQ(optimiser_mistake({.schedule = "step"}), "optimiser.schedule step needs decay_every, a number of steps");
+    EXPECT_STREQ(optimiser_mistake({.schedule = "cosine"}), "the schedule cosine needs to know how many steps there are");
+    EXPECT_STREQ(optimiser_mistake({.lr_end = NAN}), "optimiser.lr_end nan must be at least 0");
+    EXPECT_STREQ(optimiser_mistake({.lr = 0}), "optimiser.lr 0 must be above 0");
+    EXPECT_STREQ(optimiser_mistake({.lr = NAN}), "optimiser.lr nan must be above 0");
+    EXPECT_STREQ(optimiser_mistake({.momentum = 1}), "optimiser.momentum 1 must be at least 0 and below 1");
+    EXPECT_STREQ(optimiser_mistake({.weight_decay = -0.5}), "optimiser.weight_decay -0.5 must be at least 0");
 }
 
 TEST(Optimiser, KeysHaveNamesOfTheirOwn) {
@@ -48,8 +48,8 @@ TEST(Optimiser, KindsShareAKey) {
         const bool all = key == &weight_decay_key || std::string_view(key->name) == "lr";
         EXPECT_EQ(kinds.empty(), all) << key->name;
     }
-    EXPECT_STREQ(mistake({.kind = "adam", .weight_decay = 0.5}), mistake({}));
-    EXPECT_STREQ(mistake({.kind = "adam", .momentum = 0.5}), "optimiser.momentum goes with kind = \"sgd\", not \"adam\"");
+    EXPECT_STREQ(optimiser_mistake({.kind = "adam", .weight_decay = 0.5}), optimiser_mistake({}));
+    EXPECT_STREQ(optimiser_mistake({.kind = "adam", .momentum = 0.5}), "optimiser.momentum goes with kind = \"sgd\", not \"adam\"");
 }
 
 TEST(Optimiser, KeepsMomentumOnlyWhereThereIsSome) {

@@ -337,6 +337,12 @@ struct Rig : AnyRig {
     }
 };
 
+inline uint64_t activation_bytes(const Rig& rig) {
+    uint64_t bytes = 0;
+    for (const auto& [purpose, count] : rig.arena.use("").bytes) bytes += purpose == "activations" ? count : 0;
+    return bytes;
+}
+
 inline NetConfig sizes(std::vector<uint32_t> block_sizes, uint32_t lanes = 1) {
     NetConfig config;
     config.lanes = lanes, config.samples_max = *std::max_element(block_sizes.begin(), block_sizes.end()),

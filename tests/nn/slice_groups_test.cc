@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "nn/graph/slices.h"
+#include "tests/nn/sliced.h"
 #include "tests/nn/slot_calls.h"
-#include "tests/nn/tied.h"
 
 namespace gradcast {
 namespace {
@@ -151,13 +151,6 @@ struct Groups {
     }
 };
 
-NetSpec cut(NetSpec spec, uint32_t slices, const std::vector<std::string>& names) {
-    std::string about;
-    const Status status = slices_choose(slices, names, &spec, &about);
-    EXPECT_TRUE(status.ok()) << status.what;
-    return spec;
-}
-
 /// Two steps of one block, and evaluations after them.
 void expect_bits_of_the_whole(const NetSpec& spec, uint32_t groups, uint32_t samples, bool apart, Precision precision = Precision::f32) {
     const OptimiserConfig adam = {.kind = "adam", .lr = 0.01};
@@ -212,14 +205,14 @@ void expect_bits_of_the_whole(const NetSpec& spec, uint32_t groups, uint32_t sam
     }
 }
 
-struct Case {
+struct SliceCase {
     const char* name;
     NetSpec spec;
     std::vector<std::string> sliced;
     std::vector<uint32_t> samples;
 };
 
-std::vector<Case> cases() {
+std::vector<SliceCase> slice_cases() {
     return {
         {"before a softmax", of(1, 6, 9, 0, 23, {fc(77), relu(), dropout(0.2), fc(23), loss()}), {"fc1", "fc2"}, {3, 50}},
         {"the softmax alone", of(1, 6, 9, 0, 23, {fc(77), relu(), fc(23), loss()}), {"fc2"}, {3}},
@@ -271,7 +264,7 @@ std::vector<Case> cases() {
 }
 
 TEST(SliceGroups, HaveTheBitsOfTheWholeNet) {
-    for (const Case& each : cases())
+    for (const SliceCase& each : slice_cases())
         for (const auto& [slices, groups, apart] : {std::tuple{4u, 2u, false}, {4u, 4u, true}, {2u, 2u, false}})
             for (const uint32_t samples : each.samples) {
                 const bool convolutions = each.spec.layers[0].kind == "conv";
@@ -360,12 +353,6 @@ TEST(SliceGroups, OfBlocksTogether) {
     }
 }
 
-uint64_t activation_bytes(const Rig& rig) {
-    uint64_t bytes = 0;
-    for (const auto& [purpose, count] : rig.arena.use("").bytes) bytes += purpose == "activations" ? count : 0;
-    return bytes;
-}
-
 // A forward pass that is computed again exchanges nothing: a slot keeps what has come.
 TEST(SliceGroups, ComputeForwardPassesAgain) {
     struct Order {
@@ -374,7 +361,7 @@ TEST(SliceGroups, ComputeForwardPassesAgain) {
         uint32_t slots, blocks;
     };
     const Order orders[] = {{"gpipe", all_forward_then_all_backward, 3, 3}, {"1f1b", one_forward_one_backward, 2, 4}};
-    for (const Case& each : cases())
+    for (const SliceCase& each : slice_cases())
         for (const auto& [name, calls, slots, blocks] : orders)
             for (const uint32_t groups : {2u, 4u}) {
                 if (groups == 4 && each.spec.layers[0].kind == "conv") continue;   // whose kernels take long to make

@@ -5,17 +5,10 @@
 #include <numeric>
 
 #include "runtime/core/elementary.h"
-#include "tests/nn/tied.h"
+#include "tests/nn/sliced.h"
 
 namespace gradcast {
 namespace {
-
-NetSpec cut(NetSpec spec, uint32_t slices, const std::vector<std::string>& names) {
-    std::string about;
-    const Status status = slices_choose(slices, names, &spec, &about);
-    EXPECT_TRUE(status.ok()) << status.what;
-    return spec;
-}
 
 /// Sets all parameters of a layer's weights or biases.
 void set(Rig& rig, const std::string& layer, bool biases, const std::vector<float>& values) {

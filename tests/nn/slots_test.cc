@@ -5,8 +5,8 @@
 namespace gradcast {
 namespace {
 
-const std::vector<const char*> nets = {"lenet5", "cnn",    "mlp", "nin",          "resnet9", "everything",
-                                       "floats", "images", "gpt", "dropping_gpt", "masks"};
+const std::vector<const char*> slot_nets = {"lenet5", "cnn",    "mlp", "nin",          "resnet9", "everything",
+                                            "floats", "images", "gpt", "dropping_gpt", "masks"};
 
 NetSpec net_of(const std::string& name) {
     if (name == "everything") return everything();
@@ -16,12 +16,6 @@ NetSpec net_of(const std::string& name) {
     if (name == "dropping_gpt") return dropping_gpt();
     if (name == "masks") return of_masks();
     return name == "lenet5" || name == "mlp" ? preset(name.c_str()) : preset(name.c_str(), 3, 32);
-}
-
-uint64_t activation_bytes(const Rig& rig) {
-    uint64_t bytes = 0;
-    for (const auto& [purpose, count] : rig.arena.use("").bytes) bytes += purpose == "activations" ? count : 0;
-    return bytes;
 }
 
 /// Blocks take the slots in turn.
@@ -65,7 +59,7 @@ void expect_bits_of_blocks(const NetSpec& spec, const NetConfig& config, uint32_
 }
 
 TEST(Slots, AllForwardThenAllBackward) {
-    for (const char* name : nets)
+    for (const char* name : slot_nets)
         for (const bool recompute : {false, true}) {
             SCOPED_TRACE(fmt::format("{}, recompute {}", name, recompute));
             NetConfig config = sizes({7}, 2);
@@ -76,7 +70,7 @@ TEST(Slots, AllForwardThenAllBackward) {
 }
 
 TEST(Slots, OneForwardOneBackward) {
-    for (const char* name : nets)
+    for (const char* name : slot_nets)
         for (const bool recompute : {false, true}) {
             SCOPED_TRACE(fmt::format("{}, recompute {}", name, recompute));
             NetConfig config = sizes({7});
@@ -134,7 +128,7 @@ TEST(Slots, InputsTakeLessMemoryThanActivations) {
 
 // A data pass depends on no weights pass: all weights passes come last, and those of different slots in another order.
 TEST(Slots, WeightsPassesComeLast) {
-    for (const char* name : nets) {
+    for (const char* name : slot_nets) {
         SCOPED_TRACE(name);
         NetConfig config = sizes({7});
         config.slots = 3;

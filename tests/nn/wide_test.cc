@@ -26,13 +26,13 @@ uint64_t place(uint32_t n, uint32_t c, uint32_t h, uint32_t w, uint32_t C, uint3
     return (((uint64_t{n} * (C / 16) + c / 16) * H + h) * W + w) * 16 + c % 16;
 }
 
-struct Exact {
+struct ExactWide {
     std::vector<double> y, dx, dw, db;
 };
 
-Exact exact(const WideShape& s, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias,
-            const std::vector<float>& dy) {
-    Exact e{std::vector<double>(dy.size()), std::vector<double>(x.size()), std::vector<double>(w.size()), std::vector<double>(s.K)};
+ExactWide exact(const WideShape& s, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias,
+                const std::vector<float>& dy) {
+    ExactWide e{std::vector<double>(dy.size()), std::vector<double>(x.size()), std::vector<double>(w.size()), std::vector<double>(s.K)};
     for (uint32_t n = 0; n < s.N; ++n)
         for (uint32_t k = 0; k < s.K; ++k)
             for (uint32_t p = 0; p < s.P(); ++p)
@@ -80,7 +80,7 @@ TEST(Wide, AgreesWithDoublePrecisionInEveryBuild) {
             const uint64_t outputs = uint64_t{s.N} * s.K * s.P() * s.Q();
             const std::vector<float> x = numbers(uint64_t{s.N} * s.C * s.H * s.W, 1), bias = numbers(s.K, 3), dy = numbers(outputs, 4),
                                      w = numbers(uint64_t{s.K} * s.C * s.kernel * s.kernel, 2);
-            const Exact wanted = exact(s, x, w, bias, dy);
+            const ExactWide wanted = exact(s, x, w, bias, dy);
             const float nan = std::nanf("");   // shows elements that are not written
             std::vector<float> y(outputs, nan), dx(x.size(), nan), dw(w.size(), nan), db(s.K, nan);
             std::vector<float> ahead(kernels.packed(s), nan), turned(kernels.packed(s.turned()), nan);

@@ -9,13 +9,13 @@ namespace {
 // Gradients of these nets have norms above 0.1 in their first steps, so each step is scaled.
 constexpr const char* tight = "lr = 0.5\nmomentum = 0.9\nclip_norm = 0.02\n";
 
-struct Case {
+struct ClippedCase {
     const char *what, *preset, *parallel;
     uint32_t ranks;
     const char *exchange = "ring", *options = "", *optimiser = tight, *slices = "", *quantiser = "auto32";
 };
 
-StagesJob job_of(const Case& each) {
+StagesJob job_of(const ClippedCase& each) {
     StagesJob job;
     job.preset = each.preset, job.parallel = each.parallel, job.slices = each.slices;
     job.exchange = each.exchange, job.options = each.options, job.optimiser = each.optimiser, job.quantiser = each.quantiser;
@@ -25,7 +25,7 @@ StagesJob job_of(const Case& each) {
     return job;
 }
 
-constexpr Case cases[] = {
+constexpr ClippedCase clipped_cases[] = {
     {"two stages", "lenet5", "stages = 2\n", 2},
     {"four stages", "lenet5", "stages = 4\nschedule = \"zero-bubble\"\n", 4},
     {"replicas by ring", "lenet5", "stages = 2\n", 4},
@@ -45,7 +45,7 @@ constexpr Case cases[] = {
 };
 
 TEST(ClippedGrids, GiveTheBitsOfTheWholeNet) {
-    for (const Case& each : cases) {
+    for (const ClippedCase& each : clipped_cases) {
         SCOPED_TRACE(each.what);
         StagesJob job = job_of(each);
         const Status status = job.run();
@@ -62,7 +62,7 @@ TEST(ClippedGrids, GiveTheBitsOfTheWholeNet) {
 TEST(ClippedGrids, DoWithoutASlowReplica) {
     for (const Rank slow : {0u, 3u}) {
         SCOPED_TRACE(slow);
-        StagesJob job = job_of(cases[4]);
+        StagesJob job = job_of(clipped_cases[4]);
         job.steps = 8, job.evaluate = 8, job.spend_us = 2'000;
         job.before = [&](Simulator& sim) { sim.slow(slow, 20); };
         const Status status = job.run();
@@ -73,7 +73,7 @@ TEST(ClippedGrids, DoWithoutASlowReplica) {
 
 // Nodes with the same stage report the same terms, or the job ends.
 TEST(ClippedGrids, TermsThatDifferEndTheJob) {
-    StagesJob job = job_of(cases[2]);
+    StagesJob job = job_of(clipped_cases[2]);
     std::unique_ptr<LyingProtocol> lying;
     job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
         if (rank != 2 || channel != static_cast<uint16_t>(Channel::mail)) return protocol;

@@ -5,14 +5,14 @@
 namespace gradcast::views_test {
 namespace {
 
-struct Grid {
+struct ClippedGrid {
     const char* what;
     uint32_t ranks;
     const char *exchange, *options;
     const char* slices = "";   // of one node too
 };
 
-constexpr Grid grids[] = {
+constexpr ClippedGrid clipped_grids[] = {
     {"two replicas of two stages", 4, "ring", "[parallel]\nstages = 2\n"},
     {"a spare", 5, "ring", "[parallel]\nstages = 2\n"},
     {"a replica that is not waited for", 6, "coded-rs", "m = 1\ns = 1\n[parallel]\nstages = 2\n"},
@@ -21,7 +21,7 @@ constexpr Grid grids[] = {
     {"slice groups", 4, "ring", "[parallel]\nslice_groups = 2\n", "slices = 4\nsliced = [\"fc1\"]\n"},
 };
 
-Lossy job_of(const Grid& grid, uint64_t seed) {
+Lossy job_of(const ClippedGrid& grid, uint64_t seed) {
     Lossy job(grid.ranks, seed);
     job.widths = {8, 8, 8, 4};
     job.optimiser = "lr = 0.5\nmomentum = 0.9\nclip_norm = 0.05\n";
@@ -41,7 +41,7 @@ Quiet alone(const char* slices, bool clips = true) {
 }
 
 TEST(ClippedViews, AnyNodeAtAnyTime) {
-    for (const Grid& grid : grids) {
+    for (const ClippedGrid& grid : clipped_grids) {
         const Quiet whole = alone(grid.slices);
         const Quiet free = alone(grid.slices, false);
         for (size_t step = 0; step < whole.lines.size(); ++step) EXPECT_NE(whole.lines[step].digest, free.lines[step].digest) << step;
@@ -57,7 +57,7 @@ TEST(ClippedViews, AnyNodeAtAnyTime) {
 TEST(ClippedViews, NodesByChance) {
     const Quiet whole = alone("");
     for_seeds(60, [&](uint64_t seed) {
-        const Grid& grid = seed % 2 ? grids[3] : grids[1];
+        const ClippedGrid& grid = seed % 2 ? clipped_grids[3] : clipped_grids[1];
         expect_two_lost_by_chance(grid.what, seed, whole, job_of(grid, seed));
     });
 }

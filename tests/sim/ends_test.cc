@@ -93,23 +93,23 @@ bool goes_on(const Ended& ended) {
     return true;
 }
 
-struct Case {
+struct EndsCase {
     const char* name;
     uint32_t ranks, stages;
     bool survive, buddy;
     const char* optimiser;
 };
 constexpr const char* momentum = "lr = 0.05\nmomentum = 0.9\n";
-constexpr const char* clipped = "lr = 0.05\nmomentum = 0.9\nclip_norm = 0.05\n";
-const Case cases[] = {
+constexpr const char* clipped_momentum = "lr = 0.05\nmomentum = 0.9\nclip_norm = 0.05\n";
+const EndsCase ends_cases[] = {
     {"3 stages", 3, 3, false, false, momentum},
-    {"3 stages, clipped", 3, 3, false, false, clipped},
+    {"3 stages, clipped", 3, 3, false, false, clipped_momentum},
     {"2 replicas of 2 stages", 4, 2, false, false, momentum},
     {"4 stages with buddies", 4, 4, true, true, momentum},
-    {"3 stages with buddies, clipped", 3, 3, true, true, clipped},
+    {"3 stages with buddies, clipped", 3, 3, true, true, clipped_momentum},
 };
 
-void set(Ended& job, const Case& each, uint64_t seed) {
+void set(Ended& job, const EndsCase& each, uint64_t seed) {
     job.survive = each.survive;
     job.optimiser = each.optimiser;
     job.options = fmt::format("[parallel]\nstages = {}\nbuddy = {}\nschedule = \"{}\"\n", each.stages, each.buddy,
@@ -118,7 +118,7 @@ void set(Ended& job, const Case& each, uint64_t seed) {
     if (seed % 3 == 0) job.slow = {{static_cast<Rank>(splitmix64(seed + 1) % each.ranks), 2}};
 }
 
-uint64_t quiet_us(const Case& each, uint64_t seed) {
+uint64_t quiet_us(const EndsCase& each, uint64_t seed) {
     Ended job(each.ranks, seed);
     set(job, each, seed);
     job.run();
@@ -127,7 +127,7 @@ uint64_t quiet_us(const Case& each, uint64_t seed) {
 }
 
 TEST(Ends, ACancelledJobGoesOnFromItsNewestStep) {
-    for (const Case& each : cases) {
+    for (const EndsCase& each : ends_cases) {
         whole_run(each.optimiser, steps_most);   // its folder is that of rank 0
         uint32_t resumed = 0;
         const uint64_t whole_us = quiet_us(each, 1);
@@ -147,7 +147,7 @@ TEST(Ends, ACancelledJobGoesOnFromItsNewestStep) {
 
 // All nodes leave, nearly at once.  With `survive` some leave, and the job ends where the others cannot go on without another one.
 TEST(Ends, AJobWhoseNodesAllLeaveGoesOnFromItsNewestStep) {
-    for (const Case& each : cases) {
+    for (const EndsCase& each : ends_cases) {
         whole_run(each.optimiser, steps_many);
         uint32_t resumed = 0;
         for_seeds(14, [&](uint64_t seed) {

@@ -16,8 +16,8 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t channel = 1;
-constexpr uint64_t deadline_us = 60'000'000;
+constexpr uint16_t exchange_channel = 1;
+constexpr uint64_t exchange_deadline_us = 60'000'000;
 
 struct Random {
     uint64_t state;
@@ -144,16 +144,16 @@ struct Job {
             for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
                 if (spend_us) host.spend(spend_us);
                 fill(node, step, b, self);
-                host.post(channel, {Event::Ready{step, b}});
+                host.post(exchange_channel, {Event::Ready{step, b}});
             }
             std::vector<const Sum*> sums(layout.buckets.size());
             for (size_t have = 0; have < sums.size();) {
                 out.clear();
-                GC_TRY(host.wait(&out, host.now_us() + deadline_us));
+                GC_TRY(host.wait(&out, host.now_us() + exchange_deadline_us));
                 for (const Completion& c : out) {
                     GC_TRY(c.status);
                     EXPECT_EQ(c.step, step);
-                    EXPECT_EQ(c.channel, channel);
+                    EXPECT_EQ(c.channel, exchange_channel);
                     EXPECT_EQ(sums.at(c.id), nullptr) << "bucket " << c.id << " completed twice";
                     sums.at(c.id) = c.sum;
                     ++have;
@@ -161,7 +161,7 @@ struct Job {
             }
             for (const Sum* sum : sums) check(node, *sum);
             // The sums of this step prove that every rank has applied the previous one: it is stable.
-            if (step > 0) host.post(channel, command_event<ExchangeCommand>({ExchangeCommand::Release{step - 1}}));
+            if (step > 0) host.post(exchange_channel, command_event<ExchangeCommand>({ExchangeCommand::Release{step - 1}}));
         }
         return {};
     }
@@ -185,7 +185,7 @@ struct Job {
             node.own = node.exchange->place(view, samples).blocks_of(r);
             GC_TRY(node.exchange->install(view, node.arena));
             GC_TRY(node.arena.seal());
-            sim->attach(r, channel, node.exchange.get());
+            sim->attach(r, exchange_channel, node.exchange.get());
             sim->trainer(r, [this, r](Host& host) { return train(r, host); });
         }
         if (before) before(*sim);

@@ -54,12 +54,12 @@ struct Late final : Protocol {
 };
 
 /// The grid, the rank of replica 0 that dies, and the one that learns of it last.
-struct Case {
+struct LateCase {
     LostGrid grid;
     Rank dead, last;
 };
 /// Kills a rank at several times around the first packet with this mark; returns how often the last rank was stopped by the others.
-uint32_t expect_the_wanted(const Case& each, uint32_t mark) {
+uint32_t expect_the_wanted(const LateCase& each, uint32_t mark) {
     const auto run = [&](bool late, std::optional<uint64_t> kill_us, uint64_t* first_us) -> uint32_t {
         StagesJob job;
         set(job, {"coded-rs", "m = 1\ns = 1\n", 2}, each.grid);
@@ -96,7 +96,7 @@ uint32_t expect_the_wanted(const Case& each, uint32_t mark) {
 }
 
 TEST(LateLoss, ScalesOfAReplicaThatStoppedAreNotTaken) {
-    for (const Case& each : {Case{{.stages = 3}, 0, 2}, Case{{.stages = 4}, 1, 3}})
+    for (const LateCase& each : {LateCase{{.stages = 3}, 0, 2}, LateCase{{.stages = 4}, 1, 3}})
         EXPECT_GT(expect_the_wanted(each, mark_probe), 0u) << each.grid.text();
 }
 

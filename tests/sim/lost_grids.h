@@ -16,6 +16,8 @@ struct Spare {
     uint32_t replicas;
 };
 inline std::string text(const Spare& spare) { return fmt::format("{} {} {}", spare.exchange, spare.options, spare.replicas); }
+inline constexpr Spare three_spares[] = {
+    {"coded", "m = 1\ns = 1\n", 2}, {"coded-rs", "m = 1\ns = 1\n", 3}, {"coded-rs", "m = 2\ns = 1\n", 3}};
 
 /// How a replica's ranks share the net.
 struct LostGrid {

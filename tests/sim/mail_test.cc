@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runtime/core/digest.h"
+#include "tests/mail/buffer.h"
 #include "tests/sim/seeds.h"
 #include "transport/mail.h"
 #include "transport/sim/sim.h"
@@ -12,15 +13,13 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t channel = 2;
-constexpr uint64_t deadline_us = 60'000'000;
+constexpr uint64_t mail_deadline_us = 60'000'000;
 
 struct Letter {
     Rank from, to;
     uint64_t tag;
     std::vector<std::byte> sent, got;
 };
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 
 TEST(MailSim, EveryMessageReachesItsReceive) {
     for_seeds(20, [](uint64_t seed) {
@@ -47,13 +46,13 @@ TEST(MailSim, EveryMessageReachesItsReceive) {
         std::vector<std::unique_ptr<Protocol>> protocols;
         for (Rank r = 0; r < config.ranks; ++r) {
             protocols.push_back(mail_protocol(r, config.ranks, segment));
-            sim->attach(r, channel, protocols[r].get());
+            sim->attach(r, mail_channel, protocols[r].get());
             std::vector<size_t> order(letters.size());
             std::iota(order.begin(), order.end(), 0);
             for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random(i)]);
             uint64_t pause_us = random(300);
             sim->trainer(r, [&letters, r, order, pause_us](Host& host) -> Status {
-                Mail mail(host, channel);
+                Mail mail(host, mail_channel);
                 size_t open = 0;
                 for (size_t i : order) {
                     Letter& letter = letters[i];
@@ -68,7 +67,7 @@ TEST(MailSim, EveryMessageReachesItsReceive) {
                     if (letter.from == r || letter.to == r) host.spend(pause_us);
                 }
                 std::vector<Completion> out;
-                while (out.size() < open) GC_TRY(host.wait(&out, host.now_us() + deadline_us));
+                while (out.size() < open) GC_TRY(host.wait(&out, host.now_us() + mail_deadline_us));
                 EXPECT_EQ(out.size(), open);
                 for (const Completion& c : out) GC_TRY(c.status);
                 std::sort(out.begin(), out.end(), [](const Completion& a, const Completion& b) { return a.id < b.id; });
@@ -126,8 +125,8 @@ struct Two {
         sim = Simulator::create(config);
         for (Rank r = 0; r < 2; ++r) {
             mails[r] = mail_protocol(r, 2, segment);
-            sim->attach(r, channel, mails[r].get());
-            sim->attach(r, channel + 1, &beats[r]);
+            sim->attach(r, mail_channel, mails[r].get());
+            sim->attach(r, mail_channel + 1, &beats[r]);
         }
     }
     static Status wait(Host& host, std::vector<Completion>* out, size_t count, uint64_t us) {
@@ -149,7 +148,7 @@ TEST(MailSim, WhatIsNotPostedHoldsUpNothingElse) {
         std::vector<Posted> letters(3, Posted(300'000));
         std::vector<std::byte> none;
         two.sim->trainer(0, [&](Host& host) -> Status {
-            Mail mail(host, channel);
+            Mail mail(host, mail_channel);
             mail.send({1}, 0, buffer_of(letters[0].sent), 0);
             for (uint32_t i = 0; i < smalls; ++i) mail.send({1}, 100 + i, {}, 100 + i);
             mail.send({1}, 1, buffer_of(letters[1].sent), 1);
@@ -160,7 +159,7 @@ TEST(MailSim, WhatIsNotPostedHoldsUpNothingElse) {
             return {};
         });
         two.sim->trainer(1, [&](Host& host) -> Status {
-            Mail mail(host, channel);
+            Mail mail(host, mail_channel);
             std::vector<Completion> out;
             mail.receive(0, 2, buffer_of(letters[2].got), 2);
             GC_TRY(Two::wait(host, &out, 1, Beats::until_us / 2));   // the last one comes first
@@ -188,7 +187,7 @@ TEST(MailSim, ADeathBeforeTheAskEndsBothSides) {
             Posted letter(300'000);
             two.sim->kill(dead, 50'000);
             two.sim->trainer(0, [&](Host& host) -> Status {
-                Mail mail(host, channel);
+                Mail mail(host, mail_channel);
                 if (dead == 0) host.spend(10'000);
                 mail.send({1}, 7, buffer_of(letter.sent), 7);
                 std::vector<Completion> out;
@@ -200,7 +199,7 @@ TEST(MailSim, ADeathBeforeTheAskEndsBothSides) {
                 return {};
             });
             two.sim->trainer(1, [&](Host& host) -> Status {
-                Mail mail(host, channel);
+                Mail mail(host, mail_channel);
                 host.spend(60'000);
                 mail.receive(0, 7, buffer_of(letter.got), 7);
                 std::vector<Completion> out;
@@ -223,11 +222,11 @@ TEST(MailSim, AViewEndsWithMessagesThatWait) {
         Posted letters[2] = {Posted(300'000, 1), Posted(200'000, 2)};
         for (Rank r = 0; r < 2; ++r)
             sim->trainer(r, [&, r](Host& host) -> Status {
-                Mail mail(host, channel);
+                Mail mail(host, mail_channel);
                 std::vector<std::byte> unposted(100'000), unsent(100'000);
                 for (uint32_t view = 0; view < 2; ++view) {
                     mails[r][view] = mail_protocol(r, 2, 65536);
-                    const Attachment attachment{channel, mails[r][view].get(), false};
+                    const Attachment attachment{mail_channel, mails[r][view].get(), false};
                     host.open_view(1 + view, {&attachment, 1});
                     if (r == 0) mail.send({1}, 7, buffer_of(letters[view].sent), 7);
                     else mail.receive(0, 7, buffer_of(letters[view].got), 7);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/core/digest.h"
+#include "tests/mail/buffer.h"
 #include "tests/sim/seeds.h"
 #include "transport/sim/sim.h"
 #include "transport/wire/packet.h"
@@ -16,7 +17,6 @@ namespace {
 
 constexpr uint64_t forever = UINT64_MAX;
 
-Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 Buffer part_of(std::vector<uint32_t>& words, uint64_t first, uint64_t count) {
     return {reinterpret_cast<std::byte*>(words.data() + first), nullptr, count * 4};
 }

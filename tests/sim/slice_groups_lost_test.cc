@@ -4,12 +4,10 @@
 namespace gradcast {
 namespace {
 
-constexpr Spare spares[] = {{"coded", "m = 1\ns = 1\n", 2}, {"coded-rs", "m = 1\ns = 1\n", 3}, {"coded-rs", "m = 2\ns = 1\n", 3}};
-
-constexpr LostGrid two{.slice_groups = 2};
+constexpr LostGrid two_groups{.slice_groups = 2};
 
 TEST(SliceGroupsLost, NobodyIs) {
-    for (const Spare& spare : spares)
+    for (const Spare& spare : three_spares)
         for (const uint32_t stages : {1u, 2u}) {
             SCOPED_TRACE(text(spare));
             StagesJob job;
@@ -21,22 +19,22 @@ TEST(SliceGroupsLost, NobodyIs) {
 }
 
 // The other group waits for it in the middle of passes.
-TEST(SliceGroupsLost, NobodyWaitsForASlowReplica) { expect_nobody_waits_for_a_slow_replica(spares, two, 1.5); }
+TEST(SliceGroupsLost, NobodyWaitsForASlowReplica) { expect_nobody_waits_for_a_slow_replica(three_spares, two_groups, 1.5); }
 
-TEST(SliceGroupsLost, GoOnWithoutARankThatDies) { expect_the_others_go_on(spares, two, 6); }
+TEST(SliceGroupsLost, GoOnWithoutARankThatDies) { expect_the_others_go_on(three_spares, two_groups, 6); }
 
-TEST(SliceGroupsLost, FourGroupsGoOn) { expect_the_others_go_on(std::span(spares).first(1), {.slice_groups = 4}, 3); }
+TEST(SliceGroupsLost, FourGroupsGoOn) { expect_the_others_go_on(std::span(three_spares).first(1), {.slice_groups = 4}, 3); }
 
 // Both groups compute activations again with what the other one has sent, also of passes that end early.
 TEST(SliceGroupsLost, StagesThatRecomputeGoOn) {
     const LostGrid recomputes{2, 2, "schedule = \"gpipe\"\nrecompute = true\n"};
-    expect_the_others_go_on(std::span(spares).first(1), recomputes, 4);
+    expect_the_others_go_on(std::span(three_spares).first(1), recomputes, 4);
 }
 
-TEST(SliceGroupsLost, GoOnWithARankThatWasStopped) { expect_a_stopped_rank_goes_on_or_is_missed(spares, two); }
+TEST(SliceGroupsLost, GoOnWithARankThatWasStopped) { expect_a_stopped_rank_goes_on_or_is_missed(three_spares, two_groups); }
 
 TEST(SliceGroupsLost, OneReplicaIsMissedAndNoSecondOne) {
-    expect_one_replica_is_missed_and_no_second_one(two, "stage 1 of 1 (conv1 .. loss1), slice group 1 of 2");
+    expect_one_replica_is_missed_and_no_second_one(two_groups, "stage 1 of 1 (conv1 .. loss1), slice group 1 of 2");
 }
 
 }   // namespace

@@ -9,7 +9,7 @@
 namespace gradcast::views_test {
 namespace {
 
-constexpr uint32_t steps_most = 8;
+constexpr uint32_t buddy_steps = 8;
 const std::vector<uint32_t> widths = {8, 8, 8, 4};   // 700 parameters
 
 std::string grid(uint32_t stages, bool buddy = true, const char* schedule = "1f1b") {
@@ -19,7 +19,7 @@ std::string grid(uint32_t stages, bool buddy = true, const char* schedule = "1f1
 struct Buddies : Lossy {
     explicit Buddies(uint32_t stages, uint64_t seed = 1, bool buddy = true) : Lossy(stages, seed) {
         Lossy::widths = views_test::widths;
-        steps = steps_most;
+        steps = buddy_steps;
         options = grid(stages, buddy);
     }
 };
@@ -30,7 +30,7 @@ const Quiet& alone() {
         Lossy job(1);
         job.survive = false;
         job.widths = widths;
-        job.steps = steps_most;
+        job.steps = buddy_steps;
         job.run();
         return Quiet{job.engines[0]->status().digest, lines_in(job.own_folder(0)), 0};
     }();
@@ -226,7 +226,7 @@ TEST(StagesBuddies, ALostPairEndsTheJobByName) {
             job.options = grid(5);
             job.widths = {8, 8, 8, 8, 4};
             job.spend_us = later_us > 0 ? 20'000 : 100;
-            job.steps = later_us > 0 ? 60 : steps_most;
+            job.steps = later_us > 0 ? 60 : buddy_steps;
             const uint64_t at_us = later_us > 0 ? D / 2 + at * D / 50 : quiet_us(4) * at / 12;
             job.kills = {{0, at_us}, {1, at_us + later_us}};
             job.run();

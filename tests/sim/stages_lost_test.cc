@@ -11,24 +11,24 @@
 namespace gradcast {
 namespace {
 
-constexpr Spare spares[] = {
+constexpr Spare all_spares[] = {
     {"coded", "m = 1\ns = 1\n", 2},    {"coded-rs", "m = 1\ns = 1\n", 2}, {"coded", "m = 1\ns = 1\n", 3},
     {"coded-rs", "m = 1\ns = 1\n", 3}, {"coded", "m = 2\ns = 1\n", 3},    {"coded-rs", "m = 2\ns = 1\n", 3},
 };
 
-constexpr LostGrid two{.stages = 2};
+constexpr LostGrid two_stages{.stages = 2};
 
-TEST(StagesLost, NobodyWaitsForASlowReplica) { expect_nobody_waits_for_a_slow_replica(spares, two, 1.25); }
+TEST(StagesLost, NobodyWaitsForASlowReplica) { expect_nobody_waits_for_a_slow_replica(all_spares, two_stages, 1.25); }
 
-TEST(StagesLost, GoOnWithoutARankThatDies) { expect_the_others_go_on(spares, two, 2); }
+TEST(StagesLost, GoOnWithoutARankThatDies) { expect_the_others_go_on(all_spares, two_stages, 2); }
 
-TEST(StagesLost, GoOnWithARankThatWasStopped) { expect_a_stopped_rank_goes_on_or_is_missed(spares, two); }
+TEST(StagesLost, GoOnWithARankThatWasStopped) { expect_a_stopped_rank_goes_on_or_is_missed(all_spares, two_stages); }
 
 // A slow replica, then a lost one, leave checkpoints whose parts are all there.
 TEST(StagesLost, CheckpointsHaveAllTheirParts) {
     for (const bool kill : {false, true}) {
         StagesJob job;
-        set(job, {"coded-rs", "m = 1\ns = 1\n", 3}, two);
+        set(job, {"coded-rs", "m = 1\ns = 1\n", 3}, two_stages);
         job.checkpoints = "checkpoint_every = 3\n";
         job.steps = 16, job.evaluate = 16;
         job.before = [&](Simulator& sim) {
@@ -46,12 +46,14 @@ TEST(StagesLost, CheckpointsHaveAllTheirParts) {
     }
 }
 
-TEST(StagesLost, OneReplicaIsMissedAndNoSecondOne) { expect_one_replica_is_missed_and_no_second_one(two, "stage 1 of 2 (conv1 .. relu1)"); }
+TEST(StagesLost, OneReplicaIsMissedAndNoSecondOne) {
+    expect_one_replica_is_missed_and_no_second_one(two_stages, "stage 1 of 2 (conv1 .. relu1)");
+}
 
 TEST(StagesLost, AutoMissesAReplica) {
     for (const uint64_t at_us : {0, 200'000, 400'000, 900'000}) {
         StagesJob job;
-        set(job, {"auto", "s = 1\n", 3}, two);
+        set(job, {"auto", "s = 1\n", 3}, two_stages);
         job.steps = 30, job.evaluate = 15;
         if (at_us > 0) job.before = [&](Simulator& sim) { sim.kill(3, at_us); };
         const Status status = job.run();
@@ -87,7 +89,7 @@ TEST(StagesLost, NobodyAppliesAStepThatOthersMayMiss) {
     for (const char* options : {"", "m = 1\ns = 1\n"})
         for_seeds(4, [&](uint64_t seed) {
             StagesJob job;
-            set(job, {"coded", options, 3}, two);
+            set(job, {"coded", options, 3}, two_stages);
             const uint32_t needed = *options ? 2 : 3;
             job.sim.seed = seed;
             job.sim.jitter_us = 5'000;
@@ -136,7 +138,7 @@ TEST(StagesLost, ARankThatComputesWronglyIsMissed) {
     for (const char* exchange : {"coded", "coded-rs"}) {
         SCOPED_TRACE(exchange);
         StagesJob job;
-        set(job, {exchange, "m = 2\ns = 1\n", 3}, two);
+        set(job, {exchange, "m = 2\ns = 1\n", 3}, two_stages);
         std::unique_ptr<Flipping> flipping;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
             if (rank != 2 || channel != static_cast<uint16_t>(Channel::edge)) return protocol;
@@ -157,7 +159,7 @@ TEST(StagesLost, SharedBlocksGiveTheBitsOfTheWholeNet) {
     for (const char* options : {"r = 2\n", "r = 3\n"})
         for (const double factor : {1.0, 4.0}) {
             StagesJob job;
-            set(job, {"cssgd", options, 3}, two);
+            set(job, {"cssgd", options, 3}, two_stages);
             job.before = [&](Simulator& sim) { sim.slow(2, factor); };
             const Status status = job.run();
             ASSERT_TRUE(status.ok()) << status.what;

@@ -17,7 +17,7 @@ uint32_t pixel(uint32_t n, uint32_t p) { return (n * 31 + p * 17 + n * p % 13 * 
 uint32_t label(uint32_t n, uint32_t p) { return (p * 5 + n) % samples < n ? ignored : (pixel(n, p) / 64 + n) % classes; }
 float weight(uint32_t i, uint32_t tensor) { return (static_cast<float>((i * 37 + tensor * 11) % 64) - 32) / 64; }
 
-std::string masks(bool without_labels = false) {
+std::string masks_shard(bool without_labels = false) {
     const std::string path = fmt::format("{}/masks-{}.h5", test_folder(), without_labels);
     if (std::filesystem::exists(path)) return path;
     std::vector<uint8_t> images(samples * side * side);
@@ -64,19 +64,19 @@ std::string start() {
     return path;
 }
 
-struct Case {
+struct ValidMeanCase {
     const char* what;
     uint32_t ranks = 1;
     const char *parallel = "", *exchange = "ring", *options = "", *quantiser = "auto32", *slices = "", *keys = "";
 };
 
-constexpr const char* plain = "lr = 0.5\nmomentum = 0.9\nweight_decay = 0.01\n";
-constexpr const char* clipped = "lr = 0.5\nmomentum = 0.9\nweight_decay = 0.01\nclip_norm = 0.05\n";
+constexpr const char* plain_sgd = "lr = 0.5\nmomentum = 0.9\nweight_decay = 0.01\n";
+constexpr const char* clipped_sgd = "lr = 0.5\nmomentum = 0.9\nweight_decay = 0.01\nclip_norm = 0.05\n";
 
-StagesJob job_of(const Case& each, const char* optimiser = plain, const char* mean_over = "valid") {
+StagesJob valid_mean_job(const ValidMeanCase& each, const char* optimiser = plain_sgd, const char* mean_over = "valid") {
     StagesJob job;
     job.preset.clear();
-    job.train = masks();
+    job.train = masks_shard();
     job.start = start();
     job.net = fmt::format(
         "[[net.layers]]\nkind = \"conv\"\noutputs = 6\nkernel = 3\npad = 1\n[[net.layers]]\nkind = \"relu\"\n"
@@ -99,8 +99,8 @@ struct Numbers {
     std::vector<float> first, last;   // of the trained parameters: conv1's first filter; conv1's biases and all of linear1's
 };
 
-const Numbers numbers[] = {
-    {plain,
+const Numbers pytorch_numbers[] = {
+    {plain_sgd,
      {1.411813070, 1.449919810, 1.406760800},
      1.390854354,
      {-0.4553419f, 0.0811112f, -0.3143584f, 0.216619f, -0.2071266f, 0.3405892f, -0.0127548f, -0.4316812f, 0.1232359f},
@@ -108,7 +108,7 @@ const Numbers numbers[] = {
       -0.3830991f, 0.1127695f,  -0.2119573f, 0.2629000f,  -0.0510012f, 0.4700251f,  0.0239506f,  -0.2667586f, 0.1583500f,
       -0.1897261f, 0.2769462f,  -0.0640112f, -0.4721394f, -0.0051346f, -0.2976204f, 0.2108993f,  -0.1195649f, 0.4191913f,
       -0.0192732f, -0.3876655f, 0.1082102f,  -0.0392512f, -0.3033952f, 0.0724664f,  -0.1854778f}},
-    {clipped,
+    {clipped_sgd,
      {1.411813070, 1.463289716, 1.429455511},
      1.414997640,
      {-0.4784886f, 0.0768152f, -0.3291166f, 0.2257263f, -0.1877144f, 0.3703004f, -0.0262659f, -0.4384162f, 0.1222437f},
@@ -120,9 +120,9 @@ const Numbers numbers[] = {
 
 // Labels are ignored unevenly over samples and blocks, so that the mean over blocks would be another one.
 TEST(ValidMean, TrainsAsPyTorch) {
-    for (const Numbers& right : numbers) {
+    for (const Numbers& right : pytorch_numbers) {
         SCOPED_TRACE(right.optimiser);
-        StagesJob job = job_of({"alone"}, right.optimiser);
+        StagesJob job = valid_mean_job({"alone"}, right.optimiser);
         const Status status = job.run();
         ASSERT_TRUE(status.ok()) << status.what;
         const Outcome found = job.outcome(0);
@@ -141,7 +141,7 @@ TEST(ValidMean, TrainsAsPyTorch) {
     }
 }
 
-constexpr Case cases[] = {
+constexpr ValidMeanCase valid_mean_cases[] = {
     {"two ranks by ring", 2},
     {"four ranks by ring", 4},
     {"four ranks by coded-rs", 4, "", "coded-rs", "m = 2\n"},
@@ -160,10 +160,10 @@ constexpr Case cases[] = {
 };
 
 TEST(ValidMean, HasOneDigestWhateverComputesIt) {
-    for (const Case& each : cases)
-        for (const char* optimiser : {plain, clipped}) {
+    for (const ValidMeanCase& each : valid_mean_cases)
+        for (const char* optimiser : {plain_sgd, clipped_sgd}) {
             SCOPED_TRACE(fmt::format("{}, {}", each.what, optimiser));
-            StagesJob job = job_of(each, optimiser);
+            StagesJob job = valid_mean_job(each, optimiser);
             const Status status = job.run();
             ASSERT_TRUE(status.ok()) << status.what;
             expect_wanted(job);
@@ -171,34 +171,34 @@ TEST(ValidMean, HasOneDigestWhateverComputesIt) {
 }
 
 TEST(ValidMean, IsAnotherOneThanOverAllPositions) {
-    StagesJob job = job_of({"alone"}, plain, "positions");
+    StagesJob job = valid_mean_job({"alone"}, plain_sgd, "positions");
     ASSERT_TRUE(job.run().ok());
-    EXPECT_NE(job.outcome(0).digest, wanted(job_of({"alone"})).digest);
+    EXPECT_NE(job.outcome(0).digest, wanted(valid_mean_job({"alone"})).digest);
     // 370 of the 768 positions of the first mini-batch count.
-    EXPECT_NEAR(job.outcome(0).losses[0] * 768 / 370, numbers[0].losses[0], 4e-6);
+    EXPECT_NEAR(job.outcome(0).losses[0] * 768 / 370, pytorch_numbers[0].losses[0], 4e-6);
 }
 
 TEST(ValidMean, ResumesWithTheSameBits) {
-    for (const Case& each : {Case{"four ranks", 4}, Case{"two stages", 2, "stages = 2\n"}}) {
+    for (const ValidMeanCase& each : {ValidMeanCase{"four ranks", 4}, ValidMeanCase{"two stages", 2, "stages = 2\n"}}) {
         SCOPED_TRACE(each.what);
         const uint32_t cells = each.parallel[0] ? 2 : 1;
-        StagesJob first = job_of(each);
+        StagesJob first = valid_mean_job(each);
         first.checkpoints = "checkpoint_every = 2\n";
         ASSERT_TRUE(first.run().ok());
-        StagesJob rest = job_of(each);
+        StagesJob rest = valid_mean_job(each);
         rest.resume = resume_from(first, 2, cells);
         const Status status = rest.run();
         ASSERT_TRUE(status.ok()) << status.what;
-        EXPECT_EQ(rest.outcome(0).digest, wanted(job_of(each)).digest);
-        EXPECT_EQ(rest.outcome(0).losses.back(), wanted(job_of(each)).losses.back());
+        EXPECT_EQ(rest.outcome(0).digest, wanted(valid_mean_job(each)).digest);
+        EXPECT_EQ(rest.outcome(0).losses.back(), wanted(valid_mean_job(each)).losses.back());
     }
 }
 
 // PyTorch's mean over nothing is NaN.
 TEST(ValidMean, AMiniBatchWithoutAnyHasNoGradient) {
-    for (const Case& each : {Case{"alone"}, Case{"two stages", 2, "stages = 2\n"}}) {
-        StagesJob job = job_of(each, "lr = 0.5\nmomentum = 0.9\n");
-        job.train = masks(true), job.tested = false;
+    for (const ValidMeanCase& each : {ValidMeanCase{"alone"}, ValidMeanCase{"two stages", 2, "stages = 2\n"}}) {
+        StagesJob job = valid_mean_job(each, "lr = 0.5\nmomentum = 0.9\n");
+        job.train = masks_shard(true), job.tested = false;
         const Status status = job.run();
         ASSERT_TRUE(status.ok()) << status.what;
         EXPECT_EQ(job.outcome(0).losses, (std::vector<double>{0, 0, 0}));

@@ -16,7 +16,7 @@ namespace gradcast {
 namespace {
 
 /// Noise with labels, or the same with one bit of one pixel flipped.
-void make_data(const std::string& path, uint32_t count, bool flipped = false) {
+void make_noise(const std::string& path, uint32_t count, bool flipped = false) {
     DataInfo info{count, 1, 28, 28, 10, {0.5f}, {0.5f}, "noise"};
     std::vector<uint8_t> images(info.count * 28 * 28);
     std::vector<int32_t> labels(info.count);
@@ -32,10 +32,10 @@ struct Way {
     uint32_t m = 2, s = 0, steps = 4, batch = 32, r = 2;
     std::string weights = "[]";
 };
-const char* const exchanges[] = {"ring", "unicast", "multicast", "ps", "cssgd", "coded", "coded-rs"};
+const char* const all_exchanges[] = {"ring", "unicast", "multicast", "ps", "cssgd", "coded", "coded-rs"};
 
 // 4 steps of 32 samples go through the 64 of the data set, so every one of them counts.  28 blocks: as many as cssgd needs for r = 2 of 8.
-std::string job_text(const Way& way) {
+std::string way_text(const Way& way) {
     return "[job]\nseed = 3\nsteps = " + std::to_string(way.steps) + "\nbatch = " + std::to_string(way.batch) +
            "\nblocks = 28\ndeadline = \"20s\"\n[data]\ntrain = \"" + way.train +
            "\"\ntest = \"test.h5\"\n[net]\npreset = \"lenet5\"\n[optimiser]\nlr = 0.05\nmomentum = 0.9\nweight_decay = "
@@ -55,7 +55,7 @@ JobStatus simulated(Way way, const std::string& folder, uint32_t n, double loss 
     for (Rank rank = 0; rank < n; ++rank) {
         EngineConfig config;
         std::vector<JobMistake> mistakes;
-        EXPECT_TRUE(job_parse(job_text(way), "job.toml", folder, &config.job, &mistakes)) << mistakes[0].text;
+        EXPECT_TRUE(job_parse(way_text(way), "job.toml", folder, &config.job, &mistakes)) << mistakes[0].text;
         for (Rank each = 0; each < n; ++each) config.roster.push_back({std::string(1, static_cast<char>('a' + each))});
         config.self = NodeId{rank};
         config.folder = folder + "/simulated-" + std::to_string(rank);
@@ -80,16 +80,16 @@ struct SystemExactness : testing::Test {
     Cluster cluster{8};
     void SetUp() override {
         ASSERT_TRUE(nn_isa(isa_best()).ok());   // the daemons' own default
-        make_data(cluster.folder + "/train.h5", 64);
-        make_data(cluster.folder + "/flipped.h5", 64, true);
-        make_data(cluster.folder + "/test.h5", 50);
+        make_noise(cluster.folder + "/train.h5", 64);
+        make_noise(cluster.folder + "/flipped.h5", 64, true);
+        make_noise(cluster.folder + "/test.h5", 50);
         for (Node& node : cluster.nodes) cluster.configure(node, "interface = \"127.0.0.1\"\n");
     }
     /// The first n daemons train.
     JobStatus trained(const Way& way, uint32_t n, std::string* job = nullptr) {
         std::vector<std::string> names;
         for (uint32_t i = 0; i < n; ++i) names.push_back(cluster[i].name);
-        Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, names, 0}));
+        Json answer = cluster[0].post("/v1/jobs", Json(Submission{way_text(way), "job.toml", cluster.folder, names, 0}));
         std::string id = answer.value("id", "");
         EXPECT_NE(id, "") << answer.dump();
         if (job) *job = id;
@@ -116,7 +116,7 @@ TEST_F(SystemExactness, OneDigestForAnyNumberOfDaemonsAnyExchangeAndTheSimulator
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     const JobStatus wanted = simulated({}, cluster.folder, 1), fixed = simulated({"unicast", "fixed"}, cluster.folder, 1);
     for (uint32_t n : {1, 2, 3, 4, 8}) {
-        for (const char* exchange : exchanges) expect_same({.exchange = exchange, .r = std::min(n, 2u)}, n, wanted);
+        for (const char* exchange : all_exchanges) expect_same({.exchange = exchange, .r = std::min(n, 2u)}, n, wanted);
         for (const char* exchange : {"unicast", "multicast", "ps", "cssgd"})
             expect_same({.exchange = exchange, .quantiser = "fixed", .r = std::min(n, 2u)}, n, fixed);
     }
@@ -177,7 +177,7 @@ TEST_F(SystemExactness, AKilledNodeIsMissedByNobody) {
         for (uint32_t dead : {0, 2}) {
             SCOPED_TRACE(std::string(exchange) + " without " + std::to_string(dead));
             ASSERT_NO_FATAL_FAILURE(cluster.up());
-            Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, {}, 0}));
+            Json answer = cluster[0].post("/v1/jobs", Json(Submission{way_text(way), "job.toml", cluster.folder, {}, 0}));
             const std::string id = answer.value("id", "");
             ASSERT_NE(id, "") << answer.dump();
             Node& other = cluster[dead == 0 ? 1 : 0];
@@ -223,7 +223,7 @@ TEST_F(SystemExactness, ANodeThatLeavesIsMissedByNobody) {
     for (uint32_t leaver : {0, 2}) {
         SCOPED_TRACE("without " + std::to_string(leaver));
         ASSERT_NO_FATAL_FAILURE(cluster.up());
-        Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, {}, 0}));
+        Json answer = cluster[0].post("/v1/jobs", Json(Submission{way_text(way), "job.toml", cluster.folder, {}, 0}));
         const std::string id = answer.value("id", "");
         ASSERT_NE(id, "") << answer.dump();
         Node& other = cluster[leaver == 0 ? 1 : 0];
@@ -249,7 +249,7 @@ TEST_F(SystemExactness, ANodeThatLeavesIsMissedByNobody) {
 // median steps and the delay of a busy machine.
 TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
     cluster.nodes.resize(4);
-    make_data(cluster.folder + "/large.h5", 2048);
+    make_noise(cluster.folder + "/large.h5", 2048);
     for (const char* exchange : {"coded", "coded-rs"})
         for (uint32_t dead : {0, 2}) {
             bool stalled = true;
@@ -258,7 +258,7 @@ TEST_F(SystemExactness, AKilledNodeStallsNobodyForTwoSteps) {
                 SCOPED_TRACE(std::string(exchange) + " without " + std::to_string(dead));
                 const Way way{.exchange = exchange, .train = "large.h5", .m = 2, .s = 1, .steps = 40, .batch = 512};
                 ASSERT_NO_FATAL_FAILURE(cluster.up());
-                Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, {}, 0}));
+                Json answer = cluster[0].post("/v1/jobs", Json(Submission{way_text(way), "job.toml", cluster.folder, {}, 0}));
                 const std::string id = answer.value("id", "");
                 ASSERT_NE(id, "") << answer.dump();
                 Node& other = cluster[dead == 0 ? 1 : 0];
@@ -313,10 +313,10 @@ TEST_F(SystemExactness, AFlippedBitOfOneNodesDataIsFoundAndTheNodeNamed) {
         Way way{.exchange = "coded-rs", .train = "train.h5", .m = 2, .s = s, .steps = 300};
         const JobStatus wanted = simulated(way, cluster.folder, 1);
         way.train = "/proc/self/cwd/train.h5";
-        for (Node& node : cluster.nodes) make_data(node.folder + "/train.h5", 64);
+        for (Node& node : cluster.nodes) make_noise(node.folder + "/train.h5", 64);
         ASSERT_TRUE(shard_open(cluster[wrong].folder + "/train.h5", &shard).ok());
         ASSERT_NO_FATAL_FAILURE(cluster.up());
-        Json answer = cluster[0].post("/v1/jobs", Json(Submission{job_text(way), "job.toml", cluster.folder, {}, 0}));
+        Json answer = cluster[0].post("/v1/jobs", Json(Submission{way_text(way), "job.toml", cluster.folder, {}, 0}));
         const std::string id = answer.value("id", "");
         ASSERT_NE(id, "") << answer.dump();
         ASSERT_TRUE(eventually([&] { return cluster[0].step(id) >= 20; })) << cluster[0].job(id).dump() << cluster[0].process->output();
@@ -352,7 +352,7 @@ TEST_F(SystemExactness, EpollGivesTheSame) {
     for (Node& node : cluster.nodes) cluster.configure(node, "link = \"epoll_tcp\"\ninterface = \"127.0.0.1\"\n");
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     const JobStatus wanted = simulated({}, cluster.folder, 1);
-    for (const char* exchange : exchanges) expect_same({.exchange = exchange}, 3, wanted);
+    for (const char* exchange : all_exchanges) expect_same({.exchange = exchange}, 3, wanted);
     EXPECT_EQ(trained({}, 3).path, "epoll_tcp");
 }
 

@@ -10,7 +10,7 @@
 namespace gradcast {
 namespace {
 
-constexpr const char* exchanges[] = {"ring", "multicast", "ps", "coded-rs", "auto"};
+constexpr const char* grid_exchanges[] = {"ring", "multicast", "ps", "coded-rs", "auto"};
 
 bool all_wanted() {
     const char* wanted = std::getenv("GC_GRIDS");
@@ -62,7 +62,7 @@ struct SystemGridProduct : SystemGrids {
     }
     /// Another grid of so many nodes.
     JobGrid other(const JobGrid& grid, uint32_t nodes) const {
-        JobGrid made{.exchange = exchanges[number_ % std::size(exchanges)]};
+        JobGrid made{.exchange = grid_exchanges[number_ % std::size(grid_exchanges)]};
         made.schedule = pipeline_schedule_names()[number_ % pipeline_schedule_names().size()];
         made.micro_batch = 1 + number_ % 3;
         if (grid.groups > 0) made.groups = nodes % 2 == 0 && number_ % 2 == 0 ? 2 : 1;
@@ -160,10 +160,10 @@ std::vector<JobGrid> grids_of(const TrainedNet& net) {
                 const JobGrid grid{.stages = stages, .replicas = replicas, .groups = groups};
                 if (grid.nodes() == 1 || grid.nodes() > 12 || (groups > 0 && net.channels > 1)) continue;
                 for (size_t schedule = 0; schedule < (stages > 1 ? pipeline_schedule_names().size() : 1); ++schedule)
-                    for (size_t exchange = 0; exchange < (replicas > 1 ? std::size(exchanges) : 1); ++exchange) {
+                    for (size_t exchange = 0; exchange < (replicas > 1 ? std::size(grid_exchanges) : 1); ++exchange) {
                         if (grid.nodes() > 8 && exchange != schedule) continue;   // a machine has not so many cores
                         all.push_back(grid);
-                        all.back().schedule = pipeline_schedule_names()[schedule], all.back().exchange = exchanges[exchange];
+                        all.back().schedule = pipeline_schedule_names()[schedule], all.back().exchange = grid_exchanges[exchange];
                     }
             }
     return all;

@@ -10,10 +10,10 @@
 namespace gradcast {
 namespace {
 
-constexpr uint32_t nodes = 6;
+constexpr uint32_t memory_nodes = 6;
 constexpr double mib = 0x1p20;
 
-void make_data(const std::string& path) {
+void make_small_images(const std::string& path) {
     constexpr uint32_t count = 48, side = 16;
     std::vector<uint8_t> images(count * side * side);
     std::vector<int32_t> labels(count);
@@ -24,7 +24,7 @@ void make_data(const std::string& path) {
 }
 
 /// 24 inner products of `width` outputs, and a narrow one.
-std::string job_text(uint32_t width, const std::string& parallel) {
+std::string wide_job_text(uint32_t width, const std::string& parallel) {
     std::string text =
         "[job]\nseed = 5\nsteps = 3\nbatch = 24\nblocks = 6\nevaluate = 3\ncheckpoint_every = 2\n[data]\ntrain = \"data.h5\"\ntest = "
         "\"data.h5\"\n[optimiser]\nlr = 0.001\nmomentum = 0.9\n" +
@@ -50,19 +50,19 @@ GridPlan plan_of(const std::string& text, const std::string& folder, uint32_t n)
 // A quarter of what one node would take is more than a sixth.  GC_WIDTH=2100 makes that 512 MiB.
 TEST(SystemMemory, ANetOfFourTimesANodesMemoryTrainsOnSix) {
     std::vector<std::unique_ptr<MemoryGroup>> groups;
-    for (uint32_t node = 0; node < nodes; ++node) {
+    for (uint32_t node = 0; node < memory_nodes; ++node) {
         groups.push_back(std::make_unique<MemoryGroup>(uint64_t{1} << 40, fmt::format(".{}", node)));
         if (groups.back()->path.empty())
             GTEST_SKIP() << "no control group with a memory limit can be made: it needs root and the memory controller";
     }
     const char* wanted = std::getenv("GC_WIDTH");
     const auto width = static_cast<uint32_t>(wanted ? std::atoi(wanted) : 1400);
-    Cluster cluster(nodes);
-    ASSERT_NO_FATAL_FAILURE(make_data(cluster.folder + "/data.h5"));
-    const std::string whole = job_text(width, "");
+    Cluster cluster(memory_nodes);
+    ASSERT_NO_FATAL_FAILURE(make_small_images(cluster.folder + "/data.h5"));
+    const std::string whole = wide_job_text(width, "");
     const uint64_t memory = plan_of(whole, cluster.folder, 1).alone->cost.memory / 4;
 
-    for (uint32_t node = 0; node < nodes; ++node) {
+    for (uint32_t node = 0; node < memory_nodes; ++node) {
         cluster.configure(cluster[node], fmt::format("memory = \"{:.3f}MiB\"\n", static_cast<double>(memory) / mib));
         cluster[node].process->start({.arguments = {"--config", cluster[node].folder + "/gradcastd.toml"},
                                       .log = cluster[node].folder + "/stderr",
@@ -76,7 +76,7 @@ TEST(SystemMemory, ANetOfFourTimesANodesMemoryTrainsOnSix) {
     for (const auto& group : groups) ASSERT_TRUE(group->limit(memory + group->used() + 8 * static_cast<uint64_t>(mib)));
 
     const auto submit = [&](const std::string& parallel, const std::vector<std::string>& names) {
-        return cluster[0].submit(Submission{job_text(width, parallel), "job.toml", cluster.folder, names, 0});
+        return cluster[0].submit(Submission{wide_job_text(width, parallel), "job.toml", cluster.folder, names, 0});
     };
     const Json refused = submit("", {"a", "b", "c", "d", "e", "f"});
     EXPECT_NE(refused.value("error", "").find("); parallel.stages = 6 would need "), std::string::npos) << refused.dump();
@@ -110,11 +110,11 @@ TEST(SystemMemory, ANetOfFourTimesANodesMemoryTrainsOnSix) {
 // Of nodes with different `memory` the smallest counts, by name.
 TEST(SystemMemory, TheNodeWithTheLeastMemoryIsNamed) {
     Cluster cluster(2);
-    ASSERT_NO_FATAL_FAILURE(make_data(cluster.folder + "/data.h5"));
+    ASSERT_NO_FATAL_FAILURE(make_small_images(cluster.folder + "/data.h5"));
     cluster.configure(cluster[1], "memory = \"1MiB\"\n");
     ASSERT_NO_FATAL_FAILURE(cluster.up());
     const auto error = [&](const std::string& parallel) {
-        return cluster[0].submit(Submission{job_text(100, parallel), "job.toml", cluster.folder, {"a", "b"}, 0}).value("error", "");
+        return cluster[0].submit(Submission{wide_job_text(100, parallel), "job.toml", cluster.folder, {"a", "b"}, 0}).value("error", "");
     };
     EXPECT_NE(error("[parallel]\nstages = \"auto\"\n").find("parallel.stages: no grid fits in memory of 1.0 MiB a node; the smallest is: "),
               std::string::npos);
@@ -130,8 +130,8 @@ TEST(SystemMemory, TheNodeWithTheLeastMemoryIsNamed) {
 // What one job has taken is not there for another one.
 TEST(SystemMemory, JobsShareTheMemoryOfANode) {
     Cluster cluster(1);
-    ASSERT_NO_FATAL_FAILURE(make_data(cluster.folder + "/data.h5"));
-    const std::string text = job_text(100, "");
+    ASSERT_NO_FATAL_FAILURE(make_small_images(cluster.folder + "/data.h5"));
+    const std::string text = wide_job_text(100, "");
     const uint64_t memory = plan_of(text, cluster.folder, 1).alone->cost.memory;
     cluster.configure(cluster[0], fmt::format("memory = \"{:.3f}MiB\"\n", 1.5 * static_cast<double>(memory) / mib));
     ASSERT_NO_FATAL_FAILURE(cluster.up());

@@ -11,17 +11,17 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t files_max = 16, word_max = 512, words_max = 4096;   // files; bytes of a word and of all words
+constexpr size_t files_max = 16, word_bytes_max = 512, words_bytes_max = 4096;   // files; bytes of a word and of all words
 
 /// A word in quotes, without what would move a terminal's cursor.
 std::string quoted(std::string_view word) {
     std::string text = "\"";
-    for (const char each : word.substr(0, word_max)) {
+    for (const char each : word.substr(0, word_bytes_max)) {
         const auto byte = static_cast<uint8_t>(each);
         if (byte < 0x20 || byte >= 0x7f) text += fmt::format("\\x{:02x}", byte);
         else (text += each == '"' || each == '\\' ? "\\" : "") += each;
     }
-    return text + (word.size() > word_max ? "\"..." : "\"");
+    return text + (word.size() > word_bytes_max ? "\"..." : "\"");
 }
 
 }   // namespace
@@ -31,7 +31,7 @@ std::string command_text(const JobConfig& job, const Sources& copies, const std:
     std::string words, files;
     size_t count = 0;
     for (const std::string& word : job.command) {
-        if (words.size() < words_max) words += (words.empty() ? "" : ", ") + quoted(word);
+        if (words.size() < words_bytes_max) words += (words.empty() ? "" : ", ") + quoted(word);
         else if (!words.ends_with("...")) words += ", ...";
         if (word.empty()) continue;
         const bool program = &word == job.command.data() && word.find('/') == word.npos;   // by PATH

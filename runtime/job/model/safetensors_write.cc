@@ -13,16 +13,14 @@
 namespace gradcast {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Bytes that are not UTF-8 become replacement characters.
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const nlohmann::ordered_json& json) { return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace); }
 
 std::string layers_json(const std::vector<Layer>& layers) {
-    auto all = Json::array();
+    auto all = nlohmann::ordered_json::array();
     for (const Layer& layer : layers) {
         const LayerSpec& spec = layer.spec;
-        Json each = {{"name", spec.name}, {"kind", spec.kind}, {"from", spec.from}};
+        nlohmann::ordered_json each = {{"name", spec.name}, {"kind", spec.kind}, {"from", spec.from}};
         if (!spec.weights_of.empty()) each["weights_of"] = spec.weights_of;
         for (const LayerKey* key : layer.kind->keys) {
             const double value = layer.value(key->name);
@@ -37,7 +35,7 @@ std::string layers_json(const std::vector<Layer>& layers) {
 }
 
 /// What one name of the file stands for.
-struct Entry {
+struct EntryWritten {
     std::string name, dtype;
     std::vector<uint64_t> shape;
     const NetTensor* tensor = nullptr;   // or
@@ -48,8 +46,9 @@ struct Entry {
 };
 
 /// All names, wide values first, so that every tensor begins at a multiple of its values' width.
-std::vector<Entry> entries_of(const NetSpec& net, const std::vector<Layer>& layers, const std::vector<NetTensor>& tensors, bool constants) {
-    std::vector<Entry> entries;
+std::vector<EntryWritten> entries_of(const NetSpec& net, const std::vector<Layer>& layers, const std::vector<NetTensor>& tensors,
+                                     bool constants) {
+    std::vector<EntryWritten> entries;
     for (const NetTensor& each : tensors) entries.push_back({each.name, "F32", each.shape, &each});
     const std::vector<Constant> all = constants_of(net);
     for (const NetExtra& extra : net_extras(layers)) {
@@ -57,13 +56,13 @@ std::vector<Entry> entries_of(const NetSpec& net, const std::vector<Layer>& laye
         if (extra.kind == NetExtra::Kind::constant && constants)
             entries.push_back({extra.name, all[extra.constant].dtype, all[extra.constant].shape, nullptr, extra.constant});
         if (extra.kind != NetExtra::Kind::alias) continue;
-        const auto of = std::ranges::find(entries, extra.of, &Entry::name);
+        const auto of = std::ranges::find(entries, extra.of, &EntryWritten::name);
         if (of == entries.end()) continue;   // of a constant that is left out
-        Entry alias = *of;
+        EntryWritten alias = *of;
         alias.name = extra.name;
         entries.push_back(std::move(alias));
     }
-    std::ranges::stable_sort(entries, std::ranges::greater{}, [](const Entry& each) { return dtype_bytes(each.dtype); });
+    std::ranges::stable_sort(entries, std::ranges::greater{}, [](const EntryWritten& each) { return dtype_bytes(each.dtype); });
     return entries;
 }
 
@@ -74,13 +73,13 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     GC_TRY(layers_check(model.net, &layers));
     const NetSpec& net = model.net;
     const std::vector<NetTensor> tensors = net_tensors(layers);
-    const std::vector<Entry> entries = entries_of(net, layers, tensors, !folder.empty());
+    const std::vector<EntryWritten> entries = entries_of(net, layers, tensors, !folder.empty());
     ConstantsReader constants;
     if (!folder.empty() && !constants_of(net).empty())
         if (const Status status = constants.open(folder, net); !status.ok())
             return fail(status.code, "the model has frozen parameters or buffers, which lie beside it in the job's folder: {}",
                         status.what);
-    Json header;
+    nlohmann::ordered_json header;
     header["__metadata__"] = {{"format", "pt"},
                               {"net", layers_json(layers)},
                               {"sample", fmt::format("[{},{},{}]", net.C, net.H, net.W)},
@@ -91,21 +90,21 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
                               {"digest", model.digest},
                               {"step", fmt::format("{}", model.step)},
                               {"accuracy", model.accuracy < 0 ? "null" : fmt::format("{}", model.accuracy)},
-                              {"class_names", dump(Json(class_names_split(model.class_names)))},
+                              {"class_names", dump(nlohmann::ordered_json(class_names_split(model.class_names)))},
                               {"kernel_set", model.kernel_set},
                               {"target_scale", fmt::format("{}", net.target_scale)}};
     if (typed(net)) {
         auto& metadata = header["__metadata__"];
-        metadata["element"] = dump(Json(element_name(net.element)));
+        metadata["element"] = dump(nlohmann::ordered_json(element_name(net.element)));
         metadata["vocabulary"] = fmt::format("{}", net.vocabulary);
         if (net.ignore >= 0) metadata["ignore"] = fmt::format("{}", net.ignore);
-        if (!model.alphabet.empty()) metadata["alphabet"] = dump(Json(model.alphabet));
+        if (!model.alphabet.empty()) metadata["alphabet"] = dump(nlohmann::ordered_json(model.alphabet));
         metadata["targets"] = fmt::format("{}", net.targets);
-        metadata["target_element"] = dump(Json(element_name(net.target_element)));
+        metadata["target_element"] = dump(nlohmann::ordered_json(element_name(net.target_element)));
     }
     if (model.pictures_side > 0) header["__metadata__"]["pictures_side"] = fmt::format("{}", model.pictures_side);
     uint64_t end = 0;
-    for (const Entry& entry : entries) {
+    for (const EntryWritten& entry : entries) {
         const uint64_t begin = end;
         end += entry.bytes();
         header[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, end}}};
@@ -118,7 +117,7 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     GC_TRY(file.open());
     GC_TRY(file.add(std::as_bytes(std::span(length.bytes))));
     GC_TRY(file.add(std::as_bytes(std::span(text))));
-    for (const Entry& entry : entries) {
+    for (const EntryWritten& entry : entries) {
         if (entry.tensor) {
             const std::vector<float> values = entry.tensor->values(parameters);
             GC_TRY(file.add(std::as_bytes(std::span(values))));

@@ -13,7 +13,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t line_bytes_max = 1 << 16, block_bytes = 1 << 16;
+constexpr size_t block_bytes = 1 << 16;
 constexpr size_t text_bytes_max = 64;   // a name, or a loss below 2^43 with six digits after the point
 
 /// Takes `start` off the front.
@@ -83,7 +83,7 @@ Status StepLines::next(StepLine* line, bool* got) {
             if (!*got) continue;
             return {};
         }
-        if (block_.size() - at_ > line_bytes_max) return fail(Code::data, "{}: line {} is too long", path_, number_ + 1);
+        if (block_.size() - at_ > step_line_bytes_max) return fail(Code::data, "{}: line {} is too long", path_, number_ + 1);
         block_.erase(0, at_);
         at_ = 0;
         looked = block_.size();

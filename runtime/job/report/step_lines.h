@@ -6,6 +6,8 @@
 
 namespace gradcast {
 
+constexpr size_t step_line_bytes_max = 1 << 16;   // of a line
+
 struct StepLine {
     uint64_t step = 0;     // from 1
     uint64_t digest = 0;   // of the state after it

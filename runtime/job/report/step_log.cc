@@ -11,9 +11,6 @@
 #include "runtime/job/report/step_lines.h"
 
 namespace gradcast {
-namespace {
-constexpr size_t line_bytes_max = 1 << 16;
-}
 
 Status StepLog::open(const std::string& path, bool threaded, bool append, const Log& log) {
     path_ = path;
@@ -37,7 +34,7 @@ uint64_t StepLog::keep(uint64_t steps) {
         for (ssize_t i = 0; i < got && more; ++i) {
             line += block[static_cast<size_t>(i)];
             if (line.back() != '\n') {
-                more = line.size() < line_bytes_max;
+                more = line.size() < step_line_bytes_max;
                 continue;
             }
             uint64_t step = 0;

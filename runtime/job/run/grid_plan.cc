@@ -14,6 +14,7 @@
 #include "runtime/core/isa.h"
 #include "runtime/job/file/cells.h"
 #include "runtime/job/file/job_rules.h"
+#include "runtime/job/run/memory_check.h"
 #include "runtime/job/run/part_holders.h"
 #include "runtime/job/run/planned_job.h"
 #include "transport/code/kernels.h"
@@ -25,7 +26,7 @@ constexpr uint32_t passes = 2;                 // over each layer, the faster co
 constexpr uint64_t quantised_most = 1 << 22;   // elements
 
 /// The key that a purpose of an arena begins with, in the order of the search.
-constexpr std::pair<std::string_view, MemoryFor> uses[] = {
+constexpr std::pair<std::string_view, MemoryFor> purpose_uses[] = {
     {"parameters", MemoryFor::parameters}, {"copies of weights", MemoryFor::parameters},
     {"optimiser", MemoryFor::optimiser},   {"activation", MemoryFor::activations},
     {"gradients", MemoryFor::gradients},   {"edges", MemoryFor::edges},
@@ -33,8 +34,6 @@ constexpr std::pair<std::string_view, MemoryFor> uses[] = {
     {"words of", MemoryFor::words},        {"coded words", MemoryFor::words},
     {"records", MemoryFor::words},         {"bulk", MemoryFor::words},
     {"evaluation", MemoryFor::evaluation}};
-
-double mib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
 
 /// Why the net of this job cannot be cut; empty: it can be.
 std::string uncut_because(JobConfig job) {
@@ -432,8 +431,8 @@ MemoryByUse memory_by_use(const std::vector<MemoryUse>& places) {
     MemoryByUse all{};
     for (const MemoryUse& place : places)
         for (const auto& [purpose, bytes] : place.bytes) {
-            const auto* use = std::ranges::find_if(uses, [&](const auto& each) { return purpose.starts_with(each.first); });
-            all[static_cast<size_t>(use == std::end(uses) ? MemoryFor::rest : use->second)] += bytes;
+            const auto* use = std::ranges::find_if(purpose_uses, [&](const auto& each) { return purpose.starts_with(each.first); });
+            all[static_cast<size_t>(use == std::end(purpose_uses) ? MemoryFor::rest : use->second)] += bytes;
         }
     return all;
 }

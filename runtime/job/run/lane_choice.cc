@@ -8,8 +8,6 @@
 namespace gradcast {
 namespace {
 
-double mib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
-
 /// What the job would plan with so many lanes.
 Status planned_for(uint32_t lanes, const EngineConfig& config, JobParts& parts, std::vector<MemoryUse>* uses) {
     EngineConfig tried = config;

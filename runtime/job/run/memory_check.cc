@@ -7,11 +7,6 @@
 #include "runtime/job/file/cells.h"
 
 namespace gradcast {
-namespace {
-
-double mib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
-
-}   // namespace
 
 std::string stages_that_fit(const EngineConfig& config, uint64_t memory) {
     GridPlan plan;

@@ -7,6 +7,8 @@
 
 namespace gradcast {
 
+inline double mib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p20; }
+
 /// The most that a job may take at this node: the least of what the daemon's budget has left, and of what the machine has with the bytes
 /// that the job has `taken` already.
 MemoryRoom job_room(const EngineConfig& config, uint64_t taken);
