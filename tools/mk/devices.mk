@@ -6,7 +6,7 @@
 NVCC       := $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDNN      := $(firstword $(wildcard $(addsuffix /cudnn_version.h,$(CUDA_HOME)/include /usr/include /usr/include/x86_64-linux-gnu)))
-CUDA_CODE  := $(shell find $(LIB_DIRS) -path '*/cuda/*.cc' -o -path '*/cuda/*.cu')
+CUDA_CODE  := $(call units,$(shell find $(LIB_DIRS) -path '*/cuda/*.cc')) $(shell find $(LIB_DIRS) -path '*/cuda/*.cu')
 CUDA_VERSION  := $(if $(NVCC),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p'))
 CUDNN_VERSION := $(if $(CUDNN),$(shell awk '/define CUDNN_MAJOR/{a=$$3} /define CUDNN_MINOR/{b=$$3} END{print a"."b}' $(CUDNN)))
 # Whether version $(1) is $(2) or newer.
@@ -47,15 +47,25 @@ $(BUILD)/features.said: FORCE | $(BUILD)/.dir
 # ---- libraries -----------------------------------------------------------------------------------------------------------------
 
 # For GPUs, and once more for tests/cuda/host, which stands in for them: GC_CUDA_HOST is defined there.
+define compiled_cuda
+	$(call say,cuda,$*)
+	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(call strict,$*) -fPIC -isystem $(CUDA_HOME)/include -c $< -o $@
+endef
 $(BUILD)/obj/cuda/%.cc.o: %.cc | $(BUILD)/.dir
-	$(call say,cuda,$<)
-	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) $(call strict,$<) -fPIC -isystem $(CUDA_HOME)/include -c $< -o $@
+	$(compiled_cuda)
+$(BUILD)/obj/cuda/%.cc.o: $(BUILD)/unit/%.cc
+	$(compiled_cuda)
 $(BUILD)/obj/cuda/%.cu.o: %.cu | $(BUILD)/.dir
 	$(call say,nvcc,$<)
 	$(Q)mkdir -p $(@D) && $(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+define compiled_host
+	$(call say,host,$*)
+	$(Q)mkdir -p $(@D) && $(CXX) -Itests/cuda/host -DGC_CUDA_HOST -fPIC $(FLAGS) $(call strict,$*) -x c++ -c $< -o $@
+endef
 $(BUILD)/obj/host/%.o: % | $(BUILD)/.dir
-	$(call say,host,$<)
-	$(Q)mkdir -p $(@D) && $(CXX) -Itests/cuda/host -DGC_CUDA_HOST -fPIC $(FLAGS) $(call strict,$<) -x c++ -c $< -o $@
+	$(compiled_host)
+$(BUILD)/obj/host/%.o: $(BUILD)/unit/%
+	$(compiled_host)
 
 $(BUILD)/obj/rdma/%.o: %.cc | $(BUILD)/.dir
 	$(call say,rdma,$<)
@@ -72,11 +82,12 @@ $(BUILD)/libgradcast_cuda.so: $(CUDA_CODE:%=$(BUILD)/obj/cuda/%.o)
 # tests/cuda against the stand-in and, where CUDA is, against CUDA.
 # Not under TSan, which does not know the stand-in's fibers.
 CUDA_TESTS := $(if $(findstring thread,$(MODE)),,$(BUILD)/tests/cuda $(if $(CUDA_SO),$(BUILD)/tests/cuda-device))
-$(BUILD)/tests/cuda: $(patsubst %,$(BUILD)/obj/host/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc tests/cuda/host/*.cc)) $(LIBRARY)
+CUDA_TEST_CODE := $(call units,$(wildcard tests/cuda/*.cc))
+$(BUILD)/tests/cuda: $(patsubst %,$(BUILD)/obj/host/%.o,$(CUDA_CODE) $(CUDA_TEST_CODE) $(wildcard tests/cuda/host/*.cc)) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
 # What tests/cuda/plans_test.cc puts a described GPU into.
 CUDA_WRAPPED := -Wl,--wrap=cudnnBackendSetAttribute,--wrap=cudnnBackendFinalize,--wrap=cudaSetDevice,--wrap=cudaDeviceSynchronize,--wrap=cublasLtMatmulAlgoGetHeuristic
-$(BUILD)/tests/cuda-device: $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_CODE) $(wildcard tests/cuda/*.cc)) $(LIBRARY)
+$(BUILD)/tests/cuda-device: $(patsubst %,$(BUILD)/obj/cuda/%.o,$(CUDA_CODE) $(CUDA_TEST_CODE)) $(LIBRARY)
 	$(call program,-lgtest_main -lgtest $(CUDA_LIBS) $(CUDA_WRAPPED))
 
 # The programs beside the stand-in, for tests/device and tests/ctl.

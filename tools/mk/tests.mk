@@ -21,8 +21,8 @@ $(BUILD)/obj/tests/fuzz/%.replay.o: tests/fuzz/%.cc | $(BUILD)/.dir
 	$(Q)mkdir -p $(@D) && $(CXX) $(FLAGS) -DLLVMFuzzerTestOneInput=fuzz_$* -c $< -o $@
 
 $(BUILD)/tests/replay: $(patsubst %,$(BUILD)/obj/tests/fuzz/%.replay.o,$(FUZZERS))
-.SECONDEXPANSION:
-$(TESTS): $(BUILD)/tests/%: $$(call objects,tests/%) $(LIBRARY)
+$(foreach each,$(TESTS),$(eval $(each): $(call objects,$(wildcard $(each:$(BUILD)/%=%)/*.cc))))
+$(TESTS): $(LIBRARY)
 	$(call program,-lgtest_main -lgtest)
 $(BUILD)/tests/ctl: $(BUILD)/obj/tools/gradcastctl/job_input.o
 $(BUILD)/obj/tests/rdma/rdma_test.o: $(BUILD)/features.said
@@ -42,9 +42,9 @@ $(BUILD)/tests/job $(BUILD)/tests/dist: | $(CUDA_NAMED)/libgradcast_cuda.so
 $(BUILD)/bench/rivals/mpi: bench/rivals/mpi.cc
 	$(call say,mpicxx,$<)
 	$(Q)mkdir -p $(@D) && mpicxx -std=c++20 -O2 -Wall -Wextra -Wshadow -DOMPI_SKIP_MPICXX -o $@ $<
-$(BUILD)/bench/micro/micro: $(call objects,bench/micro) $(BUILD)/obj/bench/net/rig.o $(LIBRARY)
+$(BUILD)/bench/micro/micro: $(call objects,$(wildcard bench/micro/*.cc)) $(BUILD)/obj/bench/net/rig.o $(LIBRARY)
 	$(call program,-lbenchmark)
-$(BUILD)/bench/data/read: $(call objects,bench/data) $(LIBRARY)
+$(BUILD)/bench/data/read: $(call objects,$(wildcard bench/data/*.cc)) $(LIBRARY)
 	$(call program)
 
 # ---- running -------------------------------------------------------------------------------------------------------------------
