@@ -52,8 +52,7 @@ Status Arbiter::judge(Status found, StepId at) {
         outvoted_ = true;
         return verdict;
     }
-    context_.host.post(static_cast<uint16_t>(Channel::job),
-                       command_event(WrongRank{view_ranks_.empty() ? wrong : view_ranks_[wrong], verdict}));
+    context_.host.post(job_channel, command_event(WrongRank{view_ranks_.empty() ? wrong : view_ranks_[wrong], verdict}));
     return {};
 }
 

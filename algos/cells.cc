@@ -15,7 +15,6 @@ namespace {
 
 constexpr uint64_t cells_tags = uint64_t{3} << 62;      // no other mail has both bits
 constexpr uint64_t cells_tickets = uint64_t{1} << 63;   // no round of the mailbox comes so far
-constexpr uint16_t mail_channel = static_cast<uint16_t>(Channel::mail);
 
 }   // namespace
 

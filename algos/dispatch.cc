@@ -6,9 +6,7 @@
 
 namespace gradcast {
 
-namespace {
-constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
-}
+namespace {}
 
 void Dispatch::add(uint16_t channel, Consumer* consumer) { consumers_.emplace_back(channel, consumer); }
 

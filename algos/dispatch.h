@@ -1,4 +1,4 @@
-// Hands the completions of one view to the trainer: those of Channel::job are kept here, the rest goes to the consumer of its channel.
+// Hands the completions of one view to the trainer: those of job_channel are kept here, the rest goes to the consumer of its channel.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace gradcast {
 
-/// A command on Channel::job: the rank computes wrongly, as `verdict` says.
+/// A command on job_channel: the rank computes wrongly, as `verdict` says.
 struct WrongRank {
     Rank rank = 0;
     Status verdict = {};
 };
-/// Completion::id on Channel::job after WrongRank or any other loss: Completion::rank is lost, for the reason in `status`, and the job goes
+/// Completion::id on job_channel after WrongRank or any other loss: Completion::rank is lost, for the reason in `status`, and the job goes
 /// on without it.
 constexpr uint32_t job_rank_lost = 4;
 
@@ -43,7 +43,7 @@ public:
     /// Blocks until something is completed or the time has come (Code::deadline), and hands it on.  Thread: as of Host::wait().  Errors:
     /// what the job has been ended with elsewhere, or what a consumer says.
     Status collect(uint64_t until_us);
-    /// Blocks until Channel::job says that `id` is done.  The job protocol keeps the deadlines and always
+    /// Blocks until job_channel says that `id` is done.  The job protocol keeps the deadlines and always
     /// answers; this one, of 20 times the job's, is for a network thread that has died.
     Status wait_job(uint64_t id);
 
@@ -68,7 +68,7 @@ private:
     std::vector<bool> lost_;
     std::vector<std::string>& why_lost_;
     std::vector<Rank> expelled_;   // lost, but not yet to the link
-    uint64_t completed_ = 0;       // bits of ids on Channel::job
+    uint64_t completed_ = 0;       // bits of ids on job_channel
     Status ended_;
 };
 

@@ -11,10 +11,9 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t kept_tags = uint64_t{3} << 60;   // no other mail has both bits and none above
-constexpr uint32_t ticket_bit = 61;                 // no round of the mailbox comes so far; other tickets have a bit above
-constexpr uint64_t kept_tickets = uint64_t{1} << ticket_bit;
+constexpr uint32_t kept_ticket_bit = 61;            // no round of the mailbox comes so far; other tickets have a bit above
+constexpr uint64_t kept_tickets = uint64_t{1} << kept_ticket_bit;
 constexpr uint32_t messages_bits = 24;   // of a step
-constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient), mail_channel = static_cast<uint16_t>(Channel::mail);
 
 uint64_t bytes_of(const Layout& words, Word word) { return words.elements * word_bytes(word) + words.groups.size() * sizeof(float); }
 
@@ -142,7 +141,7 @@ Status KeptStages::take(const Completion& completion) {
         if (completion.sum && keeper_ != no_rank) send(*completion.sum);
         return {};
     }
-    if (!completion.status.ok() || completion.id >> ticket_bit != 1) return {};   // Mailbox takes errors
+    if (!completion.status.ok() || completion.id >> kept_ticket_bit != 1) return {};   // Mailbox takes errors
     size_t number = completion.id & ~kept_tickets;
     if (number < sent_.count()) return sent_.open[number] = false, Status{};
     number -= sent_.count();

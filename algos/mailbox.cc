@@ -11,10 +11,10 @@ Mailbox::Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t de
       ranks_(ranks),
       multicasts_(multicasts),
       others_(ranks_but(self, ranks)),
-      mail_(host, static_cast<uint16_t>(Channel::mail)),
-      broadcast_(host, static_cast<uint16_t>(Channel::broadcast)) {
-    dispatch.add(static_cast<uint16_t>(Channel::mail), this);
-    dispatch.add(static_cast<uint16_t>(Channel::broadcast), this);
+      mail_(host, mail_channel),
+      broadcast_(host, broadcast_channel) {
+    dispatch.add(mail_channel, this);
+    dispatch.add(broadcast_channel, this);
 }
 
 void Mailbox::send(const RankSet& to, uint64_t tag, Buffer message, uint64_t ticket) {

@@ -12,7 +12,7 @@ namespace gradcast {
 
 class Mailbox final : public Consumer {
 public:
-    /// multicasts: Channel::broadcast is attached.
+    /// multicasts: broadcast_channel is attached.
     Mailbox(Host& host, Dispatch& dispatch, Progress& progress, uint64_t deadline_us, Rank self, uint32_t ranks, bool multicasts);
 
     /// Begins a round with tickets 1 .. `tickets`.  What the previous round has not waited for ends unseen; its memory must live until

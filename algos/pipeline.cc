@@ -15,7 +15,6 @@ namespace {
 // Of what is no block of a step, in the keys' numbers of blocks: no block has these bits.
 constexpr uint32_t mark_probe = 1u << 30, mark_evaluation = 1u << 31;
 static_assert(blocks_max < mark_probe);
-constexpr uint16_t edge_channel = static_cast<uint16_t>(Channel::edge);
 
 bool takes_gradients(StagePass pass) { return pass == StagePass::backward || pass == StagePass::data; }
 

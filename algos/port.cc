@@ -3,9 +3,7 @@
 #include <algorithm>
 
 namespace gradcast {
-namespace {
-constexpr uint16_t gradient_channel = static_cast<uint16_t>(Channel::gradient);
-}
+namespace {}
 
 /// Time limit of a wait for sums.  It counts from the last packet that arrived, so that a slow network is not taken for a dead one.
 class Port::Patience {

@@ -10,7 +10,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t edge_channel = static_cast<uint16_t>(Channel::edge);
 constexpr uint64_t take_us = 50'000;   // that a lane takes completions before it looks whether a pass has failed
 
 const char* traffic_name(SliceTraffic what) {

@@ -12,13 +12,12 @@ namespace gradcast {
 namespace {
 
 constexpr uint64_t tied_tags = uint64_t{5} << 60;   // bits 62 and 60, without 61: the tags of no other mail
-constexpr uint32_t ticket_bit = 60;                 // the highest bit of these tickets alone: rounds of the mailbox are below it
-constexpr uint64_t tied_tickets = uint64_t{1} << ticket_bit;
+constexpr uint32_t tied_ticket_bit = 60;            // the highest bit of these tickets alone: rounds of the mailbox are below it
+constexpr uint64_t tied_tickets = uint64_t{1} << tied_ticket_bit;
 constexpr uint32_t index_bits = 20, tensor_bits = 24, step_bits = 16;   // of tags; steps of one number are never under way together
 constexpr uint64_t before_steps = ~uint64_t{0};                         // in the place of a step
 constexpr uint64_t piece_bytes = 4 << 20;
 constexpr uint64_t chunk = 1 << 16;   // words that a lane adds at a time
-constexpr uint16_t mail_channel = static_cast<uint16_t>(Channel::mail);
 
 /// y[i] += x[i].  The quantiser's limit keeps sums within the word; they wrap around only where a rank sends other words.
 template <typename Unsigned>
@@ -84,7 +83,7 @@ void TiedSums::post(size_t number, uint64_t step, uint32_t target, Buffer own, B
 
 Status TiedSums::take(const Completion& completion) {
     // After an error the message stays under way: the wait for it ends by broken(), by the mailbox's error, or by its deadline.
-    if (completion.id >> ticket_bit != 1 || !completion.status.ok()) return {};
+    if (completion.id >> tied_ticket_bit != 1 || !completion.status.ok()) return {};
     const size_t number = completion.id & ~tied_tickets;
     if (number < messages_.size()) messages_[number].comes = false;
     else messages_[number - messages_.size()].goes = false;

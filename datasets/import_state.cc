@@ -22,7 +22,7 @@
 namespace gradcast {
 namespace {
 
-constexpr std::string_view first_line = "gradcast import 1";
+constexpr std::string_view state_first_line = "gradcast import 1";
 
 std::string record_path(const std::string& folder) { return folder + "/import.part"; }
 std::string spool_path(const std::string& folder, const char* name) { return fmt::format("{}/{}.part", folder, name); }
@@ -76,7 +76,7 @@ bool record_read(const std::string& path, std::string* what, ImportState* state)
         const std::string_view line = rest.substr(0, end), before = std::string_view(text).substr(0, text.size() - rest.size());
         rest.remove_prefix(end + 1);
         if (rest.empty()) return line == last_line(before);
-        if (first ? line != first_line : !line_parse(line, what, state)) return false;
+        if (first ? line != state_first_line : !line_parse(line, what, state)) return false;
     }
 }
 
@@ -125,8 +125,8 @@ Status ImportFiles::save(ImportState& state) {
         GC_TRY(each.spool->sync());
         state.bytes.push_back(each.spool->bytes());
     }
-    std::string text = fmt::format("{}\nwhat {}\ndone {} {}\nskipped {}\n", first_line, what_, state.taken, fmt::join(state.bytes, " "),
-                                   fmt::join(state.bad, " "));
+    std::string text = fmt::format("{}\nwhat {}\ndone {} {}\nskipped {}\n", state_first_line, what_, state.taken,
+                                   fmt::join(state.bytes, " "), fmt::join(state.bad, " "));
     for (const std::string& each : state.bad_texts) text += fmt::format("bad {}\n", each);
     for (const auto& [what, of] : state.oddities.kinds()) text += fmt::format("odd {} {}\t{}\n", of.first, what, of.second);
     GC_TRY(file_write(record_path(folder_), text + last_line(text) + "\n", 0600));

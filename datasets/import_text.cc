@@ -16,7 +16,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t piece_bytes = 1 << 20;
+constexpr size_t text_piece_bytes = 1 << 20;
 
 /// The file to train on, and the one to test on, if there is one.
 Status files_find(const ImportConfig& config, std::string_view ending, std::string* train, std::string* test) {
@@ -36,7 +36,7 @@ template <typename Each>
 Status pieces(const std::string& path, Each each) {
     Source source;
     GC_TRY(source.open(path));
-    std::vector<uint8_t> piece(piece_bytes);
+    std::vector<uint8_t> piece(text_piece_bytes);
     uint64_t at = 0;
     for (size_t got; (got = source.read(piece.data(), piece.size())) > 0; at += got) GC_TRY(each(std::span(piece).first(got), at));
     GC_TRY(source.end("its text"));
@@ -212,7 +212,7 @@ Status vocabulary_open(const ImportConfig& config, Import* import, Tokeniser* to
 Status tail_move(const ImportConfig& config, Import* import) {
     Set &train = import->train, &test = import->test;
     const uint64_t width = element_bytes(train.element), kept = train_share(config, train.tokens);
-    std::vector<uint8_t> piece(piece_bytes);
+    std::vector<uint8_t> piece(text_piece_bytes);
     for (uint64_t at = kept * width, end = train.tokens * width, some = 0; at < end; at += some) {
         some = std::min<uint64_t>(piece.size(), end - at);
         GC_TRY(train.images.read(at, piece.data(), some));

@@ -24,7 +24,7 @@
 namespace gradcast {
 namespace {
 
-constexpr std::string_view first_line = "gradcast verified shards 1\n";
+constexpr std::string_view verified_first_line = "gradcast verified shards 1\n";
 constexpr size_t key_digits = 64;
 constexpr uint64_t save_us = 1'000'000;   // between two writes, so that an end of the process costs little
 constexpr useconds_t lock_poll_us = 10'000;
@@ -54,8 +54,8 @@ std::string key_of(const std::string& host, const struct stat& file, const Shard
 
 /// Empty if any line is not as this file writes it.
 std::vector<Entry> record_parse(std::string_view text) {
-    if (!text.starts_with(first_line)) return {};
-    text.remove_prefix(first_line.size());
+    if (!text.starts_with(verified_first_line)) return {};
+    text.remove_prefix(verified_first_line.size());
     std::vector<Entry> entries;
     while (!text.empty()) {
         const size_t end = text.find('\n');
@@ -97,7 +97,7 @@ void record_add(const std::string& path, const std::vector<Entry>& added) {
     std::erase_if(entries, [&](const Entry& entry) { return anew.contains(entry.key); });
     entries.insert(entries.end(), added.begin(), added.end());
     if (entries.size() > verified_max) entries.erase(entries.begin(), entries.end() - verified_max);
-    std::string text(first_line);
+    std::string text(verified_first_line);
     for (const Entry& entry : entries) text += fmt::format("{} {}\n", entry.key, entry.verified);
     (void)file_write(path, text, 0600).ok();
 }

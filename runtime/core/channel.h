@@ -1,10 +1,10 @@
-// Which protocols a rank has.
+// Which protocols a rank has: their channels of a view, the same at every rank.
 #pragma once
 #include <cstdint>
 
 namespace gradcast {
 
-/// Channels of a view, the same at every rank.
-enum class Channel : uint16_t { job = 0, gradient = 1, mail = 2, view = 3, broadcast = 4, edge = 5 };   // view: of none, see ViewProtocol
+constexpr uint16_t job_channel = 0, gradient_channel = 1, mail_channel = 2, broadcast_channel = 4, edge_channel = 5;
+constexpr uint16_t view_channel = 3;   // of no view, see ViewProtocol
 
 }   // namespace gradcast

@@ -8,7 +8,7 @@
 namespace gradcast {
 namespace {
 
-std::vector<std::string_view> cut(std::string_view text, char by) {
+std::vector<std::string_view> split(std::string_view text, char by) {
     std::vector<std::string_view> parts;
     for (size_t at = 0; at <= text.size();) {
         const size_t end = std::min(text.find(by, at), text.size());
@@ -19,7 +19,7 @@ std::vector<std::string_view> cut(std::string_view text, char by) {
 }
 
 bool has(std::string_view list, std::string_view word) {
-    for (std::string_view each : cut(list, ','))
+    for (std::string_view each : split(list, ','))
         if (each == word) return true;
     return false;
 }
@@ -43,14 +43,14 @@ bool number_in(const std::string& path, uint64_t* number) {
 void control_groups(const std::string& root, std::string_view controller, const std::function<void(const ControlGroup&)>& see) {
     std::string mounts, groups;
     if (!file_read(root + "/proc/self/mountinfo", &mounts).ok() || !file_read(root + "/proc/self/cgroup", &groups).ok()) return;
-    for (std::string_view line : cut(mounts, '\n')) {
+    for (std::string_view line : split(mounts, '\n')) {
         const size_t dash = line.find(" - ");   // id parent device root mount-point options… - type source super-options
         if (dash == line.npos) continue;
-        const auto mount = cut(line, ' '), type = cut(line.substr(dash + 3), ' ');
+        const auto mount = split(line, ' '), type = split(line.substr(dash + 3), ' ');
         if (mount.size() < 5 || type.size() < 3) continue;
         const bool two = type[0] == "cgroup2";
         if (!two && (type[0] != "cgroup" || !has(type[2], controller))) continue;
-        for (std::string_view group : cut(groups, '\n')) {   // number:controllers:/path
+        for (std::string_view group : split(groups, '\n')) {   // number:controllers:/path
             const size_t first = group.find(':'), second = group.find(':', first + 1);
             if (second == group.npos) continue;
             const std::string_view controllers = group.substr(first + 1, second - first - 1);

@@ -327,7 +327,7 @@ Status JobRun::prepare() {
     GC_TRY(driver_open(link, host_.log, &driver));
     engine->counters(&driver->counters());
     driver->register_memory(engine->memory());
-    if (engine->views()) driver->attach(static_cast<uint16_t>(Channel::view), engine->views());
+    if (engine->views()) driver->attach(view_channel, engine->views());
 
     std::lock_guard lock(mutex_);
     const AlgorithmKind* kind;

@@ -54,7 +54,7 @@ public:
     /// This node takes no further part.
     static void stop(Host& host);
 
-    static constexpr uint16_t channel = static_cast<uint16_t>(Channel::view);
+    static constexpr uint16_t channel = view_channel;
 
 private:
     struct Command;   // what those functions order

@@ -4,11 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/core/channel.h"
 #include "runtime/core/types.h"
 
 namespace gradcast {
-
-constexpr uint16_t edge_channel = 5;
 
 inline Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }
 

@@ -1,6 +1,7 @@
 // An edge does not wait behind the words of an exchange, nor behind large messages: its delay on a link of 100 Mbit/s that these keep full.
 #include <algorithm>
 
+#include "runtime/core/channel.h"
 #include "tests/edges/buffer.h"
 #include "tests/link/fixture.h"
 #include "tests/link/namespace.h"
@@ -9,7 +10,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t gradient_channel = 1;
 constexpr uint32_t edge_bytes = 10'000;
 
 /// Keeps some MiB of packets of this type queued to the other rank.

@@ -81,7 +81,7 @@ protected:
             nodes[rank].start();
             trainers.emplace_back([&, rank] {
                 WrappedHost host(nodes[rank].driver->host(), [&](uint16_t channel, Protocol* protocol) -> Protocol* {
-                    if (!spoiler || rank != 1 || channel != static_cast<uint16_t>(Channel::gradient)) return protocol;
+                    if (!spoiler || rank != 1 || channel != gradient_channel) return protocol;
                     spoiler->inner = static_cast<Exchange*>(protocol);
                     return spoiler;
                 });

@@ -272,7 +272,7 @@ struct Words final : Consumer {
 TEST_F(PartCopiesTest, ACopyGoesOnWheneverTheTrainerCollects) {
     constexpr uint32_t words = 30;
     constexpr uint64_t steps = 5, tag = 77, between_us = 100'000;
-    constexpr auto channel = static_cast<uint16_t>(Channel::mail);
+    constexpr auto channel = mail_channel;
     const std::string text = replaced(this->text(2, ""), "outputs = 700", "outputs = 60000");
     std::vector<EngineConfig> configs = {config(text, 2, 0), config(text, 2, 1)};
     Report reports[] = {Report{Log()}, Report{Log()}};

@@ -49,7 +49,7 @@ protected:
             run.folders.push_back(c.folder);
             run.status = Engine::open(c, Log(), &engines[rank]);
             if (!run.status.ok()) return run;
-            if (engines[rank]->views()) simulator->attach(rank, static_cast<uint16_t>(Channel::view), engines[rank]->views());
+            if (engines[rank]->views()) simulator->attach(rank, view_channel, engines[rank]->views());
             simulator->trainer(rank, [&engine = *engines[rank]](Host& host) { return engine.run(host); });
         }
         if (options.meddle) options.meddle(*simulator);

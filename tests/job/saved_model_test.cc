@@ -219,7 +219,7 @@ TEST_F(EngineTest, ADeathAtTheLastBarrierLosesNoModel) {
             ASSERT_TRUE(Engine::open(c, Log(), &engines[rank]).ok());
             simulator->trainer(rank, [&, rank](Host& host) {
                 WrappedHost wrapped(host, [&, rank](uint16_t channel, Protocol* protocol) -> Protocol* {
-                    if (rank != victim || channel != static_cast<uint16_t>(Channel::job)) return protocol;
+                    if (rank != victim || channel != job_channel) return protocol;
                     dies = std::make_unique<DiesAtTheEnd>(protocol, *simulator, rank);
                     return dies.get();
                 });

@@ -92,7 +92,7 @@ protected:
             if (!status.ok()) return {};
             simulator->trainer(rank, [&spoiler, &engine = *engines[rank], spoils = rank == wrong](Host& host) {
                 WrappedHost wrapped(host, [&](uint16_t channel, Protocol* protocol) -> Protocol* {
-                    if (!spoils || channel != static_cast<uint16_t>(Channel::gradient)) return protocol;
+                    if (!spoils || channel != gradient_channel) return protocol;
                     spoiler.inner = static_cast<Exchange*>(protocol);
                     return &spoiler;
                 });

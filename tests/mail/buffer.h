@@ -4,12 +4,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/core/channel.h"
 #include "runtime/core/rng.h"
 #include "runtime/core/types.h"
 
 namespace gradcast {
-
-constexpr uint16_t mail_channel = 2;
 
 inline uint32_t random_of(uint64_t seed, uint32_t a, uint32_t b) { return random4(Purpose::test, seed, a, b)[0]; }
 inline Buffer buffer_of(std::vector<std::byte>& bytes) { return {bytes.data(), nullptr, bytes.size()}; }

@@ -76,7 +76,7 @@ TEST(ClippedGrids, TermsThatDifferEndTheJob) {
     StagesJob job = job_of(clipped_cases[2]);
     std::unique_ptr<LyingProtocol> lying;
     job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-        if (rank != 2 || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+        if (rank != 2 || channel != mail_channel) return protocol;
         lying = std::make_unique<LyingProtocol>(*protocol, cells_tags | 2, 80);   // the lowest bits of the second step's first term
         return lying.get();
     };

@@ -67,7 +67,7 @@ uint32_t expect_the_wanted(const LateCase& each, uint32_t mark) {
         const Late* edges = nullptr;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
             if (rank != each.last) return protocol;
-            const bool of_edges = channel == static_cast<uint16_t>(Channel::edge);
+            const bool of_edges = channel == edge_channel;
             Late& made = protocols.emplace_back(*protocol, of_edges, late, mark);
             if (of_edges) edges = &made;
             return &made;

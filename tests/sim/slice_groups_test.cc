@@ -344,7 +344,7 @@ TEST(SliceGroups, WhatDoesNotComeIsNamed) {
         job.preset = row.preset, job.slices = row.slices, job.parallel += row.micro_batch;
         std::unique_ptr<DeafProtocol> deaf;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-            if (rank != 1 || channel != static_cast<uint16_t>(Channel::edge)) return protocol;
+            if (rank != 1 || channel != edge_channel) return protocol;
             deaf = std::make_unique<DeafProtocol>(*protocol, row.in_steps);
             return deaf.get();
         };
@@ -365,7 +365,7 @@ TEST(SliceGroups, ThatDifferEndTheJob) {
     job.preset = "lenet5", job.slices = "slices = 2\nsliced = [\"fc1\"]\n";
     std::unique_ptr<LyingProtocol> lying;
     job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-        if (rank != 1 || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+        if (rank != 1 || channel != mail_channel) return protocol;
         lying = std::make_unique<LyingProtocol>(*protocol, cells_tags | 3, 64);   // Word::shared
         return lying.get();
     };

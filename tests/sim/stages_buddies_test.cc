@@ -284,7 +284,7 @@ TEST(StagesBuddies, ACopyThatDiffersEndsTheJob) {
         Buddies job(4);
         std::unique_ptr<Flipping> flipping;
         job.wrap = [&](Rank of, uint16_t channel, Protocol* protocol) -> Protocol* {
-            if (of != rank || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+            if (of != rank || channel != mail_channel) return protocol;
             flipping = std::make_unique<Flipping>(*protocol);
             return flipping.get();
         };
@@ -323,16 +323,16 @@ TEST(StagesBuddies, NobodyAppliesAStepThatABuddyMayMiss) {
         std::map<std::pair<Rank, uint16_t>, std::unique_ptr<Watched>> watched;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
             auto& place = watched[{rank, channel}] = std::make_unique<Watched>(*protocol);
-            place->exchanges = channel == static_cast<uint16_t>(Channel::gradient);
+            place->exchanges = channel == gradient_channel;
             return place.get();
         };
         job.run();
         job.expect(alone().digest);
         for (Rank rank = 0; rank < 4; ++rank) {
-            const auto& applied = watched[{rank, static_cast<uint16_t>(Channel::gradient)}]->applied_us;
+            const auto& applied = watched[{rank, gradient_channel}]->applied_us;
             EXPECT_EQ(applied.size(), job.steps - 1);
             for (Rank keeper = 0; keeper < 4; ++keeper) {
-                const auto& come = watched[{keeper, static_cast<uint16_t>(Channel::mail)}]->come_us;
+                const auto& come = watched[{keeper, mail_channel}]->come_us;
                 for (const auto& [step, us] : applied)
                     EXPECT_LE(come.at(step), us) << "rank " << rank << ", step " << step << " at rank " << keeper;
             }

@@ -95,7 +95,7 @@ TEST(StagesLost, NobodyAppliesAStepThatOthersMayMiss) {
             job.sim.jitter_us = 5'000;
             std::vector<std::unique_ptr<Watched>> ranks(job.sim.ranks);
             job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-                if (channel != static_cast<uint16_t>(Channel::gradient)) return protocol;
+                if (channel != gradient_channel) return protocol;
                 ranks[rank] = std::make_unique<Watched>(*protocol);
                 return ranks[rank].get();
             };
@@ -141,7 +141,7 @@ TEST(StagesLost, ARankThatComputesWronglyIsMissed) {
         set(job, {exchange, "m = 2\ns = 1\n", 3}, two_stages);
         std::unique_ptr<Flipping> flipping;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-            if (rank != 2 || channel != static_cast<uint16_t>(Channel::edge)) return protocol;
+            if (rank != 2 || channel != edge_channel) return protocol;
             flipping = std::make_unique<Flipping>(*protocol);
             return flipping.get();
         };

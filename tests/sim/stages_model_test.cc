@@ -71,7 +71,7 @@ TEST(StagesModel, TheWriterIsLostAndTheRankThatItHasTold) {
         job.sim.ranks = 6;
         std::vector<std::unique_ptr<PartlyDeaf>> deaf;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-            if (rank == 0 || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+            if (rank == 0 || channel != mail_channel) return protocol;
             const auto lost = [&, rank](const Packet& packet, uint64_t tag) {
                 const bool digest = packet.sender == 0 && tag == digest_tag;
                 const bool word = packet.sender == 1 && tag >> 61 == 5 && (tag & word_bit) && !(tag & 0xffff);

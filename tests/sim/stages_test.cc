@@ -437,7 +437,7 @@ TEST(Stages, AnEdgeThatDoesNotComeIsNamed) {
     job.sim.ranks = 2;
     std::unique_ptr<DeafProtocol> deaf;
     job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-        if (rank != 1 || channel != static_cast<uint16_t>(Channel::edge)) return protocol;
+        if (rank != 1 || channel != edge_channel) return protocol;
         deaf = std::make_unique<DeafProtocol>(*protocol);
         return deaf.get();
     };
@@ -465,7 +465,7 @@ TEST(Stages, ReplicasThatDifferEndTheJob) {
         job.sim.ranks = 4;
         std::unique_ptr<LyingProtocol> lying;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-            if (rank != liar || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+            if (rank != liar || channel != mail_channel) return protocol;
             lying = std::make_unique<LyingProtocol>(*protocol, row.tag, row.byte);
             return lying.get();
         };

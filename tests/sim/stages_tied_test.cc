@@ -203,7 +203,7 @@ TEST(StagesTied, DifferentCopiesEndTheJob) {
         job.sim.ranks = 2;
         std::unique_ptr<LyingProtocol> lying;
         job.wrap = [&](Rank rank, uint16_t channel, Protocol* protocol) -> Protocol* {
-            if (rank != liar || channel != static_cast<uint16_t>(Channel::mail)) return protocol;
+            if (rank != liar || channel != mail_channel) return protocol;
             lying = std::make_unique<LyingProtocol>(*protocol, uint64_t{5} << 60 | 1, 3);   // words of step 0: algos/tied_sums.cc
             return lying.get();
         };

@@ -20,7 +20,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t gradient = static_cast<uint16_t>(Channel::gradient);
 constexpr uint32_t steps = 4;
 constexpr uint64_t deadline_us = 4'000'000;
 
@@ -176,7 +175,7 @@ struct Cluster {
             GC_TRY(Engine::open(engine, log, &engines.emplace_back()));
             sim->trainer(r, [this, r](Host& host) {
                 const auto wrap = [this, r](uint16_t channel, Protocol* protocol) -> Protocol* {
-                    if (channel != gradient) return protocol;
+                    if (channel != gradient_channel) return protocol;
                     if (spoiler && r == spoiled) {
                         spoiler->inner = static_cast<Exchange*>(protocol);
                         return spoiler;

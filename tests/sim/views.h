@@ -122,7 +122,7 @@ struct Lossy {
             const uint64_t at_us = config.join ? joins[r - config.first_nodes] : 0;
             const Status status = Engine::open(config, Log(), &engines.emplace_back());
             ASSERT_TRUE(status.ok()) << status.what;
-            if (Protocol* views = engines[r]->views()) sim->attach(r, static_cast<uint16_t>(Channel::view), views);
+            if (Protocol* views = engines[r]->views()) sim->attach(r, view_channel, views);
             sim->trainer(r, [this, r, at_us](Host& host) {
                 std::vector<Completion> none;
                 (void)host.wait(&none, at_us);

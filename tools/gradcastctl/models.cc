@@ -22,7 +22,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t matrix_classes_max = 20;   // fits a terminal
+constexpr size_t terminal_classes_max = 20;   // fits a terminal
 
 bool is_folder(const std::string& path) {
     struct stat info;
@@ -217,7 +217,7 @@ static int command_evaluate(const Options& options, const std::string& which, co
     }
     fmt::print("{} samples, {} right, loss {:.6f}, kernels {}\n", evaluation.count, evaluation.right, evaluation.loss, evaluation.kernels);
     std::vector<std::vector<std::string>> rows = {{"class", evaluation.by_position ? "pixels" : "samples", "right", "accuracy"}};
-    const bool matrix = classes <= matrix_classes_max;
+    const bool matrix = classes <= terminal_classes_max;
     for (size_t k = 0; k < classes && matrix; ++k) rows[0].push_back(fmt::format("as {}", k));
     for (size_t i = 0; i < classes; ++i) {
         const uint64_t count = evaluation.count_of_class[i], right = evaluation.right_of_class[i];

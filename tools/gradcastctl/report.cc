@@ -15,7 +15,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t runs_max = 16, matrix_classes_max = 32;   // larger matrices have no place on a page
+constexpr size_t runs_max = 16, page_classes_max = 32;   // larger matrices have no place on a page
 
 constexpr const char* style =
     ":root{--back:#f4f5f7;--card:#fff;--line:#d9dde3;--text:#1b1f24;--dim:#57606a;--bad:#c21f2b;--hot:11,92,214}\n"
@@ -206,7 +206,7 @@ private:
             const Evaluation& found = *runs_[i].evaluation;
             const size_t classes = found.count_of_class.size();
             html += "<h3>" + name_of(i) + "</h3>\n";
-            if (classes > matrix_classes_max || found.confusion.size() != classes * classes) {
+            if (classes > page_classes_max || found.confusion.size() != classes * classes) {
                 html += fmt::format("<p class=\"dim\">{} classes are too many for a page: gradcastctl evaluate -o json has all.</p>\n",
                                     classes);
                 continue;

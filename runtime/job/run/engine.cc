@@ -523,8 +523,7 @@ private:
         const Cells& cells = *context.cells;
         const auto take_reports = [&](uint64_t us) {   // of the others, which were on their way when the job ended
             if (!session_->is_open()) return;
-            session_->dispatch().take_rest(static_cast<uint16_t>(Channel::mail), context.host.now_us() + us,
-                                           [&] { return cells.all_hold(); });
+            session_->dispatch().take_rest(mail_channel, context.host.now_us() + us, [&] { return cells.all_hold(); });
         };
         const bool holds = cells.reported() && context.part_step == context.step;
         if (holds) take_reports(0);

@@ -35,7 +35,7 @@ public:
     virtual Buffer memory() const = 0;
     virtual uint64_t deadline_us() const = 0;          // D, as this node needs it: the job file's, or 8 block times
     virtual void deadline(uint64_t deadline_us) = 0;   // as all members have agreed; before run()
-    /// To be attached to the link on Channel::view, of no view, before it runs; null without `survive`: the job keeps its first view.
+    /// To be attached to the link on view_channel, of no view, before it runs; null without `survive`: the job keeps its first view.
     virtual Protocol* views() = 0;
     virtual Profile* profile() = 0;
     /// Trainer thread, once: all steps, evaluation, final.h5 (the lowest living rank; the others too where ranks are lost after the last

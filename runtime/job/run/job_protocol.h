@@ -1,5 +1,5 @@
 // How the ranks of a job keep in step about the job itself: they begin together, know who lives, end with one verdict.  A state machine on
-// Channel::job.
+// job_channel.
 //
 // There is one message, the *news* of a rank: its phase, how far its trainer is, and whatever goes with the phase.  It is sent to all when
 // something changes and as the heartbeat, and the latest counts, so nothing depends on any single packet.
@@ -38,7 +38,7 @@
 
 namespace gradcast {
 
-/// An order of the trainer on Channel::job, beside WrongRank.
+/// An order of the trainer on job_channel, beside WrongRank.
 struct JobCommand {
     struct Begin {
         uint64_t state = 0;   // digest of the initial state
@@ -57,7 +57,7 @@ struct JobCommand {
     };
     std::variant<Begin, End, Pause, Abort, Leave> what;
 };
-/// Completion::id on Channel::job.
+/// Completion::id on job_channel.
 enum class JobDone : uint32_t {
     begun = 1,
     ended = 2,

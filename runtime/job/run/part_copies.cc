@@ -62,8 +62,8 @@ void PartCopies::open(Options options, const JobParts& parts, Buffer memory) {
 void PartCopies::join(Host& host, Dispatch& dispatch) {
     leave();
     if (!parts_) return;
-    mail_.emplace(host, static_cast<uint16_t>(Channel::mail));
-    dispatch.add(static_cast<uint16_t>(Channel::mail), this);
+    mail_.emplace(host, mail_channel);
+    dispatch.add(mail_channel, this);
 }
 
 void PartCopies::leave() {

@@ -10,7 +10,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint16_t on(Channel channel) { return static_cast<uint16_t>(channel); }
 // Of mail.  A resume's messages have bit 62 and small numbers, two a cell.  So numbers of lanes have a bit of their own; scales are shared
 // where nothing is resumed.
 constexpr uint64_t tag_scales = uint64_t{1} << 62 | 10, tag_lanes = uint64_t{1} << 62 | uint64_t{1} << 39;
@@ -270,16 +269,16 @@ void Session::open(Context& context, const std::vector<NodeId>& lost) {
     context.cells = cells_.get();
     const bool sums = bulk_ && !broadcast_;
     std::vector<Attachment> attachments = {
-        {on(Channel::job), job_protocol_.get(), false},
-        {on(Channel::gradient),
+        {job_channel, job_protocol_.get(), false},
+        {gradient_channel,
          group_ ? group_.get()
          : sums ? bulk_.get()
                 : exchange_.get(),
          sums},
-        {on(Channel::mail), mail_protocol_.get(), false},
+        {mail_channel, mail_protocol_.get(), false},
     };
-    if (broadcast_) attachments.push_back({on(Channel::broadcast), bulk_.get(), true});
-    if (edges_) attachments.push_back({on(Channel::edge), edges_.get(), false});
+    if (broadcast_) attachments.push_back({broadcast_channel, bulk_.get(), true});
+    if (edges_) attachments.push_back({edge_channel, edges_.get(), false});
     open_ = true;
     host_->open_view(view_.number, attachments);
 }
@@ -375,7 +374,7 @@ Status Session::share_scales(bool own) {
     return {};
 }
 
-void Session::post(Host& host, const JobCommand& command) { host.post(on(Channel::job), command_event(command)); }
+void Session::post(Host& host, const JobCommand& command) { host.post(job_channel, command_event(command)); }
 
 uint32_t Session::losses_tolerated() const {
     if (!spare()) return exchange_->losses_tolerated();

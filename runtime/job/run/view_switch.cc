@@ -14,7 +14,6 @@ namespace {
 
 using Ended = ViewNotice::Ended::Why;
 
-constexpr uint16_t job_channel = static_cast<uint16_t>(Channel::job);
 constexpr uint64_t join_patience = 8;   // deadlines, until a joiner that no view has taken in ends
 
 const char* why_departed(NodeId node, Suspicion why, const ViewAction& action) {
