@@ -6,8 +6,6 @@
 
 namespace gradcast {
 
-namespace {}
-
 void Dispatch::add(uint16_t channel, Consumer* consumer) { consumers_.emplace_back(channel, consumer); }
 
 Status Dispatch::collect(uint64_t until_us) {

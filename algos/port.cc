@@ -3,7 +3,6 @@
 #include <algorithm>
 
 namespace gradcast {
-namespace {}
 
 /// Time limit of a wait for sums.  It counts from the last packet that arrived, so that a slow network is not taken for a dead one.
 class Port::Patience {

@@ -40,13 +40,13 @@ bool digests_write(hid_t data_set, const std::string& digests) {
 constexpr uint64_t piece_bytes = 4 << 20;   // written at a time
 
 /// What is written: samples of `sample_bytes`, a digest for each digest_samples.
-struct SamplesWritten {
+struct SampleArray {
     const SamplesRead& read;
     uint64_t sample_bytes, digest_samples;
 };
 
 /// compress > 0: deflated, `stored_samples` in a chunk.  *status: the error of a read.
-bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, const SamplesWritten& samples, Status* status,
+bool data_set_write(hid_t file, const char* name, hid_t type, std::vector<hsize_t> dims, const SampleArray& samples, Status* status,
                     uint32_t compress = 0, uint64_t stored_samples = 1) {
     Hid creation(H5Pcreate(H5P_DATASET_CREATE)), space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr));
     // No time stamps: equal data give equal bytes.

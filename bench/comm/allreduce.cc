@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t seed = 1;
 constexpr uint64_t stride = 16;   // offset in floats between the gradients of consecutive blocks
-constexpr uint64_t least_us = 30'000'000;
+constexpr uint64_t allreduce_least_us = 30'000'000;
 
 const Column allreduce_columns[] = {{"exchange", "exchange", 1, 0, 9},
                                     {"size_bytes", "size B", 1, 0, 10},
@@ -92,8 +92,8 @@ std::vector<float> numbers(uint64_t count, uint32_t blocks) {
 
 // ---- one exchange at one size --------------------------------------------------------------------------------------------------
 
-struct Cell {
-    Cell(Bench& bench_, const ExchangeKind& kind_, const Layout& layout_)
+struct AllreduceCell {
+    AllreduceCell(Bench& bench_, const ExchangeKind& kind_, const Layout& layout_)
         : bench(bench_),
           kind(kind_),
           count(layout_.elements),
@@ -122,7 +122,7 @@ struct Cell {
     std::vector<uint32_t> own;   // blocks of this rank
     std::vector<Buffer> gradients;
     Buffer expected_words;
-    uint64_t bound_bytes = 0, deadline_us = least_us;
+    uint64_t bound_bytes = 0, deadline_us = allreduce_least_us;
     double d = 0;
     PlainRing plain;
     BulkCounters bulk_counters;
@@ -136,7 +136,7 @@ struct Cell {
     Station station;                              // last member: its thread ends first
 };
 
-Status Cell::open() {
+Status AllreduceCell::open() {
     const BenchOptions& options = bench.options;
     Rendezvous& rendezvous = bench.rendezvous;
     const uint32_t segment = datagrams ? bench.datagram_bytes : options.segment_bytes ? options.segment_bytes : segment_bytes_stream;
@@ -172,7 +172,7 @@ Status Cell::open() {
 }
 
 // Compares with the sum over all blocks, computed by this rank alone.
-Status Cell::wrong_in(StepId step, Word word, uint64_t* wrong) {
+Status AllreduceCell::wrong_in(StepId step, Word word, uint64_t* wrong) {
     for (uint32_t b = 0; b < sums.size(); ++b) {
         const Bucket &bucket = layout.buckets[b], &words = codec->words().buckets[b];
         std::vector<float> maxima(bucket.group_count);
@@ -192,7 +192,7 @@ Status Cell::wrong_in(StepId step, Word word, uint64_t* wrong) {
 
 // Quantises and encodes on a lane as a net does: a bucket is sent while the next one is made.  pause_us: extra time of the step's gradient,
 // divided among the buckets.
-Status Cell::contribute(StepId step, uint64_t pause_us) {
+Status AllreduceCell::contribute(StepId step, uint64_t pause_us) {
     for (uint32_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         if (pause_us > 0) ::usleep(static_cast<useconds_t>(pause_us / layout.buckets.size()));
@@ -212,7 +212,7 @@ Status Cell::contribute(StepId step, uint64_t pause_us) {
 }
 
 // Waits for all sums of a step.
-Status Cell::collect(StepId step, uint64_t start_us) {
+Status AllreduceCell::collect(StepId step, uint64_t start_us) {
     size_t remaining = sums.size();
     auto take = [&](const Completion& each) {
         if (each.step != step) return false;
@@ -237,7 +237,7 @@ Status Cell::collect(StepId step, uint64_t start_us) {
     return {};
 }
 
-void Cell::release(StepId step) { station.post(command_event<ExchangeCommand>({ExchangeCommand::Release{step}})); }
+void AllreduceCell::release(StepId step) { station.post(command_event<ExchangeCommand>({ExchangeCommand::Release{step}})); }
 
 uint64_t page_faults() {
     rusage usage;
@@ -245,7 +245,7 @@ uint64_t page_faults() {
     return static_cast<uint64_t>(usage.ru_minflt + usage.ru_majflt);
 }
 
-Status Cell::repeat(int64_t run, nlohmann::json& mine) {
+Status AllreduceCell::repeat(int64_t run, nlohmann::json& mine) {
     const BenchOptions& options = bench.options;
     const StepId step = step_of(run);
     const std::string interface = bench.nodes[bench.rendezvous.rank()]["interface"];
@@ -286,7 +286,7 @@ Status Cell::repeat(int64_t run, nlohmann::json& mine) {
 
 // Steps back to back, as in a job: a rank that has its sums begins the next step, whose gradient takes up to --skew.  "took" is the time
 // from the barrier before the first step to each step's end at this rank.
-Status Cell::train(nlohmann::json& mine) {
+Status AllreduceCell::train(nlohmann::json& mine) {
     const BenchOptions& options = bench.options;
     const std::string interface = bench.nodes[bench.rendezvous.rank()]["interface"];
     const LinkCounters& counters = station.counters();
@@ -338,7 +338,7 @@ std::vector<double> slowest(const std::vector<nlohmann::json>& all, const char* 
 Status cell_run(Bench& bench, const ExchangeKind& kind, const Load& load, nlohmann::json* row) {
     const BenchOptions& options = bench.options;
     const uint64_t bytes = load.layout.elements * 4;
-    Cell cell(bench, kind, load.layout);
+    AllreduceCell cell(bench, kind, load.layout);
     GC_TRY(cell.open());
     nlohmann::json mine = nlohmann::json::object();
     // Repetition -1 - warmup opens the streams; their handshakes are not measured.  The repetitions run in a thread of their own, like a

@@ -12,7 +12,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t least_us = 30'000'000;
+constexpr uint64_t transfer_least_us = 30'000'000;
 
 const Column multicast_columns[] = {{"senders", "senders", 1, 0, 7},
                                     {"size_bytes", "size B", 1, 0, 10},
@@ -112,8 +112,8 @@ private:
     std::vector<uint64_t> missing_;   // by sender: missing bytes of that buffer
 };
 
-struct Cell {
-    Cell(Bench& bench_, uint64_t bytes_, bool datagrams)
+struct TransferCell {
+    TransferCell(Bench& bench_, uint64_t bytes_, bool datagrams)
         : bench(bench_),
           self(bench_.rendezvous.rank()),
           n(bench_.rendezvous.ranks()),
@@ -126,7 +126,7 @@ struct Cell {
         if (datagrams)
             bulk = bulk_create({.self = self, .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = bench_.options.pace / 8}, courier,
                                arena, &counters);
-        deadline_us = least_us + (bench.rate ? bytes * n * 8 * 1'000'000 / bench.rate * 4 : 0);
+        deadline_us = transfer_least_us + (bench.rate ? bytes * n * 8 * 1'000'000 / bench.rate * 4 : 0);
     }
 
     // A rank's content: its rank, and counting words.
@@ -194,7 +194,7 @@ struct Cell {
 };
 
 // A repetition at this rank.  *took_us: the measured time; 0: this rank measures nothing.
-Status spread(Cell& cell, StepId step, uint64_t* took_us) {
+Status spread(TransferCell& cell, StepId step, uint64_t* took_us) {
     const bool sends = cell.self < cell.senders();
     const uint64_t start = clock_us();
     uint64_t end = start;
@@ -205,7 +205,7 @@ Status spread(Cell& cell, StepId step, uint64_t* took_us) {
 }
 
 // A round trip; the result is half of it.
-Status bounce(Cell& cell, StepId step, uint64_t* took_us) {
+Status bounce(TransferCell& cell, StepId step, uint64_t* took_us) {
     const uint64_t start = clock_us();
     uint64_t end = 0;
     if (cell.self == 0) cell.send(step, {.rank = 1});
@@ -216,11 +216,11 @@ Status bounce(Cell& cell, StepId step, uint64_t* took_us) {
 }
 
 // One repetition over plain TCP sockets, if the link's rate is unknown.
-Status plain_spread(Cell& cell) {
+Status plain_spread(TransferCell& cell) {
     const uint64_t in = cell.bytes * (cell.senders() == 1 ? 1 : cell.n - 1);
     return cell.plain.exchange(in, in);
 }
-Status plain_bounce(Cell& cell) {
+Status plain_bounce(TransferCell& cell) {
     const bool first = cell.self == 0;
     GC_TRY(cell.plain.exchange(first ? cell.bytes : 0, first ? 0 : cell.bytes));
     return cell.plain.exchange(first ? 0 : cell.bytes, first ? cell.bytes : 0);
@@ -229,7 +229,7 @@ Status plain_bounce(Cell& cell) {
 Status cell_run(Bench& bench, uint64_t bytes, bool datagrams, nlohmann::json* row) {
     const BenchOptions& options = bench.options;
     const bool there_and_back = options.command == "p2p", plain = bench.rate == 0;
-    Cell cell(bench, bytes, datagrams);
+    TransferCell cell(bench, bytes, datagrams);
     GC_TRY(cell.open());
     if (plain) GC_TRY(cell.plain.open(bench));
     std::vector<double> took(options.repeat), raw(options.repeat), cpu(options.repeat);

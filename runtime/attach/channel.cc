@@ -14,8 +14,8 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t channel_look_us = 50'000;   // between two looks at what may end a wait
-constexpr uint64_t end_us = 2'000'000;         // that a process has to end by itself
+constexpr uint64_t wait_look_us = 50'000;   // between two looks at what may end a wait
+constexpr uint64_t end_us = 2'000'000;      // that a process has to end by itself
 constexpr size_t fds_max = 2, said_max = 8192;
 
 /// At most said_max bytes, without control characters but spaces.
@@ -83,7 +83,7 @@ Status ProcessChannel::send_packet(std::span<const std::byte> head, std::string_
         if (wait.stopped && wait.stopped()) return fail(Code::cancelled, "stopped while {} was asked", name_);
         if (clock_us() >= wait.until_us) return failure(Code::deadline, "{} does not read its socket", name_);
         pollfd ready{socket_.get(), POLLOUT, 0};
-        ::poll(&ready, 1, static_cast<int>(channel_look_us / 1000));
+        ::poll(&ready, 1, static_cast<int>(wait_look_us / 1000));
     }
 }
 
@@ -116,7 +116,7 @@ Status ProcessChannel::receive(const Wait& wait, AttachMessage* message, size_t*
         if (got < 0 && errno != EAGAIN && errno != EINTR) return fail_sys(errno, "cannot receive from {}", name_);
         if (got < 0) {
             pollfd ready{socket_.get(), POLLIN, 0};
-            ::poll(&ready, 1, static_cast<int>(std::min(channel_look_us, wait.until_us - now_us) / 1000 + 1));
+            ::poll(&ready, 1, static_cast<int>(std::min(wait_look_us, wait.until_us - now_us) / 1000 + 1));
             continue;
         }
         const auto size = static_cast<size_t>(got);

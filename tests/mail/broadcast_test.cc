@@ -48,7 +48,7 @@ struct Ranks {
             bulks.push_back(
                 bulk_create({.self = r, .ranks = config.ranks, .segment_bytes = datagram_bytes}, *broadcasts[r], *arenas[r], &counters[r]));
             EXPECT_TRUE(arenas[r]->seal().ok());
-            sim->attach_datagrams(r, mail_channel, bulks[r].get());
+            sim->attach_datagrams(r, broadcast_channel, bulks[r].get());
         }
     }
     static Status wait(Host& host, std::vector<Completion>* out, size_t count, uint64_t us) {
@@ -74,7 +74,7 @@ TEST(Broadcast, AllComeToAllOthers) {
         };
         for (Rank self = 0; self < n; ++self)
             all.sim->trainer(self, [&, self](Host& host) -> Status {
-                Broadcast broadcast(host, mail_channel);
+                Broadcast broadcast(host, broadcast_channel);
                 std::vector<std::vector<std::byte>> sent(count), got(n * count);
                 for (uint32_t i = 0; i < count; ++i) {
                     sent[i] = vector_of(self, i, bytes(self, i));
@@ -106,7 +106,7 @@ TEST(Broadcast, SendsAboutOneCopy) {
     std::vector<std::byte> sent(1'000'000, std::byte{3}), got[6];
     for (Rank self = 0; self < config.ranks; ++self)
         all.sim->trainer(self, [&, self](Host& host) -> Status {
-            Broadcast broadcast(host, mail_channel);
+            Broadcast broadcast(host, broadcast_channel);
             got[self].resize(sent.size());
             if (self == 0) broadcast.send(buffer_of(sent), 1);
             else broadcast.receive(0, buffer_of(got[self]), 1);
@@ -133,7 +133,7 @@ TEST(Broadcast, ADeathEndsWhatWaitsForIt) {
             all.sim->kill(dead, 3'000);
             for (Rank self = 0; self < config.ranks; ++self)
                 all.sim->trainer(self, [&, self](Host& host) -> Status {
-                    Broadcast broadcast(host, mail_channel);
+                    Broadcast broadcast(host, broadcast_channel);
                     got[self].resize(sent.size());
                     std::vector<Completion> out;
                     for (uint64_t i = 1; i < 3; ++i) {   // the second one when the death is known
@@ -158,7 +158,7 @@ TEST(Broadcast, RefusesWhatCannotBe) {
     std::vector<std::byte> memory(datagram_bytes + 10);
     Actions actions;
     Direct host(*one, actions);
-    Broadcast(host, mail_channel).receive(0, buffer_of(memory), 5);
+    Broadcast(host, broadcast_channel).receive(0, buffer_of(memory), 5);
     Buffer place;
     const auto land = [&](Rank from, uint32_t number, uint32_t index, uint64_t bytes, Phase phase = Phase::gather, uint16_t bucket = 0,
                           PacketType type = PacketType::words) {

@@ -100,6 +100,7 @@ nightly: deps
 	GC_GRIDS=all GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemGrid*:Of/SystemLargeNets.*'
 	GC_WIDTH=2100 GRADCAST_BUILD=$(BUILD) $(BUILD)/tests/system --gtest_filter='SystemMemory.*'
 	$(BUILD)/tests/algos --gtest_filter='SlowRidgeTest.*'
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/alone PER_UNIT=1 suites
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory asan UNCHECKED=vptr
 	@$(MAKE) --no-print-directory tsan

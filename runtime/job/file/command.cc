@@ -11,7 +11,7 @@
 namespace gradcast {
 namespace {
 
-constexpr size_t files_max = 16, word_bytes_max = 512, words_bytes_max = 4096;   // files; bytes of a word and of all words
+constexpr size_t files_max = 16, word_bytes_max = 512, text_bytes_max = 4096;   // files; bytes of a word and of all words
 
 /// A word in quotes, without what would move a terminal's cursor.
 std::string quoted(std::string_view word) {
@@ -31,7 +31,7 @@ std::string command_text(const JobConfig& job, const Sources& copies, const std:
     std::string words, files;
     size_t count = 0;
     for (const std::string& word : job.command) {
-        if (words.size() < words_bytes_max) words += (words.empty() ? "" : ", ") + quoted(word);
+        if (words.size() < text_bytes_max) words += (words.empty() ? "" : ", ") + quoted(word);
         else if (!words.ends_with("...")) words += ", ...";
         if (word.empty()) continue;
         const bool program = &word == job.command.data() && word.find('/') == word.npos;   // by PATH

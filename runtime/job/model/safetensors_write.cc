@@ -35,7 +35,7 @@ std::string layers_json(const std::vector<Layer>& layers) {
 }
 
 /// What one name of the file stands for.
-struct EntryWritten {
+struct TensorEntry {
     std::string name, dtype;
     std::vector<uint64_t> shape;
     const NetTensor* tensor = nullptr;   // or
@@ -46,9 +46,9 @@ struct EntryWritten {
 };
 
 /// All names, wide values first, so that every tensor begins at a multiple of its values' width.
-std::vector<EntryWritten> entries_of(const NetSpec& net, const std::vector<Layer>& layers, const std::vector<NetTensor>& tensors,
-                                     bool constants) {
-    std::vector<EntryWritten> entries;
+std::vector<TensorEntry> entries_of(const NetSpec& net, const std::vector<Layer>& layers, const std::vector<NetTensor>& tensors,
+                                    bool constants) {
+    std::vector<TensorEntry> entries;
     for (const NetTensor& each : tensors) entries.push_back({each.name, "F32", each.shape, &each});
     const std::vector<Constant> all = constants_of(net);
     for (const NetExtra& extra : net_extras(layers)) {
@@ -56,13 +56,13 @@ std::vector<EntryWritten> entries_of(const NetSpec& net, const std::vector<Layer
         if (extra.kind == NetExtra::Kind::constant && constants)
             entries.push_back({extra.name, all[extra.constant].dtype, all[extra.constant].shape, nullptr, extra.constant});
         if (extra.kind != NetExtra::Kind::alias) continue;
-        const auto of = std::ranges::find(entries, extra.of, &EntryWritten::name);
+        const auto of = std::ranges::find(entries, extra.of, &TensorEntry::name);
         if (of == entries.end()) continue;   // of a constant that is left out
-        EntryWritten alias = *of;
+        TensorEntry alias = *of;
         alias.name = extra.name;
         entries.push_back(std::move(alias));
     }
-    std::ranges::stable_sort(entries, std::ranges::greater{}, [](const EntryWritten& each) { return dtype_bytes(each.dtype); });
+    std::ranges::stable_sort(entries, std::ranges::greater{}, [](const TensorEntry& each) { return dtype_bytes(each.dtype); });
     return entries;
 }
 
@@ -73,7 +73,7 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     GC_TRY(layers_check(model.net, &layers));
     const NetSpec& net = model.net;
     const std::vector<NetTensor> tensors = net_tensors(layers);
-    const std::vector<EntryWritten> entries = entries_of(net, layers, tensors, !folder.empty());
+    const std::vector<TensorEntry> entries = entries_of(net, layers, tensors, !folder.empty());
     ConstantsReader constants;
     if (!folder.empty() && !constants_of(net).empty())
         if (const Status status = constants.open(folder, net); !status.ok())
@@ -104,7 +104,7 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     }
     if (model.pictures_side > 0) header["__metadata__"]["pictures_side"] = fmt::format("{}", model.pictures_side);
     uint64_t end = 0;
-    for (const EntryWritten& entry : entries) {
+    for (const TensorEntry& entry : entries) {
         const uint64_t begin = end;
         end += entry.bytes();
         header[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {begin, end}}};
@@ -117,7 +117,7 @@ Status safetensors_write(const std::string& path, const Model& model, std::span<
     GC_TRY(file.open());
     GC_TRY(file.add(std::as_bytes(std::span(length.bytes))));
     GC_TRY(file.add(std::as_bytes(std::span(text))));
-    for (const EntryWritten& entry : entries) {
+    for (const TensorEntry& entry : entries) {
         if (entry.tensor) {
             const std::vector<float> values = entry.tensor->values(parameters);
             GC_TRY(file.add(std::as_bytes(std::span(values))));

@@ -8,7 +8,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t piece_bytes = 4 * 1024 * 1024;
+constexpr uint64_t model_piece_bytes = 4 * 1024 * 1024;
 constexpr size_t pieces_ahead = 4;                   // whose receives are posted
 constexpr uint64_t model_tags = uint64_t{5} << 61;   // no other mail has both bits
 constexpr uint64_t digest_tag = model_tags | UINT32_MAX;
@@ -34,7 +34,7 @@ std::vector<GatheredModel::Piece> GatheredModel::pieces() const {
         const StateRuns runs = parts_.state_runs_of(cell);
         for (const StateVector which : state_vectors)
             for (const auto& [offset, count, place] : runs[which])
-                for (uint64_t i = 0, most = piece_bytes / kind_of(which).width; i < count; i += most)
+                for (uint64_t i = 0, most = model_piece_bytes / kind_of(which).width; i < count; i += most)
                     all.push_back({which, cell, place + i, std::min(most, count - i), offset + i});
     }
     std::ranges::sort(all, {}, [](const Piece& piece) { return std::pair(piece.which, piece.place); });

@@ -8,7 +8,7 @@ namespace gradcast {
 namespace {
 
 // Pieces are short, and few of them are asked for at a time: words and edges of the training wait behind those that are on their way.
-constexpr uint64_t piece_bytes = 256 * 1024;
+constexpr uint64_t copy_piece_bytes = 256 * 1024;
 constexpr uint64_t rooms_min = 8, rooms_most = 32, pieces_of_room = 32;
 constexpr size_t small_ahead = 4;                      // they take room from the training's words (mail_room)
 constexpr uint64_t copy_tags = uint64_t{9} << 60;      // no other mail has both bits
@@ -24,7 +24,7 @@ std::vector<PartCopies::Piece> PartCopies::pieces_of(const StateRuns& runs) {
     std::vector<Piece> all;
     for (const StateVector which : state_vectors)
         for (const auto& [offset, count, place] : runs[which])
-            for (uint64_t i = 0, most = piece_bytes / kind_of(which).width; i < count; i += most)
+            for (uint64_t i = 0, most = copy_piece_bytes / kind_of(which).width; i < count; i += most)
                 all.push_back({which, offset + i, place + i, std::min(most, count - i)});
     return all;
 }

@@ -10,7 +10,7 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t piece_bytes = 4 * 1024 * 1024;
+constexpr uint64_t state_piece_bytes = 4 * 1024 * 1024;
 constexpr size_t rooms = 4;   // of pieces from a file that are on their way
 constexpr size_t receives_ahead = 8;
 constexpr uint64_t state_tags = uint64_t{9} << 59;   // no other mail has both bits
@@ -57,7 +57,7 @@ std::vector<Piece> pieces_of(std::span<const StateSource> sources, std::span<con
                 for (const Owners& to : owners) {
                     if (source.cell != StateSource::any && source.cell != to.cell) continue;
                     (void)each_stretch(to.runs[which], run.place, run.count, [&](uint64_t, uint64_t place, uint64_t count) {
-                        for (uint64_t at = 0, most = piece_bytes / kind_of(which).width; at < count; at += most)
+                        for (uint64_t at = 0, most = state_piece_bytes / kind_of(which).width; at < count; at += most)
                             all.push_back({&source, &to, which, place + at, std::min(most, count - at)});
                         return Status{};
                     });
@@ -126,8 +126,8 @@ Status state_move(Context& context, Session& session, JobParts& parts, std::span
             Room& room = all_rooms[read_before++ % rooms];
             if (room.ticket > 0) GC_TRY(wait(room.ticket));
             if (room.memory.empty()) {
-                GC_TRY(memory_room_for(piece_bytes, "the state to go on from"));
-                room.memory = session.keep(piece_bytes);
+                GC_TRY(memory_room_for(state_piece_bytes, "the state to go on from"));
+                room.memory = session.keep(state_piece_bytes);
             }
             room.ticket = ticket;
             message = room.memory.first(piece.bytes());
