@@ -20,7 +20,6 @@ namespace {
 
 constexpr uint64_t seed = 1;
 constexpr uint64_t stride = 16;   // offset in floats between the gradients of consecutive blocks
-constexpr uint64_t allreduce_least_us = 30'000'000;
 
 const Column allreduce_columns[] = {{"exchange", "exchange", 1, 0, 9},
                                     {"size_bytes", "size B", 1, 0, 10},
@@ -122,7 +121,7 @@ struct AllreduceCell {
     std::vector<uint32_t> own;   // blocks of this rank
     std::vector<Buffer> gradients;
     Buffer expected_words;
-    uint64_t bound_bytes = 0, deadline_us = allreduce_least_us;
+    uint64_t bound_bytes = 0, deadline_us = deadline_least_us;
     double d = 0;
     PlainRing plain;
     BulkCounters bulk_counters;

@@ -12,6 +12,8 @@
 
 namespace gradcast {
 
+constexpr uint64_t deadline_least_us = 30'000'000;   // of a measurement, before what its bytes take on a known link
+
 /// Checks of m, s, r and servers that only the exchange can make.
 Status allreduce_check(const BenchOptions& options);
 Status allreduce_run(Bench& bench, bool* wrong);

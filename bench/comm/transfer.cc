@@ -12,8 +12,6 @@
 namespace gradcast {
 namespace {
 
-constexpr uint64_t transfer_least_us = 30'000'000;
-
 const Column multicast_columns[] = {{"senders", "senders", 1, 0, 7},
                                     {"size_bytes", "size B", 1, 0, 10},
                                     {"p50_us", "p50 ms", 1e3, 3, 9},
@@ -126,7 +124,7 @@ struct TransferCell {
         if (datagrams)
             bulk = bulk_create({.self = self, .ranks = n, .segment_bytes = segment, .rate_bytes_per_s = bench_.options.pace / 8}, courier,
                                arena, &counters);
-        deadline_us = transfer_least_us + (bench.rate ? bytes * n * 8 * 1'000'000 / bench.rate * 4 : 0);
+        deadline_us = deadline_least_us + (bench.rate ? bytes * n * 8 * 1'000'000 / bench.rate * 4 : 0);
     }
 
     // A rank's content: its rank, and counting words.

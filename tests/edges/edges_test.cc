@@ -8,7 +8,7 @@
 #include <map>
 
 #include "runtime/core/rng.h"
-#include "tests/edges/buffer.h"
+#include "tests/mail/buffer.h"
 #include "transport/wire/packet.h"
 
 namespace gradcast {

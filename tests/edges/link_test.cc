@@ -1,7 +1,7 @@
 // Edges over drivers and real sockets, with connections that break.
-#include "tests/edges/buffer.h"
 #include "tests/link/fixture.h"
 #include "tests/link/proxy.h"
+#include "tests/mail/buffer.h"
 #include "transport/edges/edges.h"
 
 namespace gradcast {

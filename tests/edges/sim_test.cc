@@ -5,7 +5,7 @@
 #include <map>
 
 #include "runtime/core/digest.h"
-#include "tests/edges/buffer.h"
+#include "tests/mail/buffer.h"
 #include "tests/sim/seeds.h"
 #include "transport/edges/edges.h"
 #include "transport/sim/sim.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "runtime/core/channel.h"
-#include "tests/edges/buffer.h"
 #include "tests/link/fixture.h"
 #include "tests/link/namespace.h"
 #include "transport/edges/edges.h"

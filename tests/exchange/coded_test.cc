@@ -10,8 +10,6 @@
 namespace gradcast {
 namespace {
 
-uint32_t pick_coded(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 78, what)[0] % count; }
-
 /// A world with options drawn from the seed.
 WorldConfig world_of(uint64_t seed, const char* exchange, uint32_t ranks, uint32_t m, uint32_t s) {
     WorldConfig config;

@@ -7,8 +7,6 @@
 namespace gradcast {
 namespace {
 
-uint32_t pick_exchange(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 77, what)[0] % count; }
-
 /// A world with all options drawn from the seed.
 WorldConfig world_of(uint64_t seed, uint32_t ranks, const char* exchange, Quantiser quantiser) {
     WorldConfig config;

@@ -20,8 +20,14 @@
 
 namespace gradcast {
 
-/// A number below `count`, drawn from the seed for `what`.
-inline uint32_t pick(uint64_t seed, uint32_t what, uint32_t count) { return random4(Purpose::test, seed, 79, what)[0] % count; }
+/// Draws a number below `count` from the seed for `what`; each stream has numbers of its own.
+struct Pick {
+    uint32_t stream;
+    uint32_t operator()(uint64_t seed, uint32_t what, uint32_t count) const {
+        return random4(Purpose::test, seed, stream, what)[0] % count;
+    }
+};
+constexpr Pick pick_exchange{77}, pick_coded{78}, pick{79};
 inline uint32_t choose(uint32_t n, uint32_t k) { return k > n ? 0 : k == 0 ? 1 : choose(n - 1, k - 1) * n / k; }
 
 struct WorldConfig {

@@ -1,4 +1,4 @@
-// What the tests of mail and broadcast share.
+// What the tests of mail, broadcasts and edges share.
 #pragma once
 #include <cstddef>
 #include <cstdint>
